@@ -11,6 +11,7 @@ import importlib
 import sys
 
 from hvdlite._version import __version__
+from hvdlite.core import start as _start
 from hvdlite.core.lazy_names import OPS, lazy_names
 from hvdlite.lifecycle import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
@@ -78,5 +79,5 @@ def _end() -> None:
 
 atexit.register(_end)
 mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
-if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
+if _start.mpi_has_ranks():  # raise now if it is not the MPI of our C library
     importlib.import_module("hvdlite.lifecycle.job")

@@ -153,10 +153,14 @@ def is_worker() -> bool:
 @functools.lru_cache(maxsize=None)
 def without_mpi() -> Optional[Place]:
     """Return this process's place, chosen at the first call; None: MPI has the job."""
+    return None if mpi_has_ranks() and os.environ.get(TRANSPORT, "") != "tcp" else place()
+
+
+def mpi_has_ranks() -> bool:
+    """Tell whether MPI runs already, with several ranks."""
     mpi = sys.modules.get("mpi4py.MPI")
     runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-    several = runs and mpi.COMM_WORLD.size > 1  # type: ignore[union-attr]
-    return None if several and os.environ.get(TRANSPORT, "") != "tcp" else place()
+    return runs and mpi.COMM_WORLD.size > 1  # type: ignore[union-attr]
 
 
 def load() -> Tuple[Any, Any]:
