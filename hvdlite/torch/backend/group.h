@@ -58,8 +58,8 @@ class Group : public Backend {
         try {
             auto made = py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
             c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
-            storage->set_allocator(c10::GetAllocator(c10::kCPU)); // for hooks that make a bucket longer
-            storage->set_resizable(true);
+            storage->set_allocator(c10::GetAllocator(c10::kCPU));
+            storage->set_resizable(true); // for hooks that make a bucket longer
             return made;
         } catch (py::error_already_set &error) {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));

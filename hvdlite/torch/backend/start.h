@@ -45,7 +45,7 @@ inline int op_on(const at::Tensor &t, const ReduceOp &how) {
     if (!complex && type_of(t.scalar_type()) == NO_TYPE) return NO_OP;
     switch (op) {
     case ReduceOp::SUM: return truths ? HVD_MAX : HVD_SUM;
-    case ReduceOp::AVG: return inexact ? HVD_AVERAGE : NO_OP;
+    case ReduceOp::AVG: return inexact ? HVD_AVERAGE : truths ? NO_OP : FOLD;
     case ReduceOp::MIN: return complex ? NO_OP : HVD_MIN;
     case ReduceOp::MAX: return complex ? NO_OP : HVD_MAX;
     case ReduceOp::PRODUCT: return complex ? FOLD : truths ? HVD_MIN : HVD_PRODUCT;
@@ -73,9 +73,11 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
         case ReduceOp::BAND: all.bitwise_and_(rows[i]); break;
         case ReduceOp::BOR: all.bitwise_or_(rows[i]); break;
         case ReduceOp::BXOR: all.bitwise_xor_(rows[i]); break;
+        case ReduceOp::AVG: all.add_(rows[i]); break;
         default: all.mul_(rows[i]);
         }
     }
+    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // as NCCL, of whole numbers
     return all;
 }
 

@@ -174,6 +174,15 @@ def test_averages_of_floating_point_numbers(groups):
         assert torch.allclose(t, torch.full((5,), (size - 1) / 2, dtype=dtype))
 
 
+def test_averages_of_whole_numbers(groups):
+    """As Lightning's `log(..., sync_dist=True)` has them; rounded to zero, as NCCL's."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for sign in (1, -1):
+        t = torch.tensor([sign * (rank + 3), sign * 7])
+        dist.all_reduce(t, dist.ReduceOp.AVG, group=groups[0])
+        assert t.tolist() == [sign * ((size + 5) // 2), sign * 7]
+
+
 def test_buckets_lie_in_shared_memory(groups, staged):
     """DistributedDataParallel asks for them so. What is staged is another tensor."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
