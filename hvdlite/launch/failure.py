@@ -60,6 +60,8 @@ class Signs:
             kind, count, *ranks = map(int, sign.split())
         except ValueError as error:
             raise BadFrame("a sign of no failure") from error
+        if after - self.raised.get(rank, float("-inf")) < PATIENCE:
+            return  # what caused the exception was blamed before it; now others end
         if kind in (STALLED, SILENT):
             self.waited_for[rank] = count, ranks
         if kind != STALLED:

@@ -57,10 +57,10 @@ def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     :param ranks: other ranks to which that is due.
     :param how: ``STALLED`` or ``SILENT``, else 0.
     """
-    report(RAISED)
     if ranks:
         numbers = " ".join(map(str, (how, len(ranks), *ranks)))
         _write(BLAME + numbers.encode() + b"\n")
+    report(RAISED)
 
 
 def report_door(address: str, port: int) -> None:

@@ -152,15 +152,15 @@ def ending(rank, code, ended, after):
 def signs(raised=(), blamed=(), stalled=()) -> Signs:
     """What the launcher makes of these frames: (rank, seconds), (rank, seconds), (rank, sign).
 
-    The signs that ``stalled`` has come last.
+    An exception comes after what has caused it.
     """
     new = Signs()
-    for rank, after in dict(raised).items():
-        new.add(rank, b"", after)
     for rank, after in dict(blamed).items():
         new.add(rank, b"0 1 7", after)
     for rank, sign in dict(stalled).items():
         new.add(rank, sign, 1.0)
+    for rank, after in dict(raised).items():
+        new.add(rank, b"", after)
     return new
 
 
@@ -178,6 +178,15 @@ def test_who_says_that_another_has_left_is_no_culprit_though_we_heard_of_it_firs
     assert culprit(left, signs({0: 4.8}, {0: 4.81})).rank == 0
     later = [ending(0, 3, False, 100.0), ending(1, -15, True, 101.0)]  # it was caught
     assert culprit(later, signs({1: 100.5}, {0: 4.81})).rank == 0
+
+
+def test_who_raised_and_then_blames_those_that_end_is_the_culprit():
+    """On a busy host the other was blamed: it had ended by itself, and this one was ended."""
+    endings = [ending(1, 1, True, 15.4), ending(2, 9, False, 13.5)]
+    told = signs({1: 13.31}, {2: 13.32})
+    told.blamed[2] = 13.32, [1]
+    told.add(1, b"0 1 2", 15.4)
+    assert culprit(endings, told).rank == 1
 
 
 def test_a_killed_rank_comes_before_the_tracebacks_that_follow():
