@@ -57,6 +57,7 @@ class SocketWorld:
         try:
             call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
         finally:
+            self._mesh = self._mesh._replace(data=[], messages=[])  # now C's, also in a child
             self._have_joined()
         if os.environ.get(ELASTIC) == "1" and not members.have_died():
             members.begin(self)

@@ -33,7 +33,8 @@ static int check_usable(hvd_error *err) {
     if (current && !current->forked) return HVD_OK;
     return error_set(
         err, HVD_NOT_INITIALIZED,
-        current ? "this process was forked after hvdlite.init(): a child can't take part in the job"
+        current ? "this process was forked after hvdlite.init(): a child can't take part in the "
+                  "job; leave this call to the process that the launcher has started"
                 : "hvdlite has not been initialized; use hvdlite.init()");
 }
 
