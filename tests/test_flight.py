@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import sys
 import time
 
@@ -78,10 +79,13 @@ def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
     """The recorder keeps the texts in one buffer."""
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.3"}
     assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
-    for number, name in enumerate(("a" * 200, "波" * 60, "c"), 1):
-        trouble = only(tmp_path, f"*-stall-{number}.txt").splitlines()[1]
-        assert trouble.startswith(f"tensor 'allreduce.{name}' has waited for ")
-        assert trouble.endswith(" s: submitted by rank 0, not by rank 1")
+    # A loaded machine stalls other tensors, too.
+    told = "\n".join(path.read_text().splitlines()[1] for path in tmp_path.glob("*-stall-*.txt"))
+    for name in ("a" * 200, "波" * 60, "c"):
+        line = (
+            rf"^tensor 'allreduce.{name}' has waited for \S+ s: submitted by rank 0, not by rank 1$"
+        )
+        assert re.search(line, told, re.M), told
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

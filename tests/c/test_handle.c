@@ -132,11 +132,12 @@ struct caller {
     atomic_int *driven; /* tensors that were done without a sleep */
 };
 
+/* Where others have the core, callers may sleep each time. */
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p++) {
         atomic_int driven = 0;
-        ranks_run(p, run, &driven);
-        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
+        for (int i = 0; i < TRIES && !driven; i++) ranks_run(p, run, &driven);
+        CHECK_CASE(driven > 0, "%d ranks", p);
     }
 }
 

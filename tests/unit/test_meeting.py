@@ -180,7 +180,7 @@ def test_strangers_cost_a_line_in_the_log(who, caplog, monkeypatch):
 @pytest.mark.parametrize("size, here, missing", [(4, (0, 2), "s 1, 3"), (2, (1,), " 0")])
 def test_who_is_missing_is_named_on_every_rank(size, here, missing):
     ranks = places(size)
-    for error in as_threads(met, [(ranks[rank], 0.5) for rank in here]):
+    for error in as_threads(met, [(ranks[rank], 2.0) for rank in here]):
         assert isinstance(error, HvdliteError)
         assert f"rank {here[0]} on host " in str(error)
         assert f" s in init() for rank{missing}: " in str(error)

@@ -333,7 +333,7 @@ def test_abort_ends_at_once_what_waits_for_a_rank_that_never_comes(call, groups,
             calls[call]()
         with pytest.raises(RuntimeError, match=r"\(all_reduce\) was aborted on this rank"):
             future.wait()
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 60
         with pytest.raises(dist.DistBackendError, match=r"torch\.\d+ was aborted on this rank"):
             calls[call]()
     dist.all_reduce(ours, group=other)
