@@ -24,8 +24,8 @@ typedef struct hvd_tensor {
     int ndim;
     const int64_t *dims;
     const void *in;
-    /* allreduce, broadcast: as large as `in`, and may be `in`. join: one int64, the rank that
-     * joined last. Other kinds: out_rows rows. */
+    /* allreduce, broadcast: as large as `in`, and may be `in`. join, whose name is "join": one
+     * int64, the rank that joined last. Other kinds: out_rows rows. */
     void *out;
     /* allgather: the sum of all ranks' first dimensions. reducescatter: the rows of this rank's
      * part; the first parts may have one row more. alltoall: the rows that this rank receives. */

@@ -110,6 +110,9 @@ int request_check(const struct request *r, int size, hvd_error *err) {
     if (r->kind < 0 || r->kind >= HVD_KINDS || r->op < 0 || r->op >= HVD_OPS)
         return error_set(err, HVD_INVALID, "tensor '%s': unknown kind %d or op %d", r->name,
                          r->kind, r->op);
+    if (r->kind == HVD_JOIN && strcmp(r->name, "join"))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': a rank joins once: expected the name 'join'", r->name);
     if (!dtype_size(r->dtype))
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s': unknown dtype %d", r->name, r->dtype);
     if (r->kind == HVD_BROADCAST && (r->root < 0 || r->root >= size))
