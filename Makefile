@@ -105,6 +105,7 @@ $(FRAMEWORKS_DEPS): $(FRAMEWORKS_PACKAGES) pyproject.toml
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
 CORE     := $(filter-out transport/transport_mpi transport/no_mpi job/% mxnet/api mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
+JOB      := transport/no_mpi $(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/job/*.c))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 # What starts no thread itself or by the core: the thread sanitizer finds nothing in it.
 THREADS    := "(ranks|coll_case|coll_data|engine_case|handle_case|counter)\.h"|thread(s_run|s_start|_start)\(
@@ -122,7 +123,7 @@ build/c/$1/%.o: hvdlite/csrc/%.c Makefile
 build/c/$1/test_%.o: tests/c/test_%.c Makefile
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 -c $$< -o $$@
-build/c/$1/test_%: build/c/$1/test_%.o $$(CORE:%=build/c/$1/%.o)
+build/c/$1/test_%: build/c/$1/test_%.o $$(patsubst %,build/c/$1/%.o,$$(CORE) $$(JOB))
 	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
 endef

@@ -1,6 +1,8 @@
 #define _POSIX_C_SOURCE 200809L /* rwlocks */
 #include "job/job.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,0 +1,42 @@
+/* The lock of the process's one job. */
+#include "check.h"
+
+#include "base/clock.h"
+#include "hvd.h"
+#include "job/job.h"
+
+enum { READERS = 2 };
+static atomic_int reading;
+static atomic_bool ends;
+
+/* Enters again at once: without a turn of its own, a writer meets one of several such threads. */
+static void *read_on(void *arg) {
+    atomic_fetch_add(&reading, 1);
+    while (!atomic_load(&ends)) {
+        REQUIRE(context_enter(ERR) == HVD_OK);
+        for (double until = clock_now() + 50e-6; clock_now() < until;) clock_relax();
+        context_leave();
+    }
+    return arg;
+}
+
+static void *write_or_read(void *arg) {
+    if (*(int *)arg) return read_on(arg);
+    while (atomic_load(&reading) < READERS) clock_nap(1e-3);
+    struct job *job;
+    double begin = clock_now();
+    for (int i = 0; i < 40; i++) {
+        OK(context_hold(&job, ERR));
+        context_release(job);
+    }
+    CHECK_CASE(clock_now() - begin < 4, "%g s", clock_now() - begin);
+    atomic_store(&ends, true);
+    return arg;
+}
+
+TEST(test_who_waits_alone_goes_before_those_that_come_again) {
+    int lowest = 0, none = -1, numbers[READERS + 1] = {0, 1, 2};
+    OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
+    threads_run(READERS + 1, write_or_read, numbers, sizeof *numbers);
+    hvd_close();
+}
