@@ -107,8 +107,10 @@ def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
 AGAIN = """
 import sys, threading, time, torch, torch.distributed as dist
 
+dist.Backend.default_device_backend_map["cpu"] = "hvdlite"
 for turn in range(3):
-    dist.init_process_group("hvdlite")
+    dist.init_process_group(*["hvdlite"][turn:])
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "hvdlite"
     rank = dist.get_rank()
     if turn == 1 and rank == 0:
         threading.Timer(1, dist.distributed_c10d._abort_process_group).start()
