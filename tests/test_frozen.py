@@ -88,3 +88,7 @@ def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone():
     env = {**limits("1", "2"), "HVDLITE_ELASTIC": "1"}
     job = assert_passed(mpirun(3, "-c", ELASTIC, options=["--with-ft", "ulfm"], env=env))
     assert job.results() == {rank: {"calls": [3, 3]} for rank in range(3)}, job.output
+    env["HVDLITE_ELASTIC_TIMEOUT_SECONDS"] = "0.5"  # too late for that, too
+    job = mpirun(3, "-c", ELASTIC, options=["--with-ft", "ulfm"], env=env)
+    cause, _, late = job.output.partition("The above exception was the direct cause")
+    assert "rank 1 (process " in cause and "has waited 0.5 s for the other ranks" in late

@@ -61,7 +61,7 @@ def run(function: Callable) -> Callable:
             left = _Left()
             newcomers.come_in()
         while True:
-            vote, result = resets.SOMETHING_FAILED, None
+            vote, result, cause = resets.SOMETHING_FAILED, None, None
             try:
                 if left:
                     left.begin_anew(has_state)
@@ -86,7 +86,11 @@ def run(function: Callable) -> Callable:
                 if not members.have_caused(error):
                     raise
                 job.begin_to_leave()
-            verdict = members.agreed(vote)
+                cause = error
+            try:
+                verdict = members.agreed(vote)
+            except HvdliteError as late:
+                raise late from cause  # which names the ranks
             if verdict == resets.ALL_IS_DONE:
                 return result
             left = left or _Left()
