@@ -25,11 +25,12 @@ NO_SENSE = {
 
 
 @pytest.fixture
-def a_new_job():
+def a_new_job(monkeypatch):
     """The test begins it; afterwards there is one without its settings."""
     hvd.shutdown()
     yield
     hvd.shutdown()
+    monkeypatch.undo()
     hvd.init()
 
 
