@@ -18,6 +18,8 @@ def with_own(name: str) -> List[int]:
 
 
 def parent(pid: int) -> int:
+    if pid == os.getpid():  # without a look at files: a rank asks twice a second
+        return os.getppid()
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
