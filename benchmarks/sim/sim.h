@@ -20,9 +20,9 @@ struct sim_costs {
     double burst, rate; /* bytes that a link which was idle carries at once; a second, of a link */
 };
 
-struct sim_counts {
-    size_t bytes, data, sent,
-        received; /* between hosts: data's bytes and messages; negotiation's */
+struct sim_counts {        /* between hosts */
+    size_t bytes, data;    /* of data, and its messages */
+    size_t sent, received; /* messages of the negotiation */
 };
 
 struct sim_network;
