@@ -202,7 +202,10 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-ENGINES_BY(killed_main, arg, spin(ranks, rank)) {
+/* The callers wait for each other as long as it takes: the engine's thread, which would go on after
+ * that, has all signals blocked, and would die of the fault. */
+ENGINES_BY(killed_main, arg,
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE}) {
     DROPPED struct hvd_handle *h = new_handle();
     struct last_use last = {me, h, HVD_OK};
     struct transport *t = rank_transport(me->ranks, me->rank);
