@@ -101,7 +101,7 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     h->tensor.out_rows = out_rows_of(c, &plan, r);
     h->tensor.open = plan.kind == HVD_ALLGATHER;
     for (int i = 0; i < r->dims[0]; i++) c->in[i] = value(c->me->rank, round, i);
-    if (odd && plan.late) clock_nap(2e-3);
+    if (odd && plan.late) clock_nap(10e-3);
     handle_renew(h, c->in, c->out);
     REQUIRE(engine_submit(c->me->engine, &h->tensor, ERR) == HVD_OK);
     if (r->waited) engine_drive(c->me->engine, is_done, h);
@@ -121,7 +121,9 @@ static void *call(void *arg) {
     return NULL;
 }
 
-ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
+/* A caller waits for one that has not got the core, and not for one that naps. */
+ENGINES_BY(callers_main, arg,
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3}) {
     static struct caller all[MOST_RANKS][CALLERS];
     struct caller *own = all[me->rank];
     for (int i = 0; i < CALLERS; i++)
