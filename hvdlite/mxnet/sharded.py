@@ -219,23 +219,10 @@ class ShardedTrainer(DistributedTrainer):
     gradients and updates that part at once, so a step does the work of one update a host, where
     ``DistributedTrainer`` does it on every rank. Training is the same, bit for bit.
 
-    Several hosts share the states of weights of 64 KiB or more, with SGD, NAG and Adam: each has
-    some, updates those weights by the sums over all ranks and sends them to the others. More than
-    two hosts add in another order than ``DistributedTrainer``, so the last bit may differ.
-
-    What differs for a script:
-
-    * At the first step the weights of each host become those of its lowest rank; start with equal
-      ones, as ever: ``hvd.broadcast_parameters``.
-    * Write to weights (``load_parameters``, ``set_data``) on all ranks of a host, the same values.
-    * After ``step`` gradients are this rank's own, or averages; ``allreduce_grads()`` and
-      ``update(batch_size)`` make them averages, for clipping between the two.
-    * On several hosts all ranks call ``save_states``.
-    * No rank may call ``hvd.join()`` during a step.
-
-    Parameters stay private, as with ``DistributedTrainer``, that are frozen, sparse or on several
-    contexts; all do if the ranks of a host can't share memory. Optimizers that may need whole
-    arrays, such as LARS and LAMB, get them: each array is updated by one rank.
+    Write to weights (``load_parameters``, ``set_data``) on all ranks, the same values. After
+    ``step`` gradients are this rank's own, or averages. On several hosts, which share the states,
+    all ranks call ``save_states``. No rank may call ``hvd.join()`` during a step. docs/sharding.md
+    has all that differs for a script, and for which optimizers and parameters it is.
 
     :param params: as all parameters for ``DistributedTrainer``.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.

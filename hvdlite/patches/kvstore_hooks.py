@@ -1,18 +1,9 @@
 """Registers the kvstore ``dist_sync_mpi`` with MXNet, whichever of the two is imported first.
 
 This module imports neither MXNet nor MPI; creating a store imports the store's module. Besides the
-entry in MXNet's registry of stores, these functions of MXNet are replaced, for this store only:
-
-* ``gluon.Trainer()`` makes the weights of all ranks equal, so that the first gradient is right.
-  MXNet's would do so at the first step, after that gradient has been computed.
-* ``Trainer._check_and_rescale_grad`` accepts another batch size. MXNet's refuses it, because an
-  optimizer on a server would not learn of it; here there is no server.
-* ``_create_kvstore``: Trainer and Module update weights themselves unless told to leave it to the
-  store. So gradients can be clipped before the update, and states load without hvdlite.
-* ``_initialize_kvstore``: Module makes its weights equal although it updates them itself.
-* ``mx.profiler``: commands for servers are a warning where there are no servers, not an error.
-
-And ``mx.kv.create`` refuses an unknown name; MXNet's would make a local store of it.
+entry in MXNet's registry of stores, some functions of MXNet are replaced, for this store only;
+docs/internals.md tells why. And ``mx.kv.create`` refuses an unknown name; MXNet's would make a
+local store of it.
 """
 
 import functools
