@@ -176,7 +176,7 @@ def test_a_failure_ends_all_hosts_in_seconds(cluster, how, code, options):
     began = time.monotonic()
     _, err = launcher.communicate(timeout=TIMEOUT)
     seconds = time.monotonic() - began
-    assert launcher.returncode == code
+    assert launcher.returncode == code, err
     assert "hvdliterun: rank 1 on h1 " in err
     assert seconds < 20, err  # 1, where nothing else runs
     assert_all_clean(cluster)
