@@ -28,8 +28,16 @@ class Rule(NamedTuple):
 
 def rule_of(optimizer) -> Optional[Rule]:
     """Return the rule of the optimizer as it is now; None if the C library has none for it."""
-    make = _RULES.get(type(optimizer))
-    return None if make is None else make(optimizer)
+    kind = type(optimizer) if IS_MXNET_1 else None  # MXNet 2's compute otherwise
+    if kind is mx.optimizer.Adam:
+        rates = _rates(optimizer, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+        return Rule(lib.HVD_ADAM, rates)
+    if kind is mx.optimizer.SGD and optimizer.momentum >= 0:
+        number = lib.HVD_SGD_MOMENTUM if optimizer.momentum else lib.HVD_SGD
+        return Rule(number, _rates(optimizer, optimizer.momentum))
+    if kind is mx.optimizer.NAG and optimizer.momentum > 0:  # else another operator of MXNet's
+        return Rule(lib.HVD_NAG, _rates(optimizer, optimizer.momentum))
+    return None
 
 
 def rates_of(optimizer, indices: Sequence[Any]) -> np.ndarray:
@@ -55,29 +63,6 @@ def _rates(optimizer, momentum: float, beta2: float = 0.0, epsilon: float = 0.0)
     rates[lib.HVD_MOMENTUM], rates[lib.HVD_BETA2] = momentum, beta2
     rates[lib.HVD_EPSILON] = epsilon
     return rates
-
-
-def _sgd(optimizer) -> Optional[Rule]:
-    if optimizer.momentum < 0:
-        return None
-    number = lib.HVD_SGD_MOMENTUM if optimizer.momentum else lib.HVD_SGD
-    return Rule(number, _rates(optimizer, optimizer.momentum))
-
-
-def _nag(optimizer) -> Optional[Rule]:
-    if optimizer.momentum <= 0:  # another operator of MXNet's
-        return None
-    return Rule(lib.HVD_NAG, _rates(optimizer, optimizer.momentum))
-
-
-def _adam_rule(optimizer) -> Rule:
-    rates = _rates(optimizer, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-    return Rule(lib.HVD_ADAM, rates)
-
-
-_RULES = {mx.optimizer.SGD: _sgd, mx.optimizer.NAG: _nag, mx.optimizer.Adam: _adam_rule}
-if not IS_MXNET_1:  # its optimizers compute otherwise
-    _RULES.clear()
 
 
 class ByRule:
@@ -192,10 +177,8 @@ class ByParts:
 
     def _barriers_of(self, indices: tuple) -> Tuple[Holding, Holding]:
         if indices not in self._barriers:
-            self._barriers[indices] = (
-                self._barrier(indices, "ready"),
-                self._barrier(indices, "done"),
-            )
+            both = self._barrier(indices, "ready"), self._barrier(indices, "done")
+            self._barriers[indices] = both
         return self._barriers[indices]
 
     def _barrier(self, indices: tuple, what: str) -> Holding:
@@ -223,11 +206,8 @@ def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
 def _cut(states, part: slice, whole=None):
     """Cut a flat part out of an array; states of another size than the weight stay whole."""
     if isinstance(states, mx.nd.NDArray):
-        if whole is not None and states.size != whole.size:
-            return states
-        if part == slice(0, states.size):
-            return states
-        return states.reshape((-1,))[part]
+        other = whole is not None and states.size != whole.size
+        return states if other or part == slice(0, states.size) else states.reshape((-1,))[part]
     if isinstance(states, (list, tuple)):
         return type(states)(_cut(each, part, whole) for each in states)
     return states
