@@ -21,18 +21,6 @@ def sparse_allreduce_async(
     :return: a handle, whose result is a coalesced sparse COO tensor.
     :raises ValueError: another op, or the tensor is dense.
     """
-    return _start(tensor, name, op, process_set)
-
-
-def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
-    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
-    grad = param.grad
-    if grad is None:
-        grad = torch.zeros_like(param).to_sparse(1)
-    param.grad = _start(grad, name, op, process_set).synchronize()
-
-
-def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
     if type(op) is not int or op not in (Average, Sum):
         raise wrong("op", op, "hvdlite.Average or hvdlite.Sum, as the tensor is sparse")
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
@@ -51,3 +39,11 @@ def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
         ).coalesce()
 
     return exchange.allgather(names, parts, process_set).then(join)
+
+
+def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
+    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
+    grad = param.grad
+    if grad is None:
+        grad = torch.zeros_like(param).to_sparse(1)
+    param.grad = sparse_allreduce_async(grad, name, op, process_set).synchronize()
