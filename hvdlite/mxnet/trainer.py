@@ -44,9 +44,9 @@ class Guard(guards.Guard):
         self, params, every: int = 100, process_set: ProcessSet = global_process_set
     ) -> None:
         self._params = list(params.values() if hasattr(params, "values") else params)
-        super().__init__(self._arrays, every, owner_name("guard"), process_set)
+        super().__init__(every, process_set)
 
-    def _arrays(self) -> Iterator[guards.Guarded]:
+    def _guarded(self) -> Iterator[guards.Guarded]:
         for param in self._params:
             if param._data is None:  # its shape is not known yet
                 continue

@@ -4,7 +4,6 @@ from typing import Iterator
 
 import torch
 
-from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.training import guards
 
@@ -25,9 +24,9 @@ class Guard(guards.Guard):
         self, named_parameters, every: int = 100, process_set: ProcessSet = global_process_set
     ) -> None:
         self._params = list(named_parameters)
-        super().__init__(self._arrays, every, owner_name("guard"), process_set)
+        super().__init__(every, process_set)
 
-    def _arrays(self) -> Iterator[guards.Guarded]:
+    def _guarded(self) -> Iterator[guards.Guarded]:
         for name, param in self._params:
             gradient = None if param.grad is None else _as_numpy(param.grad)
             yield guards.Guarded(name, _as_numpy(param), gradient)

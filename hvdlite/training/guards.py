@@ -6,13 +6,14 @@ HVDLITE_GUARD_STEPS is set.
 
 import os
 import zlib
-from typing import Callable, Iterable, List, NamedTuple, Optional
+from typing import Iterable, List, NamedTuple, Optional
 
 import numpy as np
 
 from hvdlite.core.collectives import gather_numbers
+from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteError, HvdliteValueError
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet
 
 
 class Guarded(NamedTuple):
@@ -26,26 +27,20 @@ class Guarded(NamedTuple):
 class Guard:
     """Compares the parameters of all ranks and looks for NaN and infinity, every so many steps.
 
-    Call :meth:`step` after backward and before the trainer's step: the gradients are this rank's
-    own, so the error names the rank that made the first NaN. A value is compared by its CRC-32.
-
-    :param guarded: returns the parameters, in the same order on every rank.
-    :param every: steps between two looks; the same on every rank.
-    :param name: of the guard's messages; one guard a name at a time.
-    :param process_set: the ranks that have equal parameters.
-    :raises ValueError: ``every`` is less than 1.
+    The gradients are this rank's own, so the error names the rank that made the first NaN. A value
+    is compared by its CRC-32. A framework's subclass has ``_guarded()``, which returns the
+    parameters, in the same order on every rank.
     """
 
-    def __init__(
-        self, guarded: Callable[[], Iterable[Guarded]], every: int, name: str,
-        process_set: ProcessSet = global_process_set,
-    ) -> None:  # fmt: skip
+    def __init__(self, every: int, process_set: ProcessSet) -> None:
         if not isinstance(every, int) or every < 1:
             raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
-        self._guarded, self._every = guarded, every
-        self._name, self._set = name, process_set
+        self._every, self._set, self._name = every, process_set, owner_name("guard")
         self._steps = 0
         self._equal_at: Optional[int] = None  # the last step before which all ranks were equal
+
+    def _guarded(self) -> Iterable[Guarded]:
+        raise NotImplementedError
 
     def step(self) -> None:
         """Count a step; look at the arrays before the first step and then at every N-th.
