@@ -6,7 +6,6 @@
 With the option one rank kills itself in the middle of each epoch, to show how training goes on.
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from mnist import accuracy, count, lenet, read_digits
+from mnist import accuracy, lenet, options, read_images
 from mxnet import autograd, gluon
 
 import hvdlite as hvd
@@ -23,11 +22,14 @@ COMMIT_STEPS = 5
 
 
 def main():
-    args = parse_args()
+    parser = options("Train a small net to read handwritten digits while ranks come and go.", 10)
+    kills = "a rank kills itself in each epoch"
+    parser.add_argument("--kill-each-epoch", action="store_true", help=kills)
+    args = parser.parse_args()
     hvd.init()
     mx.random.seed(args.seed + hvd.rank())
     np.random.seed(args.seed)
-    train_set, held_back = read_digits()
+    train_set, held_back = read_images(args.data_dir)
     net = lenet()
     net.initialize(mx.init.Xavier())
     net(mx.nd.array(train_set[0][0][None]))  # every parameter has a value now
@@ -47,19 +49,6 @@ def main():
     part = accuracy(net, gluon.data.DataLoader(own, args.batch_size))
     if hvd.rank() == 0:
         print(f"accuracy {part:.4f}, {seconds:.1f} s, ranks: {hvd.size()}, died: {state.killed}")
-
-
-def parse_args():
-    parser = argparse.ArgumentParser(
-        description="Train a small net to read handwritten digits while ranks come and go."
-    )
-    add = parser.add_argument
-    add("--epochs", type=count, default=10, help="passes over the images (%(default)s)")
-    add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
-    add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
-    add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
-    add("--kill-each-epoch", action="store_true", help="a rank kills itself in each epoch")
-    return parser.parse_args()
 
 
 @hvd.elastic.run

@@ -28,14 +28,14 @@ from tqdm import tqdm
 
 
 def main():
-    args = parse_args()
+    args = options("Train a small convolutional net to read handwritten digits.").parse_args()
     rank, ranks = 0, 1
     hvd.init()  # hvdlite
     rank, ranks = hvd.rank(), hvd.size()  # hvdlite
     mx.random.seed(args.seed + rank)
     np.random.seed(args.seed + rank)
 
-    train_set, held_back = read_mnist(args.data_dir) if args.data_dir else read_digits()
+    train_set, held_back = read_images(args.data_dir)
     train_set = train_set.take(len(train_set) // ranks * ranks)  # equal parts, so equal steps
     train_set = train_set.shard(ranks, rank)  # hvdlite
     held_back = held_back.shard(ranks, rank)  # hvdlite
@@ -56,17 +56,16 @@ def main():
         print(f"{speed:,.0f} images/s, accuracy {part:.4f}, {seconds:.1f} s, ranks: {ranks}")
 
 
-def parse_args():
-    parser = argparse.ArgumentParser(
-        description="Train a small convolutional net to read handwritten digits."
-    )
+def options(description, epochs=20):
+    """Return a parser of what the examples of this net have in common."""
+    parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
-    add("--epochs", type=count, default=20, help="passes over the images (%(default)s)")
+    add("--epochs", type=count, default=epochs, help="passes over the images (%(default)s)")
     add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
     add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
     add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
     add("--data-dir", type=Path, help="folder of MNIST (without it: scikit-learn's 1,797 digits)")
-    return parser.parse_args()
+    return parser
 
 
 def count(text):
@@ -134,6 +133,14 @@ def progress_bar(steps, hidden):
                 dynamic_ncols=True)  # fmt: skip
 
 
+def read_images(folder):
+    """Return the images to train with, and those held back; gluon downloads what MNIST lacks."""
+    if folder is None:
+        return read_digits()
+    parts = [gluon.data.vision.MNIST(str(folder), train)[:] for train in (True, False)]
+    return [gluon.data.ArrayDataset(x.asnumpy().transpose(0, 3, 1, 2), y) for x, y in parts]
+
+
 def read_digits():
     """Return scikit-learn's 8 x 8 scans in MNIST's form: 20 x 20, in a border of 4."""
     digits = load_digits()
@@ -144,12 +151,6 @@ def read_digits():
         images, digits.target, test_size=0.2, stratify=digits.target, random_state=0
     )
     return gluon.data.ArrayDataset(x, y), gluon.data.ArrayDataset(x_held, y_held)
-
-
-def read_mnist(folder):
-    """Return MNIST's two parts; gluon downloads what the folder lacks."""
-    parts = [gluon.data.vision.MNIST(str(folder), train)[:] for train in (True, False)]
-    return [gluon.data.ArrayDataset(x.asnumpy().transpose(0, 3, 1, 2), y) for x, y in parts]
 
 
 if __name__ == "__main__":

@@ -9,27 +9,28 @@ It is a script for MXNet's servers, but for the import of hvdlite, which makes t
 dist_sync_mpi known to MXNet.
 """
 
-import argparse
 import logging
 import time
-from pathlib import Path
 
 import hvdlite  # noqa: F401
 
 # isort: split
 import mxnet as mx
 import numpy as np
-from mnist import count, read_digits, read_mnist
+from mnist import options, read_images
 
 
 def main():
-    args = parse_args()
+    parser = options("Train a small convolutional net by Module and a kvstore.")
+    kvstores = "or dist_sync: MXNet's own (%(default)s)"
+    parser.add_argument("--kvstore", default="dist_sync_mpi", help=kvstores)
+    args = parser.parse_args()
     kv = mx.kv.create(args.kvstore)
     logging.basicConfig(level=logging.WARNING if kv.rank else logging.INFO, format="%(message)s")
     mx.random.seed(args.seed + kv.rank)
     np.random.seed(args.seed + kv.rank)
 
-    train_set, held_back = read_mnist(args.data_dir) if args.data_dir else read_digits()
+    train_set, held_back = read_images(args.data_dir)
     images, labels = train_set[: len(train_set) // kv.num_workers * kv.num_workers]
     batches = mx.io.NDArrayIter(
         images[kv.rank :: kv.num_workers], labels[kv.rank :: kv.num_workers],
@@ -61,20 +62,6 @@ def main():
         speed = steps * args.batch_size * kv.num_workers / seconds
         print(f"{kv.type}: {speed:,.0f} images/s, accuracy {accuracy:.4f}, {seconds:.1f} s, "
               f"ranks: {kv.num_workers}")  # fmt: skip
-
-
-def parse_args():
-    parser = argparse.ArgumentParser(
-        description="Train a small convolutional net by Module and a kvstore."
-    )
-    add = parser.add_argument
-    add("--kvstore", default="dist_sync_mpi", help="or dist_sync: MXNet's own (%(default)s)")
-    add("--epochs", type=count, default=20, help="passes over the images (%(default)s)")
-    add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
-    add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
-    add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
-    add("--data-dir", type=Path, help="folder of MNIST (without it: scikit-learn's 1,797 digits)")
-    return parser.parse_args()
 
 
 def lenet():
