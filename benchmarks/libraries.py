@@ -1,7 +1,7 @@
 """The systems beside hvdlite, behind the same small interface as hvdlite's own.
 
-Each is begun by a function ``open_NAME(comm)``, which returns the library and the communicator of
-the ranks that measure.
+A function of ``OPEN`` begins the library on a communicator, and returns it with that of the ranks
+that measure.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Callable
 import numpy as np
 
 from hvdlite.bench.cases import OPTIMIZERS, Case
-from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays
+from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
 from hvdlite.launch import ranks
 
 
@@ -19,7 +19,7 @@ def open_hvdlite(comm):
     import hvdlite as hvd
 
     hvd.init()
-    return HvdliteArrays("hvdlite"), comm
+    return HvdliteArrays(hvd, "hvdlite", last_algorithm), comm
 
 
 def open_horovod(comm):
@@ -43,10 +43,6 @@ class MPI(NumPyArrays):
 
         self.hvd.Allreduce(MPI.IN_PLACE, array)
         return array
-
-
-def open_mpi(comm):
-    return MPI(comm.Dup(), "MPI"), comm
 
 
 class Gloo(MPI):
@@ -79,10 +75,6 @@ def join_gloo(comm, host: str = "127.0.0.1"):
     address = f"tcp://{host}:{free_port(comm)}"
     dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
     return dist
-
-
-def open_gloo(comm):
-    return Gloo(join_gloo(comm), "Gloo"), comm
 
 
 class ParameterServer(MXNetArrays):
@@ -191,14 +183,6 @@ class ShardedUpdating:
         return (weight.detach().numpy() for weight in self.module.parameters())
 
 
-def open_zero(comm):
-    return Sharded(join_gloo(comm), "DDP, ZeroRedundancyOptimizer"), comm
-
-
-def open_alone(comm):
-    return Alone(), comm
-
-
 def free_port(comm) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -208,9 +192,9 @@ def free_port(comm) -> int:
 OPEN = {
     "hvdlite": open_hvdlite,
     "horovod": open_horovod,
-    "mpi": open_mpi,
-    "gloo": open_gloo,
+    "mpi": lambda comm: (MPI(comm.Dup(), "MPI"), comm),
+    "gloo": lambda comm: (Gloo(join_gloo(comm), "Gloo"), comm),
     "ps": open_ps,
-    "zero": open_zero,
-    "alone": open_alone,
+    "zero": lambda comm: (Sharded(join_gloo(comm), "DDP, ZeroRedundancyOptimizer"), comm),
+    "alone": lambda comm: (Alone(), comm),
 }

@@ -162,12 +162,8 @@ def settings_table() -> str:
 
 def failures(results: Results) -> str:
     """Return a section about contestants that did not run; empty if all ran."""
-    reasons = results.failures()
-    return (
-        "\n".join(["", "## What did not run", "", *(f"* {reason}" for reason in reasons)])
-        if reasons
-        else ""
-    )
+    lines = [f"* {reason}" for reason in results.failures()]
+    return "\n".join(["", "## What did not run", "", *lines]) if lines else ""
 
 
 def texts(results: Results) -> Dict[str, str]:

@@ -94,7 +94,7 @@ def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
 
 
 def of_c() -> Callable[[int], Callable]:
-    """Return what makes calls with a ``repeat``, which is a loop in C around ``hvd_run``."""
+    """Return what makes :func:`repeated` calls by a loop in C around ``hvd_run``."""
     from hvdlite.core.collectives import describe_on, memory_of, reduction
     from hvdlite.core.native import ffi, lib, new_error
     from hvdlite.core.process_set import global_process_set
@@ -119,19 +119,19 @@ def of_c() -> Callable[[int], Callable]:
         def repeat(count: int) -> None:
             assert loop(run, handle, array.ctypes.data, count) == count, "hvd_run failed"
 
-        return Repeating(repeat)
+        return repeat
 
     return call
 
 
-class Repeating:
-    """A call that knows how to make itself many times."""
+def repeated(run: Callable) -> Callable[[int], None]:
+    """Return what makes so many calls, one after the other."""
 
-    def __init__(self, repeat: Callable[[int], None]) -> None:
-        self.repeat = repeat
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            run()
 
-    def __call__(self) -> None:
-        self.repeat(1)
+    return repeat
 
 
 def of_deepspeed(comm) -> Callable[[int], Callable]:
@@ -169,18 +169,13 @@ def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
     """Return seconds and CPU seconds a call."""
     comm.Barrier()
     cpu, began = time.process_time(), time.perf_counter()
-    if isinstance(run, Repeating):
-        run.repeat(count)
-    else:
-        for _ in range(count):
-            run()
+    run(count)
     return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 
 
 def calls_of(comm, run: Callable) -> int:
     """Return how many calls a batch has, the same on all ranks."""
-    for _ in range(20):
-        run()
+    run(20)
     return max(3, min(2000, int(SECONDS / comm.allreduce(batch(comm, run, 3)[0]) * comm.size)))
 
 
@@ -189,6 +184,7 @@ def measure(comm, libraries: Dict[str, Callable[[int], Callable]]) -> Dict[str, 
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in SIZES:
         runs = {name: make(nbytes) for name, make in libraries.items()}
+        runs = {name: run if name == IN_C else repeated(run) for name, run in runs.items()}
         calls = {name: calls_of(comm, run) for name, run in runs.items()}
         taken: Dict[str, List[Tuple[float, float]]] = {name: [] for name in runs}
         for _ in range(BATCHES):

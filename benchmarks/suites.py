@@ -1,6 +1,5 @@
 """Which cases are measured together in one process."""
 
-from functools import partial
 from typing import List
 
 from hvdlite.bench import cases
@@ -22,15 +21,6 @@ def speed() -> List[Case]:
     ]
 
 
-def memory() -> List[Case]:
-    """The gradients of one model in the way that training has them."""
-    return [cases.model("resnet50", "trainer")]
-
-
-def zero_copy_memory() -> List[Case]:
-    return [cases.model("resnet50", "zero-copy")]
-
-
 UPDATES = {
     "update": [("lenet", "momentum"), ("resnet50", "momentum"), ("resnet50", "adam")],
     "update_large": [("vgg16", "momentum"), ("bert-base", "adam")],
@@ -48,11 +38,6 @@ def update() -> List[Case]:
     return [*updates("update"), *(cases.step(memory) for memory in ("zero-copy", "sharded"))]
 
 
-def held(memory: str) -> List[Case]:
-    """One update: what a host holds for it."""
-    return [cases.update("resnet50", memory, "momentum")]
-
-
 def small() -> List[Case]:
     """One of each sort, in a moment: to see whether a library works."""
     memories = ("private", "trainer", "zero-copy")
@@ -63,10 +48,12 @@ def small() -> List[Case]:
 SUITES = {
     "small": small,
     "speed": speed,
-    "memory": memory,
-    "memory_zero_copy": zero_copy_memory,
+    # The gradients of one model in the way that training has them.
+    "memory": lambda: [cases.model("resnet50", "trainer")],
+    "memory_zero_copy": lambda: [cases.model("resnet50", "zero-copy")],
     "update": update,
-    "update_large": partial(updates, "update_large"),
-    "held_trainer": partial(held, "trainer"),
-    "held_sharded": partial(held, "sharded"),
+    "update_large": lambda: updates("update_large"),
+    # One update: what a host holds for it.
+    "held_trainer": lambda: [cases.update("resnet50", "trainer", "momentum")],
+    "held_sharded": lambda: [cases.update("resnet50", "sharded", "momentum")],
 }

@@ -105,7 +105,7 @@ def libraries(apis) -> Dict:
     hvd.init()
     opened = {"numpy": NumPyArrays(hvd.numpy, "numpy", last_algorithm)}
     if "mxnet" in apis:
-        opened["mxnet"] = HvdliteArrays("mxnet")
+        opened["mxnet"] = HvdliteArrays(hvd, "mxnet", last_algorithm)
     return opened
 
 

@@ -116,11 +116,6 @@ class HvdliteArrays(MXNetArrays):
 
     idles = True
 
-    def __init__(self, label: str) -> None:
-        import hvdlite as hvd
-
-        super().__init__(hvd, label, last_algorithm)
-
 
 class Alone(MXNetArrays):
     """No library: equally many processes that train alone."""
