@@ -19,28 +19,15 @@ PAGES = (
     ("handles", "Handles", ("core.handles", "mxnet.handles")),
     ("objects", "Python objects", ("core.objects",)),
     ("process_sets", "Process sets", ("core.process_set", "core.registry")),
-    (
-        "training",
-        "Training",
-        (
-            "mxnet.trainer",
-            "mxnet.sharded",
-            "mxnet.optimizer",
-            "mxnet.parameters",
-            "mxnet.states",
-            "mxnet.sync_batch_norm",
-            "mxnet.zero_copy",
-        ),
-    ),
+    ("training", "Training",
+     ("mxnet.trainer", "mxnet.sharded", "mxnet.optimizer", "mxnet.parameters", "mxnet.states",
+      "mxnet.sync_batch_norm", "mxnet.zero_copy")),
     ("compression", "Compression of gradients", ("mxnet.compression",)),
-    (
-        "loops",
-        "Data, metrics, schedules, checkpoints",
-        ("mxnet.data", "mxnet.evaluation", "mxnet.checkpoint"),
-    ),
+    ("loops", "Data, metrics, schedules, checkpoints",
+     ("mxnet.data", "mxnet.evaluation", "mxnet.checkpoint")),
     ("run", "Jobs from Python", ("launch.api",)),
     ("build", "What this build has", ("core.build_queries",)),
-)
+)  # fmt: skip
 # Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
 FRAMEWORKS = {
     "torch": "PyTorch",
@@ -129,10 +116,8 @@ def directive(path: str) -> str:
 def page(heading: str, modules: tuple) -> str:
     names = [f"hvdlite.{name}" for module in modules for name in public_names(f"hvdlite.{module}")]
     names += MORE.get(modules[0], lambda: [])()
-    introduction = inspect.getdoc(importlib.import_module(f"hvdlite.{modules[0]}")).partition("\n")[
-        2
-    ]
-    return "\n".join([heading, "=" * len(heading), introduction, "", *map(directive, names)])
+    text = inspect.getdoc(importlib.import_module(f"hvdlite.{modules[0]}")).partition("\n")[2]
+    return "\n".join([heading, "=" * len(heading), text, "", *map(directive, names)])
 
 
 # What a page has besides.

@@ -159,11 +159,9 @@ def broadcast(
 
 
 def allgather(
-    array: np.ndarray,
-    name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
+    array: np.ndarray, name: Optional[str] = None, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank.
 
     :param array: of the same dtype, and of the same shape but for the first dimension; a 0-d one
@@ -178,11 +176,9 @@ def allgather(
 
 @waiting
 def grouped_allgather(
-    arrays: Sequence[np.ndarray],
-    name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-    out: Optional[Sequence[np.ndarray]] = None,
-) -> List[np.ndarray]:
+    arrays: Sequence[np.ndarray], name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:  # fmt: skip
     """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("allgather", name, process_set), arrays)
     return _gather(names, arrays, process_set, out)

@@ -39,10 +39,7 @@ def run(function: Callable) -> Callable:
     Under ``hvdliterun --elastic`` new ranks are started for those that have died. They make ready
     while the others train on, and come in at a commit; the function is called again on all ranks.
 
-    That needs Open MPI 5 and ``hvdliterun --elastic`` (or ``mpirun --with-ft ulfm``, where nobody
-    comes back); other launchers of MPI end the job with a rank. Without MPI the others go on, too,
-    unless the launcher ends them, also when a whole host is lost; under ``hvdliterun --transport
-    tcp --elastic`` new ranks come, there, too.
+    docs/elastic.md tells which launchers let the others go on; those of MPI mostly end the job.
     Whatever the function raises here, but for the failure of a collective, ends this rank alone.
 
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives

@@ -154,12 +154,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         old, optimizer = self._rate(), self.model.optimizer
         optimizer.learning_rate = rate
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if (
-            self.momentum_correction
-            and getattr(optimizer, "momentum", False)
-            and old
-            and rate != old
-        ):
+        corrects = self.momentum_correction and getattr(optimizer, "momentum", False)
+        if corrects and old and rate != old:
             gathered: Any = getattr(optimizer, "momentums", None)  # of SGD; RMSprop hides its own
             for variable in gathered or getattr(optimizer, "_momentums", ()):
                 variable.assign(variable * (rate / old))

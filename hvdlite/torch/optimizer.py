@@ -65,18 +65,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """
 
     def __new__(
-        cls,
-        optimizer: torch.optim.Optimizer,
+        cls, optimizer: torch.optim.Optimizer,
         named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
-        compression=NoneCompressor,
-        backward_passes_per_step: int = 1,
-        op: int = Average,
-        gradient_predivide_factor: float = 1.0,
-        num_groups: int = 0,
+        compression=NoneCompressor, backward_passes_per_step: int = 1, op: int = Average,
+        gradient_predivide_factor: float = 1.0, num_groups: int = 0,
         groups: Union[None, int, Sequence[Sequence[torch.Tensor]]] = None,
-        sparse_as_dense: bool = False,
-        process_set: ProcessSet = global_process_set,
-    ):
+        sparse_as_dense: bool = False, process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
         _check_optimizer(optimizer)
         lists = groups if isinstance(groups, (list, tuple)) else ()
         number: Any = num_groups if groups is None or lists else groups
