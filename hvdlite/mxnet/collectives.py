@@ -9,6 +9,7 @@ from typing import List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core import collectives
 from hvdlite.core.collectives import DTYPES, gather_numbers
 from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.process_set import ProcessSet, group_of
@@ -139,10 +140,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 
 def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
     """Return the details of a push that reduces."""
-    return {
-        "op": op, "prescale": scales[0], "postscale": scales[1],
-        "priority": priority, "group": group_of(process_set),
-    }  # fmt: skip
+    return {**collectives.reduction(op, scales, process_set), "priority": priority}
 
 
 def module_of(tensor):

@@ -197,7 +197,8 @@ class Reducer:
         """Do the same for several tensors, by their full names, as one; return ``tensors``."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
-        codecs = [codec_of(self.compression, _is_float32(tensor)) for tensor in tensors]
+        floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
+        codecs = [codec_of(self.compression, is_float) for is_float in floats]
         coded = [codec is not None for codec in codecs]
         how = op, scales, priority, process_set
         self._allreduce_coded(*_only(coded, names, tensors, codecs), *how)
@@ -227,10 +228,6 @@ class Reducer:
         for tensor, (sent, context) in zip(tensors, compressed):
             if sent is not tensor:
                 tensor[:] = self.compression.decompress(sent, context)
-
-
-def _is_float32(tensor) -> bool:
-    return isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
 
 
 def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:

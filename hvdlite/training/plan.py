@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdlite.core.arguments import factor as number
 from hvdlite.core.arguments import op_of, whole, wrong
-from hvdlite.core.collectives import Repeated, Started, dense, memory_of
+from hvdlite.core.collectives import Repeated, Started, dense, memory_of, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import shape_of_name
 from hvdlite.core.native import lib
@@ -72,9 +72,8 @@ class Reduction(NamedTuple):
 
     def members(self) -> dict:
         """Return this as members of ``hvd_tensor``; raise if this process takes no part."""
-        op, (prescale, postscale) = self.of_arrays()
-        group = group_of(self.process_set)
-        return {"op": op, "prescale": prescale, "postscale": postscale, "group": group}
+        op, scales = self.of_arrays()
+        return reduction(op, scales, self.process_set)
 
     def groups(self, items: Sequence, size_of: Callable[[Any], int]) -> List[Sequence]:
         """Return the items, in an order that all ranks share, in runs that are sent as one.
