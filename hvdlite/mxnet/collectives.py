@@ -19,7 +19,6 @@ from hvdlite.mxnet.push import (
     Settings,
     describe_allreduce,
     push,
-    push_group,
     push_in_place,
     validate,
 )
@@ -39,7 +38,8 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
 def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
     """Broadcast in place."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
-    push(lib.HVD_BROADCAST, name, tensor, priority=priority, root=root, group=group)
+    details = {"priority": priority, "root": root, "group": group}
+    push(lib.HVD_BROADCAST, [name], [tensor], [details])
     return tensor
 
 
@@ -97,7 +97,7 @@ def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> L
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
     of_all = {"priority": priority, "group": group_of(process_set)}
     details = [{**of_all, "out_rows": int(n)} for n in rows]
-    push_group(lib.HVD_ALLGATHER, names, outs, details, tensors)
+    push(lib.HVD_ALLGATHER, names, outs, details, tensors)
     return outs
 
 
@@ -107,7 +107,7 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
     shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
     outs = [empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
     details = [{**of_all, "out_rows": shape[0]} for shape in shapes]
-    push_group(lib.HVD_REDUCESCATTER, names, outs, details, tensors)
+    push(lib.HVD_REDUCESCATTER, names, outs, details, tensors)
     return outs
 
 
@@ -131,10 +131,9 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
     """Exchange rows: ``matrix[i, j]`` of them go from rank i to rank j."""
     rows = int(matrix[:, process_set.rank()].sum())
     out = empty((rows, *tensor.shape[1:]), tensor)
-    push(
-        lib.HVD_ALLTOALL, name, out, tensor, priority=priority, out_rows=rows,
-        splits=matrix[process_set.rank()].copy(), group=group_of(process_set),
-    )  # fmt: skip
+    splits, group = matrix[process_set.rank()].copy(), group_of(process_set)
+    details = {"priority": priority, "out_rows": rows, "splits": splits, "group": group}
+    push(lib.HVD_ALLTOALL, [name], [out], [details], [tensor])
     return out
 
 

@@ -12,7 +12,7 @@ from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
-from hvdlite.mxnet.push import InPlace, Settings, push_group
+from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
 from hvdlite.training.plan import Plan, Reduction, agree_on_layers
@@ -220,7 +220,7 @@ class Reducer:
         ]
         of_all = reduction(*how)
         details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
-        push_group(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
+        push(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
 
     def _allreduce_compressed(self, names, tensors, *how) -> None:
         compressed = [self.compression.compress(tensor) for tensor in tensors]

@@ -54,19 +54,6 @@ class Described(NamedTuple):
     alive: List[Any]  # keeps what the tensor points to
 
 
-def push(kind, name, out, source=None, residual=None, **details) -> None:
-    """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
-
-    Returns at once. A wrong argument raises here. A later failure is an MXNetError, which MXNet
-    raises at the next wait for ``out``.
-
-    :param residual: float32 array of the same size, for a codec that needs one; not ``out``.
-    :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
-        out_rows, codec, parameter; splits as an int64 array.
-    """
-    push_group(kind, [name], [out], [details], [source], [residual])
-
-
 def push_in_place(described: Described, array) -> None:
     """Do what :func:`push` does for an allreduce, in less time: every gradient comes here."""
     if not isinstance(array, _NDArray):
@@ -96,11 +83,16 @@ class InPlace:
             raise exception_of(error)
 
 
-def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
-    """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
+def push(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
+    """Push collectives as one operation: in place in the NDArrays ``outs``, or from ``sources``.
 
-    MXNet's engine submits them together, once all their arrays are free. If one fails, the first
-    wait for any of ``outs`` raises its error. If one has a wrong argument, nothing is pushed.
+    Returns at once. MXNet's engine submits them together, once all their arrays are free. A wrong
+    argument raises here, and nothing is pushed. A later failure is an MXNetError, which MXNet
+    raises at the first wait for any of ``outs``.
+
+    :param details: of each, members of ``hvd_tensor``: priority, op, root, group, prescale,
+        postscale, out_rows, codec, parameter; splits as an int64 array.
+    :param residuals: float32 arrays of the same sizes, for codecs that need one; not ``outs``.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
     each = zip(works, names, outs, details, sources, residuals)
