@@ -4,13 +4,13 @@ What is each framework's own: when backward has written a gradient, where it lie
 """
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
 from hvdlite.core.arguments import factor as number
 from hvdlite.core.arguments import op_of, whole, wrong
-from hvdlite.core.collectives import Repeated, Started, dense, memory_of, reduction
+from hvdlite.core.collectives import Repeated, dense, memory_of, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import shape_of_name
 from hvdlite.core.native import lib
@@ -134,7 +134,14 @@ class Plan:
 
     def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> Handle:
         """Start allreduces of NumPy arrays; the handle's result is a list of new arrays."""
-        started, outs = self._begin(labels, arrays)
+        arrays = [np.asarray(array, order="C") for array in arrays]
+        outs = [np.empty(array.shape, array.dtype) for array in arrays]
+        group = group_of(self.reduction.process_set)
+        key = (group, *labels, *[(array.dtype, array.shape) for array in arrays])
+        described = self.kept(key, lambda: self._describe(labels, arrays))
+        begins = [each.__array_interface__["data"][0] for each in (*arrays, *outs)]
+        n = len(arrays)
+        started = described.start(begins[:n], begins[n:], (arrays, outs))
 
         def finish() -> List[np.ndarray]:
             started.finish()
@@ -144,19 +151,7 @@ class Plan:
 
     def reduce(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
         """Do what :meth:`start` does, and wait; return the new arrays."""
-        started, outs = self._begin(labels, arrays)
-        started.finish()
-        return outs
-
-    def _begin(self, labels, arrays) -> Tuple[Started, List[np.ndarray]]:
-        arrays = [np.asarray(array, order="C") for array in arrays]
-        outs = [np.empty(array.shape, array.dtype) for array in arrays]
-        group = group_of(self.reduction.process_set)
-        key = (group, *labels, *[(array.dtype, array.shape) for array in arrays])
-        described = self.kept(key, lambda: self._describe(labels, arrays))
-        begins = [each.__array_interface__["data"][0] for each in (*arrays, *outs)]
-        n = len(arrays)
-        return described.start(begins[:n], begins[n:], (arrays, outs)), outs
+        return self.start(labels, arrays).synchronize()
 
     def _describe(self, labels, arrays) -> Repeated:
         memories = [memory_of(dense(array)) for array in arrays]
