@@ -110,13 +110,10 @@ class Bucket:
         if codec is not None:
             members.update(codec=codec.kind, parameter=codec.parameter)
             if codec.has_residual:
-                members["residual"] = ffi.cast("float *", self._kept().data_ptr())
+                if self._residual is None:
+                    self._residual = torch.zeros_like(self._flat)
+                members["residual"] = ffi.cast("float *", self._residual.data_ptr())
         return Repeated(lib.HVD_ALLREDUCE, [self.name], [memory_of(sent)], [members])
-
-    def _kept(self) -> torch.Tensor:
-        if self._residual is None:
-            self._residual = torch.zeros_like(self._flat)
-        return self._residual
 
 
 def can_share(reduction: Reduction) -> bool:

@@ -16,7 +16,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
-from hvdlite.torch.tensors import DTYPES, check, is_staged, memories_of, plain
+from hvdlite.torch.tensors import DTYPES, check, is_staged, memory_of, plain
 
 
 def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place: bool) -> Handle:
@@ -81,7 +81,7 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
     if (out.dtype, out.shape) != (tensor.dtype, tensor.shape):
         return False
     here, there = tensor.data_ptr(), out.data_ptr()
-    apart = here == there or abs(here - there) >= tensor.numel() * tensor.element_size()
+    apart = here == there or abs(here - there) >= tensor.nbytes
     return apart and all(plain(each).data_ptr() == each.data_ptr() for each in (tensor, out))
 
 
@@ -131,7 +131,7 @@ def _outputs(ins, tensors, in_place: bool) -> List[torch.Tensor]:
 
 
 def _start(kind, names, ins, outs, details, given, in_place: bool) -> Handle:
-    started = Started(kind, names, memories_of(ins), memories_of(outs), details)
+    started = Started(kind, names, list(map(memory_of, ins)), list(map(memory_of, outs)), details)
 
     def finish() -> List[torch.Tensor]:
         started.finish()
@@ -145,7 +145,7 @@ def _start(kind, names, ins, outs, details, given, in_place: bool) -> Handle:
 def _start_open(kind, names, tensors, details, process_set: ProcessSet) -> Handle:
     ins = _inputs(names, tensors)
     members = [{**each, "open": 1} for each in details]
-    started = Started(kind, names, memories_of(ins), [None] * len(ins), members)
+    started = Started(kind, names, list(map(memory_of, ins)), [None] * len(ins), members)
 
     def finish() -> List[Tuple[torch.Tensor, np.ndarray]]:
         started.finish()

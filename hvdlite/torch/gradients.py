@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter, defaultdict
 from functools import partial
+from operator import attrgetter
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 from weakref import proxy
 
@@ -227,7 +228,7 @@ class Gradients(Plan):
                 of_dtype[param.dtype].append(param)
             for each in of_dtype.values():
                 last = group is groups[-1]
-                runs.extend(self.reduction.groups(each, _bytes_of) if last else [each])
+                runs.extend(self.reduction.groups(each, attrgetter("nbytes")) if last else [each])
         return runs
 
     def _name(self, params: Sequence[torch.Tensor]) -> str:
@@ -238,7 +239,3 @@ class Gradients(Plan):
         for param, name in self._names.items():
             if name in self._sparse_names and param.grad is not None:
                 param.grad = param.grad.to_sparse(1)
-
-
-def _bytes_of(param: torch.Tensor) -> int:
-    return param.numel() * param.element_size()

@@ -115,5 +115,5 @@ def _mapped(value: Any, function) -> Any:
 
 def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
     names = [f"broadcast.{name}" for name in group_names(owner, tensors)]
-    with progress.of_broadcast(root_rank, [t.numel() * t.element_size() for t in tensors]):
+    with progress.of_broadcast(root_rank, [t.nbytes for t in tensors]):
         exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()

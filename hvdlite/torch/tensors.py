@@ -1,6 +1,6 @@
 """PyTorch tensors as memory for the C library: which can be taken, and how they are described."""
 
-from typing import List, Optional
+from typing import Optional
 
 import torch
 
@@ -46,11 +46,6 @@ def memory_of(tensor: torch.Tensor) -> Memory:
     return Memory(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor)
 
 
-def memories_of(tensors) -> List[Memory]:
-    """Describe several."""
-    return [memory_of(tensor) for tensor in tensors]
-
-
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return it on the host, without history, with its elements in order: itself, or a copy."""
     return on_host(tensor.detach().contiguous().resolve_neg())
@@ -81,9 +76,8 @@ def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """
     private = torch.empty(shape, dtype=dtype, device="cpu")
     check("empty_shared", private)
-    nbytes = private.numel() * private.element_size()
-    memory = shared_bytes(nbytes, f"{tuple(private.shape)} {private.dtype}")
-    if memory is None or not nbytes:
+    memory = shared_bytes(private.nbytes, f"{tuple(private.shape)} {private.dtype}")
+    if memory is None or not private.nbytes:
         return private
     return torch.from_numpy(memory).view(private.dtype).view(private.shape)
 

@@ -49,13 +49,10 @@ def load(bucket) -> Any:
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
     names = "start", "finish", "watch", "drop", "plan", "run", "source", "give_up"
-    glue.use([_address(f"hvd_{name}") for name in names], bucket)
+    functions = [ffi.addressof(lib, f"hvd_{name}") for name in names]
+    glue.use([int(ffi.cast("uintptr_t", function)) for function in functions], bucket)
     atexit.register(glue.stop)
     return glue
-
-
-def _address(function: str) -> int:
-    return int(ffi.cast("uintptr_t", ffi.addressof(lib, function)))
 
 
 def build(patience: float) -> Path:
