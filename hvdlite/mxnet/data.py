@@ -108,7 +108,8 @@ class DistributedRecordIter(mx.io.DataIter):
         record, index = _files(path_imgrec, path_imgidx)
         parts = topology.size() if num_parts is None else num_parts
         part = topology.rank() if part_index is None else part_index
-        images = _count_lines(index)
+        with index.open("rb") as file:
+            images = sum(1 for _ in file)
         agree(
             owner_name("records"),
             [f"images {images}", f"parts {parts}", f"batch_size {batch_size}", f"even {even}"],
@@ -183,11 +184,6 @@ def _files(path_imgrec, path_imgidx):
                 "index, which its tools/rec2idx.py makes as well"
             )
     return record, index
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
 
 
 def _part_size(images: int, parts: int, part: int) -> int:

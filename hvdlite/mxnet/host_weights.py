@@ -61,11 +61,6 @@ class Stripes(NamedTuple):
         return sum(part.stop - part.start for part in self._of(host))
 
 
-def can_deal(weight) -> bool:
-    """Tell whether a weight is large enough, and of the dtype that the C library updates."""
-    return weight.dtype == np.float32 and weight.size >= _STRIPE
-
-
 _LINE = 64  # bytes: a cache line, and the widest vector
 
 
@@ -139,13 +134,17 @@ class HostWeights:
         plans = []
         for label, (i, param) in enumerate(params.items()):
             weight, stripes = _classic(param._data[0]), None
-            if deals and host.hosts > 1 and can_deal(weight):
+            is_large = weight.dtype == np.float32 and weight.size >= _STRIPE
+            if deals and host.hosts > 1 and is_large:
                 stripes = Stripes(weight.size, host.hosts, host.number, label % host.hosts)
-            plans.append((i, param, self._plan(pieces, i, weight, stripes)))
+            states = self._states_of(i, weight, stripes)
+            offsets = [pieces.add(weight, mmap.PAGESIZE)]
+            offsets += [pieces.add(array, _LINE) for array in arrays_of(states)]
+            plans.append((i, param, offsets, states, stripes))
         self.memory = shared_memory.host_memory(pieces.end, pieces.fill, owner) if plans else None
         if self.memory:
-            for index, param, plan in plans:
-                self.places[index] = self._place(param, *plan)
+            for index, *plan in plans:
+                self.places[index] = self._place(*plan)
 
     def leave(self, params: Dict[int, Any]) -> None:
         """Give the weights memory of this rank's own. Not collective."""
@@ -153,13 +152,6 @@ class HostWeights:
             if place.is_of(params[index]._data[0]):
                 _replace_weight(params[index], _classic(place.weight).copy())
         self.memory, self.places = None, {}
-
-    def _plan(self, pieces: "_Layout", index: int, weight, stripes: Optional[Stripes]) -> tuple:
-        """Return where the weight and its states will lie, the states, and the stripes."""
-        states = self._states_of(index, weight, stripes)
-        offsets = [pieces.add(weight, mmap.PAGESIZE)]
-        offsets += [pieces.add(array, _LINE) for array in arrays_of(states)]
-        return offsets, states, stripes
 
     def _place(self, param, offsets: Sequence[int], states, stripes: Optional[Stripes]) -> Place:
         assert self.memory is not None

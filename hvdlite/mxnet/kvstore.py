@@ -13,9 +13,10 @@ from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.lifecycle import job
+from hvdlite.mxnet.collectives import copy, empty
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order
-from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
+from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
@@ -305,7 +306,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         if any(map(is_sparse, arrays)):
             return allreduce_rows(arrays, name)
         if into is None or is_sparse(into) or into.dtype != arrays[0].dtype:
-            into = empty_like(arrays[0])
+            into = empty(arrays[0].shape, arrays[0].as_nd_ndarray())
         add_up(arrays, into)
         self._wait_for_other(f"sum.{name}", into)
         self._reducer.allreduce_(into, name, priority, Sum)
@@ -315,10 +316,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
         """Return a new array with the value of rank ``root_rank``."""
         if is_sparse(array):
             return broadcast_rows(array, root_rank, f"{self._name(key)}.broadcast")
-        copy = empty_like(array)
-        array.as_nd_ndarray().copyto(copy)
-        self._broadcast(key, copy, priority, root_rank)
-        return copy
+        kept = copy(array.as_nd_ndarray())
+        self._broadcast(key, kept, priority, root_rank)
+        return kept
 
     def _broadcast(self, key, array, priority: int, root_rank: int = 0) -> None:
         self._wait_for_other(f"broadcast.{self._name(key)}", array)

@@ -47,12 +47,6 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
     return arrays
 
 
-def empty_like(array):
-    """Return a new dense array of that shape, dtype and context."""
-    with mx.util.np_shape():  # allows 0-d and empty arrays
-        return mx.nd.empty(array.shape, array.context, array.dtype)
-
-
 def add_up(arrays: list, into) -> None:
     """Write the sum of dense arrays to ``into``, which may be the first of them.
 

@@ -170,10 +170,11 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     return distributed
 
 
-def undistribute(optimizer: DistributedOptimizer):
-    """Return the plain optimizer, with the attributes of the distributed one."""
-    kind = type(optimizer).__mro__[2]
-    plain: Any = object.__new__(kind)
+def undistribute(optimizer) -> Any:
+    """Return the plain optimizer: itself, or one with the attributes of the distributed one."""
+    if not isinstance(optimizer, DistributedOptimizer):
+        return optimizer
+    plain: Any = object.__new__(type(optimizer).__mro__[2])
     plain.__dict__ = {k: v for k, v in optimizer.__dict__.items() if k != "_averaging"}
     return plain
 

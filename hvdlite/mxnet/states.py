@@ -24,7 +24,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     """
     check_root(root_rank, global_process_set)  # before anything is counted or sent
     name = owner_name("states")
-    kind = type(_plain(trainer.optimizer)).__name__
+    kind = type(undistribute(trainer.optimizer)).__name__
     around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""
     agree(
         name,
@@ -56,7 +56,7 @@ def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     updater = _updaters(trainer)[0]
     return {
-        "states": pickle.dumps((whole, _plain(updater.optimizer))),
+        "states": pickle.dumps((whole, undistribute(updater.optimizer))),
         "order": _order(trainer),
         "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
         "loss_scaler": None if scaler is None else vars(scaler),
@@ -70,10 +70,10 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
     """
     states, optimizer = pickle.loads(packed["states"])
     own = trainer.optimizer
-    if type(optimizer) is not type(_plain(own)):
+    if type(optimizer) is not type(undistribute(own)):
         raise ValueError(
             f"the states are those of {type(optimizer).__name__}: the trainer has "
-            f"{type(_plain(own)).__name__}"
+            f"{type(undistribute(own)).__name__}"
         )
     if len(packed["order"]) != len(trainer._params):
         raise ValueError(
@@ -117,7 +117,3 @@ def _order(trainer) -> List[int]:
 
 def _is_distributed(trainer) -> bool:
     return isinstance(trainer.optimizer, DistributedOptimizer)
-
-
-def _plain(optimizer):
-    return undistribute(optimizer) if isinstance(optimizer, DistributedOptimizer) else optimizer
