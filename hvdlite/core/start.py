@@ -78,6 +78,15 @@ def give(found: Place) -> None:
     _given = found
 
 
+def free_port() -> int:
+    """Return a port of TCP that nobody uses now."""
+    import socket  # takes time, and few need it
+
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]
+
+
 def ports_from(first: int) -> Tuple[int, ...]:
     """Return the ports that rank 0 tries from this one on."""
     return tuple(range(first, min(first + PORTS, 1 << 16)))

@@ -1,10 +1,8 @@
 """hvdlite for LightGBM: the parameters with which it trains on all ranks of the job."""
 
-import contextlib
-import socket
 from typing import Any, Dict
 
-from hvdlite.core import topology
+from hvdlite.core import start, topology
 from hvdlite.core.objects import allgather_object
 from hvdlite.launch.addresses import addresses_of_ranks
 
@@ -22,7 +20,7 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
     :raises ValueError: before ``init()``.
     :raises hvdlite.HvdliteError: a rank has left.
     """
-    port = _free_port()
+    port = start.free_port()
     ports = allgather_object(port, "lightgbm.ports")
     machines = [f"{host}:{port}" for host, port in zip(addresses_of_ranks(), ports)]
     return {
@@ -32,9 +30,3 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         "tree_learner": tree_learner,
         "pre_partition": True,  # each rank brings rows of its own
     }
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as sock:
-        sock.bind(("", 0))
-        return sock.getsockname()[1]

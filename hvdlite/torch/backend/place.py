@@ -5,7 +5,6 @@ No launcher has told them where they meet, but the program has given them PyTorc
 
 import json
 import os
-import socket
 import sys
 from datetime import timedelta
 
@@ -27,7 +26,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     if known and (known.rank, known.size) == (rank, size):
         return
     if rank == 0:
-        store.set(_KEY, json.dumps([_host(store), _free_port(), os.urandom(16).hex()]))
+        store.set(_KEY, json.dumps([_host(store), start.free_port(), os.urandom(16).hex()]))
     store.wait([_KEY], timeout)
     host, port, secret = json.loads(store.get(_KEY))
     ports = start.ports_from(port)
@@ -39,9 +38,3 @@ def _host(store) -> str:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return store.host if isinstance(store, dist.TCPStore) else "127.0.0.1"
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return sock.getsockname()[1]
