@@ -109,15 +109,10 @@ def libraries(apis) -> Dict:
     return opened
 
 
-def _installed(apis: List[str]) -> Tuple[List[str], List[str]]:
-    """Return the APIs whose library is installed, and the others."""
-    found = [api for api in apis if importlib.util.find_spec(api)]
-    return found, [api for api in apis if api not in found]
-
-
 def main(arguments=None) -> None:
     args = parse_args(arguments)
-    args.apis, missing = _installed(args.apis)
+    missing = [api for api in args.apis if not importlib.util.find_spec(api)]
+    args.apis = [api for api in args.apis if api not in missing]
     opened = libraries(args.apis)
     from hvdlite.core import topology  # after MPI's begin
 

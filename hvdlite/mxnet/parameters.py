@@ -47,7 +47,8 @@ def broadcast_parameters(
     owner = owner_name("parameters") if prefix is None else prefix
     if not process_set.included():
         return
-    facts = [f"({values[i].dtype}, {_storage_of(values[i])})" for i in order]
+    stored = [v.stype if isinstance(v, mx.nd.NDArray) else v._stype for v in values]
+    facts = [f"({values[i].dtype}, {stored[i]})" for i in order]
     agree_on_layers(owner, [names[i] for i in order], facts, process_set)
     for label, i in enumerate(order):
         _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label, process_set)
@@ -70,10 +71,6 @@ def _check(name: str, value) -> None:
         raise ValueError(
             f"parameter '{name}' is not initialised: call initialize() before the broadcast"
         )
-
-
-def _storage_of(value) -> str:
-    return value.stype if isinstance(value, mx.nd.NDArray) else value._stype
 
 
 def _broadcast_value(value, root_rank: int, name: str, priority: int, process_set) -> None:

@@ -18,14 +18,6 @@ import numpy as np
 from hvdlite.core.log import logger
 
 
-def _msort(a):
-    return np.sort(a, axis=0)
-
-
-def _in1d(ar1, ar2, *args, **kwargs):
-    return np.isin(np.ravel(ar1), ar2, *args, **kwargs)
-
-
 def _stub(name: str) -> Callable:
     def moved(*args, **kwargs):
         raise RuntimeError(f"numpy.{name} was removed from NumPy 1.20: use numpy_financial.{name}")
@@ -53,9 +45,9 @@ _REMOVED = {
     "bool": bool,
     "compat": types.SimpleNamespace(basestring=str),
     "float": float,
-    "in1d": _in1d,
+    "in1d": lambda a, b, *args, **kwargs: np.isin(np.ravel(a), b, *args, **kwargs),
     "int": int,
-    "msort": _msort,
+    "msort": lambda a: np.sort(a, axis=0),
     # Functions of finance: NumPy itself had kept only stubs like these.
     **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
 }

@@ -28,7 +28,8 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
     def reduce_(*tensors):
         def gradient(*grads):
             check_linear(names[0], op)
-            return allreduce(_grad_names(names), list(grads), op, scales, process_set)
+            of_grads = [f"{name}.grad" for name in names]
+            return allreduce(of_grads, list(grads), op, scales, process_set)
 
         results = run(
             lambda arrays: start_allreduce(names, arrays, op, scales, process_set),
@@ -162,7 +163,3 @@ def _part_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShap
 
 def _full_names(kind: str, names: Sequence[str], process_set: ProcessSet) -> List[str]:
     return [tensor_name(kind, name, process_set) for name in names]
-
-
-def _grad_names(names: Sequence[str]) -> List[str]:
-    return [f"{name}.grad" for name in names]

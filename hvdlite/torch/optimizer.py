@@ -112,8 +112,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Reading them after backward, as GradScaler does, first averages the gradients.
         """
-        gradients = self._gradients
-        if gradients is not None and gradients.written and not _in_backward():
+        waits = self._gradients is not None and self._gradients.written
+        if waits and torch._C._current_graph_task_id() == _NO_SUCH_STEP:
             self._finish()
         return self.__dict__["param_groups"]
 
@@ -246,10 +246,6 @@ class _AdasumOptimizer(DistributedOptimizer):
     def skip_synchronize(self):
         """Raise: there is nothing to skip."""
         raise ValueError("op=Adasum combines after the step: there is no synchronize() to skip")
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != _NO_SUCH_STEP
 
 
 def _check_optimizer(optimizer) -> None:
