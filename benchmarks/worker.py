@@ -9,13 +9,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Iterator, List
 
 from mpi4py import MPI
 
 from benchmarks import libraries, suites
 from hvdlite.bench import machine, measure
-from hvdlite.bench.cases import Case
 
 
 def main() -> None:
@@ -27,23 +25,17 @@ def main() -> None:
         result["bandwidth"] = machine.memory_bandwidth(comm)
     result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
     result["rows"] = []
-    for row in rows(library, suites.SUITES[args.suite](), comm, args.seconds):
-        result["rows"].append(row)
-        keep(result, args.out, comm)  # what is measured stays if a later case hangs
+    for case in suites.SUITES[args.suite]():
+        row = measure.measure(library, case, comm, args.seconds)
+        if row:
+            result["rows"].append(row)
+            keep(result, args.out, comm)  # what is measured stays if a later case hangs
     result["peak_memory"] = comm.allgather(machine.peak_memory())
     result["own_memory"] = comm.allgather(machine.own_memory())
     if args.idle:
         result["idle"] = machine.idle_share(comm, args.idle)
     keep(result, args.out, comm)
     comm.Barrier()
-
-
-def rows(library, cases: List[Case], comm, seconds: float) -> Iterator[dict]:
-    """Yield a row for each case that the library has. Collective."""
-    for case in cases:
-        row = measure.measure(library, case, comm, seconds)
-        if row:
-            yield row
 
 
 def versions() -> dict:

@@ -1,7 +1,7 @@
 """ShardedTrainer: DistributedTrainer with weights once on each host, and states once in the job."""
 
 import pickle
-from typing import Any, Collection, Dict, List, Optional, Set, Tuple
+from typing import Any, Collection, Dict, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
@@ -110,7 +110,9 @@ class HostUpdater(mx.optimizer.Updater):
 
     def __call__(self, index, grad, weight) -> None:
         """Update the weights of all ranks; arguments as for MXNet's updaters. Collective."""
-        indices, grads, weights = _lists(index, grad, weight)
+        several = isinstance(index, (list, tuple))
+        given = (index, grad, weight) if several else ([index], [grad], [weight])
+        indices, grads, weights = map(list, given)
         places = [self._place_of(i, each) for i, each in zip(indices, weights)]
         by_rule = self.fused()
         private = [at for at, place in enumerate(places) if place is None]
@@ -203,12 +205,6 @@ class HostUpdater(mx.optimizer.Updater):
         if self._parts is None:
             self._parts = ByParts(self._weights, self._gradients)
         self._parts.update(self.optimizer, indices, grads)
-
-
-def _lists(index, grad, weight) -> Tuple[list, list, list]:
-    if isinstance(index, (list, tuple)):
-        return list(index), list(grad), list(weight)
-    return [index], [grad], [weight]
 
 
 class ShardedTrainer(DistributedTrainer):
