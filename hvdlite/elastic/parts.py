@@ -34,6 +34,5 @@ class StateDict(Part):
 
 
 def part_of(value) -> Part:
-    """Return how to copy a value."""
     has_dict = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
     return StateDict() if has_dict else Part()

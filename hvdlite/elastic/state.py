@@ -111,7 +111,6 @@ class ObjectState(State):
         self._commits += 1
 
     def restore(self) -> None:
-        """Put the copy back."""
         self._give(self._saved)
 
     def sync(self) -> None:

@@ -75,7 +75,6 @@ def split_list(items: Sequence, parts: int) -> List[Sequence]:
 
 
 def is_iterable(value: Any) -> bool:
-    """Tell whether a loop may run over it."""
     return isinstance(value, Iterable)
 
 

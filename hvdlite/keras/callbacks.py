@@ -85,7 +85,6 @@ class StatsCallback(keras.callbacks.Callback):
     """
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Add to ``logs``."""
         if logs is not None:
             told = counts.stats(steps=True)
             logs.update({f"hvd/{name}": float(value) for name, value in told.items()})
@@ -123,7 +122,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs=None) -> None:
-        """Ask for the steps of an epoch."""
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise ValueError(
@@ -132,11 +130,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch, logs=None) -> None:
-        """Note the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None) -> None:
-        """Set the rate of the batch."""
         end = float("inf") if self.end_epoch is None else self.end_epoch
         if self.start_epoch <= self._epoch < end and (batch == 0 or not self.staircase):
             part = 0 if self.staircase else batch / self.steps_per_epoch

@@ -90,17 +90,14 @@ class CommitStateCallback(_OfState):
         self.batches_per_commit = batches_per_commit
 
     def on_train_begin(self, logs=None) -> None:
-        """Count from here."""
         self._batches = 0
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        """Commit."""
         self._batches += 1
         if self._batches % self.batches_per_commit == 0:
             self.state.commit()
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Commit."""
         self.state.commit()
 
 
@@ -115,11 +112,9 @@ class UpdateBatchStateCallback(_OfState):
         self._first = self.state.batch
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        """Set it."""
         self.state.batch = self._first + batch + 1
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Set it."""
         self.state.batch = self._first = 0
 
 
@@ -131,5 +126,4 @@ class UpdateEpochStateCallback(_OfState):
         self._first = self.state.epoch
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Set it."""
         self.state.epoch = self._first + epoch + 1

@@ -36,7 +36,6 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"{self._owner}: input is {input.dim()}-d: expected (N, C, ...)")
 
     def forward(self, input):
-        """Normalise ``input``."""
         of_batch = self.training or not self.track_running_stats
         if not of_batch or topology.size() == 1:
             return super().forward(input)
