@@ -7,7 +7,7 @@ static struct coordinator_config config_of(int size) {
                   .stall_failure = 60);
 }
 
-SCENE(test_who_waits_for_a_rank_in_its_last_tensor_hears_of_it, config_of(3)) {
+SCENE(test_what_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)) {
     struct request last = request_of("last", 0);
     last.last = true;
     says(s, 1, last, 0);

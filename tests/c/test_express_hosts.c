@@ -107,7 +107,7 @@ ENGINES_BY(leaving_main, arg, spin(ranks, rank)) {
     if (!leaves) end(me, h, HVD_RANK_LEFT);
 }
 
-TEST(test_who_waits_in_a_round_hears_of_a_rank_that_leaves) {
+TEST(test_a_rank_that_leaves_ends_the_wait_in_a_round) {
     for (int p = 2; p <= 5; p++)
         for (int rank = 0; rank < p; rank += p - 1)
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});

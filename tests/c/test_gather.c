@@ -111,7 +111,7 @@ static void decide(struct job *job, uint64_t id) {
 
 static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
 
-JOB_TEST(test_a_host_is_heard_once) {
+JOB_TEST(test_what_a_host_submits_goes_up_as_one_item) {
     for (int round = 1; round <= 3; round++) {
         job->items = 0;
         for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
