@@ -134,7 +134,7 @@ void hvd_region_close(hvd_region *region); /* no tensor may be under way in it *
  * Each sees it twice: what it writes to the shared mapping all see; the view shows the same bytes
  * until it writes to the view, whose pages then are its own. NULL: see *err; HVD_UNSUPPORTED where
  * ranks of a host share no memory. */
-typedef struct hvd_memory hvd_memory;
+typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err); /* NULL: makes it */
 /* By which other ranks attach it. Moves it to large pages where it can. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);

@@ -5,7 +5,7 @@
 #include "engine_case.h"
 #include "requests.h"
 
-#include "engine/handle.h"
+#include "job/handle.h"
 
 static inline struct hvd_handle *new_handle(void) {
     struct hvd_handle *h = handle_new(ERR);
@@ -14,7 +14,7 @@ static inline struct hvd_handle *new_handle(void) {
 }
 
 #define DROPPED OWN(drop_handle)
-static inline void drop_handle(struct hvd_handle **h) { handle_drop(*h); }
+static inline void drop_handle(struct hvd_handle **h) { hvd_drop(*h); }
 
 static inline void submit(struct engine_rank *me, struct hvd_handle *h) {
     handle_lend(h);

@@ -149,7 +149,7 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     if (joins && !first) begin(me, join, NULL, &last);
     if (joins) end(me, join, HVD_OK);
     if (joins) use(me, h, me->ranks->size);
-    for (int i = 0; i < OTHERS; i++) handle_drop(others[i]);
+    for (int i = 0; i < OTHERS; i++) hvd_drop(others[i]);
 }
 
 TEST(test_who_has_come_to_a_round_leaves_or_joins_after_it) {

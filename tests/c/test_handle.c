@@ -22,7 +22,7 @@ static void start(struct started *s, struct engine_rank *me, int number) {
 }
 
 static void end(struct started *s) {
-    handle_drop(s->handle);
+    hvd_drop(s->handle);
     work_free(&s->work);
 }
 
@@ -70,7 +70,7 @@ ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
     for (int i = 0; i < HANDLES; i++) {
         start(&all[i], me, i);
         if (i % 3 == 0) handle_finish(all[i].handle, PATIENCE, ERR);
-        handle_watch(all[i].handle, count, &calls[i]);
+        hvd_watch(all[i].handle, count, &calls[i]);
     }
     for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
     check_in_order(me, "after"); /* the last watcher has been called */
@@ -97,7 +97,7 @@ static void check_open(struct hvd_handle *h, int ranks, bool gathers, const floa
     const int64_t *rows;
     int64_t at = 0;
     check_finished(h, PATIENCE, HVD_OK);
-    const float *out = handle_result(h, &rows);
+    const float *out = hvd_result(h, &rows);
     REQUIRE(out && rows);
     if (expected) CHECK(out == expected);
     for (int r = 0; r < ranks; r++) {
@@ -118,7 +118,7 @@ ENGINES_TEST(test_an_output_that_the_engine_makes, ranks_run, 1, 3) {
     check_open(fits, n, true, room);
     check_open(wrong, n, true, NULL);
     check_open(dealt, n, false, NULL);
-    handle_drop(start_open(me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
+    hvd_drop(start_open(me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
     engine_rank_end(me);
     check_open(kept, n, true, NULL); /* without an engine */
 }
@@ -254,13 +254,13 @@ TEST(test_who_waits_for_what_is_given_up_goes_on_at_once) {
     handle_lend(h);
     pthread_t other;
     REQUIRE(thread_start(&other, wait_long, &h, "waits", ERR) == HVD_OK);
-    handle_give_up(h);
+    hvd_give_up(h);
     thread_join(other);
     threads_run(WAITERS, wait_long, same, sizeof *same); /* later ones, too */
     CHECK(clock_now() - begin < PATIENCE / 2);
     h->tensor.complete(h, NULL);
     check_finished(h, PATIENCE, HVD_OK);
-    handle_drop(h);
+    hvd_drop(h);
 }
 
 /* Its process is another one, and its monitor may be locked for ever. */
@@ -271,7 +271,7 @@ TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     pid_t child = fork();
     if (!child) {
         bool refused = handle_finish(h, PATIENCE, ERR) && ERR->code == HVD_NOT_INITIALIZED;
-        handle_drop(h);
+        hvd_drop(h);
         _exit(refused ? 0 : 1);
     }
     int status = -1;
@@ -280,5 +280,5 @@ TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     CHECK_INT(status, 0);
     h->tensor.complete(h, NULL);
     check_finished(h, PATIENCE, HVD_OK);
-    handle_drop(h);
+    hvd_drop(h);
 }

@@ -2,6 +2,7 @@
 #include "job/job.h"
 
 #include "base/clock.h"
+#include "hvd.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ int context_enter(hvd_error *err) {
 
 void context_leave(void) { pthread_rwlock_unlock(&lock); }
 
-int context_where(hvd_topology *out, hvd_error *err) {
+int hvd_where(hvd_topology *out, hvd_error *err) {
     pthread_rwlock_rdlock(&lock);
     int code = current && current->forked ? HVD_OK : check_usable(err);
     if (!code) *out = current->job.world->at;
@@ -112,7 +113,7 @@ int context_open(struct reach *reach, hvd_error *err) {
     return code;
 }
 
-void context_close(void) {
+void hvd_close(void) {
     if (context_enter(NULL)) return;
     context_leave();
     write_lock();

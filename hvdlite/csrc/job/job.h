@@ -62,12 +62,9 @@ void group_close(struct group *g);
 /* ---- the context: any thread ---- */
 
 /* Between enter and leave the job and its groups stay. In a forked child all calls fail, but
- * for context_where. */
+ * for hvd_where: a data loader asks which part of the data is its own. */
 int context_enter(hvd_error *err);
 void context_leave(void);
-
-/* Ranks and hosts: a forked data loader asks which part of the data is its own. */
-int context_where(hvd_topology *out, hvd_error *err);
 
 /* Enters and finds the group; `name` is the tensor's, for the error text. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
@@ -81,7 +78,6 @@ int context_why_failed(hvd_error *err);
 /* ---- outside enter and leave: these wait until all callers have left ---- */
 /* Opens the job; collective. */
 int context_open(struct reach *reach, hvd_error *err);
-void context_close(void);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);

@@ -28,8 +28,6 @@ int hvd_is_initialized(void) {
     return 1;
 }
 
-int hvd_where(hvd_topology *out, hvd_error *err) { return context_where(out, err); }
-
 int hvd_check(hvd_error *err) {
     HVD_TRY(context_enter(err));
     int code = context_why_failed(err);
@@ -166,8 +164,6 @@ void hvd_group_close(int group) {
 }
 
 /* ---- the end of the job ---- */
-
-void hvd_close(void) { context_close(); }
 
 void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
 

@@ -5,10 +5,6 @@
 
 #include <stdlib.h>
 
-struct hvd_memory {
-    struct host_memory memory; /* first: hvd_memory is a host_memory to the bindings */
-};
-
 _Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS, "one length of addresses");
 
 static int check_shared(hvd_error *err) {
@@ -24,23 +20,23 @@ hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err) {
     if (check_shared(err)) return NULL;
     hvd_memory *m = malloc(sizeof *m);
     int code = !m        ? error_set(err, HVD_NO_MEMORY, "no memory for memory to share")
-               : address ? host_memory_attach(&m->memory, bytes, address, err)
-                         : host_memory_make(&m->memory, bytes, err);
+               : address ? host_memory_attach(m, bytes, address, err)
+                         : host_memory_make(m, bytes, err);
     if (!code) return m;
     free(m);
     return NULL;
 }
 
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]) {
-    host_memory_address(&memory->memory, address);
+    host_memory_address(memory, address);
 }
 
-void *hvd_memory_shared(hvd_memory *memory) { return memory->memory.shared; }
+void *hvd_memory_shared(hvd_memory *memory) { return memory->shared; }
 
-void *hvd_memory_view(hvd_memory *memory) { return memory->memory.view; }
+void *hvd_memory_view(hvd_memory *memory) { return memory->view; }
 
 void hvd_memory_close(hvd_memory *memory) {
-    host_memory_free(&memory->memory);
+    host_memory_free(memory);
     free(memory);
 }
 

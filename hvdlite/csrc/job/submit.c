@@ -1,7 +1,7 @@
 #include "hvd.h"
 
-#include "engine/handle.h"
 #include "engine/p2p.h"
+#include "job/handle.h"
 #include "job/job.h"
 
 #include <stdlib.h>
@@ -117,7 +117,7 @@ hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err) {
     if (!h) return NULL;
     h->group = tensor->group;
     if (hvd_prepare(tensor, &h->tensor, err) == HVD_OK) return h;
-    handle_drop(h);
+    hvd_drop(h);
     return NULL;
 }
 
@@ -126,8 +126,8 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     if (!h) return NULL;
     handle_lend(h);
     if (hvd_submit(h->group, &h->tensor, err) == HVD_OK) return h;
-    handle_drop(h); /* for the engine */
-    handle_drop(h);
+    hvd_drop(h); /* for the engine */
+    hvd_drop(h);
     return NULL;
 }
 
@@ -171,14 +171,4 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
     return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK && h->tensor.out == out;
 }
 
-void hvd_give_up(hvd_handle *h) { handle_give_up(h); }
-
-void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
-    handle_watch(h, watcher, arg);
-}
-
-void *hvd_result(hvd_handle *h, const int64_t **rows) { return handle_result(h, rows); }
-
 int hvd_source(hvd_handle *h) { return h->tensor.request.root; }
-
-void hvd_drop(hvd_handle *h) { handle_drop(h); }

@@ -135,7 +135,7 @@ static int hold_one(struct operation *op, const hvd_mxnet_held *from, struct hos
     op->nheld++;
     if (!from->memory) return HVD_OK;
     to->view = (*view)++;
-    *to->view = (struct host_range){(const struct host_memory *)from->memory, NULL, bytes};
+    *to->view = (struct host_range){from->memory, NULL, bytes};
     if (!tensor->nviews++) tensor->views = to->view;
     return HVD_OK;
 }

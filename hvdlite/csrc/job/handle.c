@@ -1,4 +1,4 @@
-#include "engine/handle.h"
+#include "job/handle.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ struct hvd_handle *handle_new(hvd_error *err) {
 /* Threads that are gone may have had its monitor at the fork: a child touches no monitor. */
 static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
 
-void handle_drop(struct hvd_handle *h) {
+void hvd_drop(hvd_handle *h) {
     if (atomic_fetch_sub(&h->holders, 1) > 1 || is_inherited(h)) return;
     monitor_destroy(&h->monitor);
     free((void *)h->tensor.splits);
@@ -36,10 +36,10 @@ static void complete(void *arg, const hvd_error *error) {
     void (*watcher)(void *) = h->watcher;
     monitor_unlock(&h->monitor);
     if (watcher) watcher(h->watcher_arg);
-    handle_drop(h);
+    hvd_drop(h);
 }
 
-void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg) {
+void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
     monitor_lock(&h->monitor);
     bool done = atomic_load(&h->done);
     if (!done) {
@@ -50,7 +50,7 @@ void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg) {
     if (done) watcher(arg);
 }
 
-void handle_give_up(struct hvd_handle *h) {
+void hvd_give_up(hvd_handle *h) {
     monitor_lock(&h->monitor);
     atomic_store(&h->given_up, true);
     monitor_notify(&h->monitor);
@@ -77,10 +77,10 @@ void handle_renew(struct hvd_handle *h, const void *in, void *out) {
 void handle_refuse(struct hvd_handle *h, const hvd_error *err) {
     h->error = *err;
     atomic_store(&h->done, true);
-    handle_drop(h);
+    hvd_drop(h);
 }
 
-void *handle_result(const struct hvd_handle *h, const int64_t **rows) {
+void *hvd_result(hvd_handle *h, const int64_t **rows) {
     bool good = atomic_load(&h->done) && !h->error.code && h->tensor.made;
     *rows = good ? h->tensor.made : NULL;
     return good ? h->tensor.out : NULL;
