@@ -5,22 +5,6 @@
 
 enum { BYTES = 200, BLOCKS = 64, ROUNDS = 200 * (1 + 9 * !CHECK_SLOW), THREADS = 4 };
 
-TEST(test_blocks_are_apart) {
-    OWN(free_list_destroy) struct free_list s;
-    unsigned char *blocks[BLOCKS];
-    free_list_init(&s);
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < BLOCKS; i++) {
-            blocks[i] = free_list_take(&s, BYTES);
-            REQUIRE(blocks[i] != NULL);
-            memset(blocks[i], i, BYTES);
-        }
-        for (int i = 0; i < BLOCKS; i++)
-            for (int j = 0; j < BYTES; j++) CHECK_INT(blocks[i][j], i);
-        for (int i = 0; i < BLOCKS; i++) free_list_give(&s, blocks[i]);
-    }
-}
-
 /* Takes some, marks them, and finds its marks on all. */
 static void *use(void *arg) {
     struct free_list *s = arg;
@@ -38,7 +22,7 @@ static void *use(void *arg) {
 }
 
 TEST(test_threads) {
-    OWN(free_list_destroy) struct free_list s;
+    static struct free_list s;
     free_list_init(&s);
     threads_run(THREADS, use, &s, 0);
 }

@@ -5,7 +5,8 @@
 
 static struct turns turns;
 
-#define TURNS_TEST(name) TEST_ON(name, struct turns, t, turns_init(&turns), turns_destroy(&turns))
+#define TURNS_TEST(name)                                                                           \
+    TEST_ON(name, struct turns, t, turns_init(&turns), monitor_destroy(&turns.monitor))
 
 static void enter(struct turn *turn, int group, const char *name) {
     turn_enter(&turns, turn, group, name, turn);

@@ -7,14 +7,6 @@ void free_list_init(struct free_list *s) {
     s->first = NULL;
 }
 
-void free_list_destroy(struct free_list *s) {
-    for (void **block; (block = s->first);) {
-        s->first = *block;
-        free(block);
-    }
-    monitor_destroy(&s->monitor);
-}
-
 void *free_list_take(struct free_list *s, size_t bytes) {
     monitor_lock(&s->monitor);
     void **block = s->first;

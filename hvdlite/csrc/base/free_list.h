@@ -13,7 +13,6 @@ struct free_list {
 };
 
 void free_list_init(struct free_list *s);
-void free_list_destroy(struct free_list *s); /* frees all blocks on the list */
 
 /* A block, not zeroed; `bytes`: at least sizeof(void *), always the same. NULL: no memory. */
 void *free_list_take(struct free_list *s, size_t bytes);

@@ -69,16 +69,16 @@ int poller_start(struct poller *p, const char *name, hvd_error *err) {
     return HVD_OK;
 }
 
-static void end_thread(struct poller *p) {
+static void ring_file(int event) {
     uint64_t one = 1;
-    ssize_t written = write(p->files[STOP].fd, &one, sizeof one);
+    ssize_t written = write(event, &one, sizeof one);
     (void)written; /* the counter is far from full */
-    thread_join(p->thread);
 }
 
 void poller_free(struct poller *p) {
     if (!p) return;
-    if (p->started) end_thread(p);
+    if (p->started) ring_file(p->files[STOP].fd);
+    if (p->started) thread_join(p->thread);
     if (p->n) close(p->files[STOP].fd);
     free(p->files);
     free(p->watches);
@@ -99,16 +99,10 @@ void bell_close(struct bell *b) {
     monitor_destroy(&b->monitor);
 }
 
-static void end_look(struct bell *b) {
-    uint64_t one = 1;
-    ssize_t written = write(b->event, &one, sizeof one);
-    (void)written; /* the counter is far from full */
-}
-
 void bell_ring(struct bell *b) {
     monitor_lock(&b->monitor);
     atomic_fetch_add(&b->rings, 1);
-    if (b->watched) end_look(b);
+    if (b->watched) ring_file(b->event);
     monitor_notify(&b->monitor);
     monitor_unlock(&b->monitor);
 }

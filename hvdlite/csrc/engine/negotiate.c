@@ -72,7 +72,8 @@ static int take_report(struct negotiation *n, int from, const struct wire_item *
     return HVD_OK;
 }
 
-int coordinate_item(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err) {
+static int coordinate_item(struct negotiation *n, int from, const struct wire_item *item,
+                           hvd_error *err) {
     switch (item->type) {
     case WIRE_REQUEST:
     case WIRE_HIT:

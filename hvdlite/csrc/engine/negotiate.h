@@ -60,7 +60,6 @@ void negotiate_finished(struct negotiation *n);
 /* ---- rank 0 gives its coordinator what the ranks report ---- */
 /* Batches and pieces for which equal inputs give equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
-int coordinate_item(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
 /* ---- follow.c: each rank reports its tensors and follows what was decided ---- */
 /* Adds to the message to the coordinator all that was submitted since the last call. */

@@ -176,7 +176,15 @@ static void reduce_block(const struct reduce_kernels *k, void *out, const char *
                          int inputs, size_t at, size_t n, double scale, struct reduce_final final) {
     _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
     k->widen(sum, in[0] + at * k->size, n, scale);
-    for (int i = 1; i < inputs; i++) reduce_combine(k, sum, in[i] + at * k->size, n, scale, scaled);
+    for (int i = 1; i < inputs; i++) {
+        const char *next = in[i] + at * k->size;
+        if (scale == 1) {
+            k->combine(sum, next, n);
+        } else {
+            k->widen(scaled, next, n, scale);
+            k->combine_wide(sum, sum, scaled, n);
+        }
+    }
     k->narrow((char *)out + at * k->result, sum, n, final);
 }
 
@@ -189,16 +197,6 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
     size_t block = BLOCK / k->wide;
     for (size_t at = 0; at < n; at += block)
         reduce_block(k, out, in, inputs, at, n - at < block ? n - at : block, scale, final);
-}
-
-void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,
-                    double scale, void *scratch) {
-    if (scale == 1) {
-        k->combine(wide, in, n);
-    } else {
-        k->widen(scratch, in, n, scale);
-        k->combine_wide(wide, wide, scratch, n);
-    }
 }
 
 /* ---- vectors as a whole ---- */

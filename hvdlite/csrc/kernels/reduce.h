@@ -59,8 +59,4 @@ void reduce_blend(const struct reduce_kernels *k, void *out, double x, const voi
 void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
                 size_t n, double scale, struct reduce_final final);
 
-/* wide = wide op (in * scale); `scratch` is as large as wide. */
-void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,
-                    double scale, void *scratch);
-
 #endif

@@ -9,8 +9,6 @@ void turns_init(struct turns *t) {
     monitor_init(&t->monitor);
 }
 
-void turns_destroy(struct turns *t) { monitor_destroy(&t->monitor); }
-
 static struct turn **queue_of(struct turns *t, const struct turn *turn) {
     return &t->queues[turn->hash & (TURN_QUEUES - 1)];
 }

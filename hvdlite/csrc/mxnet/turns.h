@@ -25,7 +25,6 @@ struct turns {
 };
 
 void turns_init(struct turns *t);
-void turns_destroy(struct turns *t); /* all turns have passed */
 
 /* The name must outlive the turn. The same name of another group is another name. */
 void turn_enter(struct turns *t, struct turn *turn, int group, const char *name, void *value);

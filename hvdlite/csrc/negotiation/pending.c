@@ -79,7 +79,8 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
     return HVD_OK;
 }
 
-struct request pending_of(const struct pending *p, int rank) {
+/* The request of a rank that has submitted it. */
+static struct request request_by(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
     if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
     return own;
@@ -146,7 +147,7 @@ int pending_common(const struct pending *p) {
 
 static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
                      size_t size) {
-    struct request own = pending_of(p, rank);
+    struct request own = request_by(p, rank);
     if (field == FIELD_ROOT) own.root = job_rank(p->job_ranks, own.root);
     field_text(&own, field, text, size);
 }
@@ -167,7 +168,7 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
     bool *failed = calloc((size_t)p->size, 1);
     for (int i = 0; failed && i < p->size; i++)
-        failed[i] = p->submitted[i] && pending_of(p, i).failed;
+        failed[i] = p->submitted[i] && request_by(p, i).failed;
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
     error_set(err, HVD_FAILED,
               "tensor '%s': no data from %s: an operator failed there; its error says why",

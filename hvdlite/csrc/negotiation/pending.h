@@ -47,9 +47,6 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
 /* Keeps the text of a rank whose request has failed. */
 int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err);
 
-/* The request of a rank that has submitted it. */
-struct request pending_of(const struct pending *p, int rank);
-
 /* The first field on which ranks disagree. */
 enum request_field pending_conflict(const struct pending *p);
 /* The fewest tensors that a rank which has submitted it has in its grouped call. */

@@ -29,13 +29,6 @@ static bool map_part(void *part, size_t bytes, int fd, int populate) {
                 offset_in_file(part)) != MAP_FAILED;
 }
 
-static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
-    if (ftruncate(fd, offset_in_file(part) + (off_t)bytes) == 0 && map_part(part, bytes, fd, 0))
-        return HVD_OK;
-    return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of memory to share: %s", bytes,
-                     strerror(errno));
-}
-
 /* Address space for `bytes` that begins at a large page. */
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -55,10 +48,11 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     if (!*memory)
         return error_set(err, HVD_NO_MEMORY, "no room in the address space for %zu bytes: %s", all,
                          strerror(errno));
-    *fd = memfd_create("hvdlite", MFD_CLOEXEC);
-    int code =
-        *fd < 0 ? error_set(err, HVD_NO_MEMORY, "can't make memory to share: %s", strerror(errno))
-                : own_part((char *)*memory + bytes * (size_t)self, bytes, *fd, err);
+    char *own = (char *)*memory + bytes * (size_t)self;
+    int code = shmem_make((size_t)offset_in_file(own) + bytes, fd, err);
+    if (!code && !map_part(own, bytes, *fd, 0))
+        code = error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of memory to share: %s", bytes,
+                         strerror(errno));
     if (code) shmem_release(*memory, all, *fd);
     return code;
 }
