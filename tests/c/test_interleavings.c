@@ -96,7 +96,6 @@ static int search_wait_flag(const struct comm *comm, int rank, enum window_flag 
 #define comm_isend search_isend
 #define comm_irecv search_irecv
 #define comm_wait search_wait
-#define comm_wait_in_stream search_wait_in_stream
 #define comm_count_window search_count_window
 #define comm_cost search_cost
 #define comm_pace search_pace

@@ -59,12 +59,12 @@ static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
     char out = 'x', in = 0;
     double cpu = -cpu_time();
     if (rank) OK(comm_irecv(&t->all, &in, 1, from, &x, ERR));
-    if (rank) OK(comm_wait(&t->all, &x, ERR));
+    if (rank) OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
     if (!rank) clock_nap(LATE);
     cpu += cpu_time();
     CHECK_CASE(CHECK_SLOW || cpu < 0.02 * LATE, "%g s of CPU", cpu);
     if (peer) OK(comm_isend(&t->all, &out, 1, peer, &x, ERR));
-    OK(comm_wait(&t->all, &x, ERR));
+    OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
     CHECK(in == (rank ? 'x' : 0));
     OK(transport_agree(t, HVD_OK, ERR));
 }
@@ -82,7 +82,7 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     ranks_meet(ranks);
     if (rank == 0) {
         CHECK_OK(comm_irecv(&t->all, &byte, 1, 1, &x, &err), err);
-        CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_RANK_DEAD, err);
+        CHECK_CODE(comm_wait(&t->all, &x, &(struct waiter){0}, &err), HVD_RANK_DEAD, err);
     } else if (rank == 2) {
         CHECK_CODE(transport_tcp_open_among(&group, t, PAIR, 2, 4, true, &err), HVD_RANK_DEAD, err);
         CHECK(!group);
@@ -103,7 +103,7 @@ static void cut_data(struct ranks *ranks, int rank, void *arg) {
     if (rank == 0) shutdown(ranks->sockets->data[0][1], SHUT_RDWR);
     if (rank < 2) {
         OK(comm_irecv(&t->all, &byte, 1, 1 - rank, &x, ERR));
-        FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
+        FAILS(comm_wait(&t->all, &x, &(struct waiter){0}, ERR), HVD_TRANSPORT);
         CHECK_HAS(ERR->text, rank ? "with rank 0 has broken" : "with rank 1 has broken");
     }
     OK(transport_agree(t, HVD_OK, ERR));

@@ -91,8 +91,8 @@ static void traffic_main(struct ranks *ranks, int rank, void *arg) {
             OK(comm_isend(&t->all, data[p], length_of(rank, p, round), p, &out[p], ERR));
         }
         for (int p = ranks->size - 1; p >= 0; p--) {
-            OK(comm_wait(&t->all, &out[p], ERR));
-            OK(comm_wait(&t->all, &in[p], ERR));
+            OK(comm_wait(&t->all, &out[p], &(struct waiter){0}, ERR));
+            OK(comm_wait(&t->all, &in[p], &(struct waiter){0}, ERR));
             CHECK(!in[p].active && !out[p].active);
             if (p == rank) continue;
             make_bytes(expected, p, rank, round);
@@ -172,14 +172,14 @@ TEST(test_wait_ends_on_errors) {
     t->patience.meanwhile = give_up;
     t->patience.arg = &calls;
     OK(comm_irecv(&t->all, data, sizeof data, 1, &x, ERR));
-    FAILS(comm_wait(&t->all, &x, ERR), HVD_STALLED);
+    FAILS(comm_wait(&t->all, &x, &(struct waiter){0}, ERR), HVD_STALLED);
     CHECK_INT(calls, 10);
     t->patience.timeout = 0.02;
-    FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
+    FAILS(comm_wait(&t->all, &x, &(struct waiter){0}, ERR), HVD_TRANSPORT);
     CHECK_HAS(ERR->text, "rank 1");
     t->patience.timeout = 0;
     local_hub_break(hub, 0);
-    FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
+    FAILS(comm_wait(&t->all, &x, &(struct waiter){0}, ERR), HVD_TRANSPORT);
     struct transfer y = {{0}, 0, 0}, z = {{0}, 0, 0};
     FAILS(comm_isend(&t->all, data, 1, 1, &y, ERR), HVD_TRANSPORT);
     FAILS(comm_irecv(&t->all, data, 1, 1, &z, ERR), HVD_TRANSPORT);

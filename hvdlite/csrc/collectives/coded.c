@@ -78,7 +78,7 @@ static int run_casts(const struct comm *comm, const struct coded_args *args, hvd
     return HVD_OK;
 }
 
-int coll_coded_gathered(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
+static int run_gathered(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
     size_t p = (size_t)comm->size, bytes = bytes_of(args);
     void *memory;
     HVD_TRY(scratch_get(args->buffer, p * sizeof(size_t) + (p + 1) * bytes, &memory, err));
@@ -138,17 +138,15 @@ static bool is_cast(const struct comm *comm, const struct coded_args *args) {
     return codec_is_cast(args->codec);
 }
 
-static bool any(const struct comm *comm, const struct coded_args *args) { return comm && args; }
-
 static const struct coded_algorithm TABLE[] = {
     {"cast allreduce", is_cast, run_casts},
     {"scattered allreduce", better_scattered, coll_coded_scattered},
-    {"gathered allreduce", any, coll_coded_gathered},
+    {"gathered allreduce", NULL, run_gathered},
 };
 
 const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args) {
     const struct coded_algorithm *row = TABLE;
-    while (!row->takes(comm, args)) row++;
+    while (row->takes && !row->takes(comm, args)) row++;
     return row;
 }
 

@@ -36,9 +36,7 @@ const struct coded_algorithm *coded_choose(const struct comm *comm, const struct
 /* Chooses and runs. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* Two algorithms for the codecs that have words, with the same result; coded_choose knows the
- * faster one. scattered: codec_kernels() is not NULL, more than one rank. */
-int coll_coded_gathered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
+/* One of its algorithms, for tests: codec_kernels() is not NULL, more than one rank. */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

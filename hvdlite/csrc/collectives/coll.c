@@ -8,8 +8,6 @@
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
 
-static bool any(const struct comm *comm, const struct coll_args *args) { return comm && args; }
-
 static bool on_window(const struct comm *comm, const struct coll_args *args) {
     return comm->window && !args->adasum;
 }
@@ -87,10 +85,10 @@ static const struct coll_algorithm TABLE[] = {
     {"ring", HVD_ALLREDUCE, false, own_accumulator, coll_ring_allreduce},
     {"pairwise allreduce", HVD_ALLREDUCE, false, by_kernels, coll_pairwise_allreduce},
     {"binomial tree", HVD_BROADCAST, false, by_tree, coll_tree},
-    {"pipelined chain", HVD_BROADCAST, false, any, coll_chain},
-    {"ring allgather", HVD_ALLGATHER, false, any, coll_ring_allgather},
-    {"pairwise reducescatter", HVD_REDUCESCATTER, false, any, coll_pairwise_reducescatter},
-    {"pairwise alltoall", HVD_ALLTOALL, false, any, coll_alltoall},
+    {"pipelined chain", HVD_BROADCAST, false, NULL, coll_chain},
+    {"ring allgather", HVD_ALLGATHER, false, NULL, coll_ring_allgather},
+    {"pairwise reducescatter", HVD_REDUCESCATTER, false, NULL, coll_pairwise_reducescatter},
+    {"pairwise alltoall", HVD_ALLTOALL, false, NULL, coll_alltoall},
 };
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 
@@ -101,7 +99,7 @@ const struct coll_algorithm *coll_table(size_t *rows) {
 
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args) {
-    return row->kind == args->kind && row->takes(comm, args);
+    return row->kind == args->kind && (!row->takes || row->takes(comm, args));
 }
 
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args) {

@@ -68,7 +68,8 @@ struct coll_algorithm {
     const char *name;
     hvd_kind kind;
     bool in_tensors; /* it takes args->tensors instead of args->data */
-    bool (*takes)(const struct comm *comm, const struct coll_args *args); /* of that kind */
+    bool (*takes)(const struct comm *comm,
+                  const struct coll_args *args); /* NULL: all of that kind */
     coll_function *run;
 };
 
@@ -144,7 +145,7 @@ struct coll_pieces {
     size_t n;
     struct coll_range (*range)(const void *arg, size_t piece);     /* where it lies in the data */
     int (*prepare)(const void *arg, size_t piece, hvd_error *err); /* of the first one: before */
-    int (*finish)(const void *arg, size_t piece, hvd_error *err);
+    int (*finish)(const void *arg, size_t piece, hvd_error *err);  /* NULL: there is no such work */
     const void *arg;
     size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
     /* On a ring. NULL: a piece is cut evenly, and the other two are not called. Rank c - 1 completes

@@ -198,11 +198,6 @@ static void update_range(const void *arg, struct coll_range range) {
 
 static void store_range(const void *arg, struct coll_range range) { each_block(arg, range, store); }
 
-static int keep(const void *arg, size_t piece, hvd_error *err) {
-    (void)arg, (void)piece, (void)err;
-    return HVD_OK;
-}
-
 static int run(struct dealt *d, const struct comm *comm, const struct coll_args *args,
                hvd_error *err) {
     size_t most = 0;
@@ -212,7 +207,6 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
     size_t piece = coll_length(coll_chunk(most, sizeof(float), (int)d->npieces, 0));
     struct coll_pieces pieces = {.n = d->npieces,
                                  .prepare = sum_piece,
-                                 .finish = keep,
                                  .arg = d,
                                  .longest_chunk =
                                      coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0)),

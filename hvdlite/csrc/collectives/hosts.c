@@ -68,7 +68,7 @@ int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
         return (ring ? coll_ring_pieces : coll_pairwise_pieces)(&l->lane, &lane, pieces, err);
     for (size_t i = 0; i < pieces->n; i++) {
         if (i + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, i + 1, err));
-        HVD_TRY(pieces->finish(pieces->arg, i, err));
+        if (pieces->finish) HVD_TRY(pieces->finish(pieces->arg, i, err));
     }
     return HVD_OK;
 }

@@ -21,7 +21,7 @@ struct flight {
 };
 
 static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
-    return comm_wait_in_stream(f->comm, x, &f->stream, err);
+    return comm_wait(f->comm, x, &f->stream, err);
 }
 
 /* MPI forbids a receive into memory that a send still reads. */
@@ -52,7 +52,8 @@ static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) 
     const struct coll_pieces *pieces = p->pieces;
     size_t items = p->items / pieces->n, piece = i / items, k = i % items;
     if (k == 0 && piece + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, piece + 1, err));
-    return k + 1 == items ? pieces->finish(pieces->arg, piece, err) : HVD_OK;
+    bool finishes = k + 1 == items && pieces->finish;
+    return finishes ? pieces->finish(pieces->arg, piece, err) : HVD_OK;
 }
 
 static int finish(struct flight *f, size_t i, hvd_error *err) {

@@ -108,16 +108,23 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank
     return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->w->n, local_rank);
 }
 
-static int stage(struct pass *p, size_t k, hvd_error *err) {
-    uint64_t round = p->w->rounds + k;
-    HVD_TRY(comm_wait_slot(p->comm, round, err));
+/* Packs or unpacks the chunks of the round that other ranks add. */
+static void pass_others(const struct pass *p, size_t k, struct cursor *c,
+                        void (*pass)(const struct pass *, struct cursor *, char *slot, size_t)) {
+    char *slot = slot_of(p, p->w->self, p->w->rounds + k);
     for (int i = 0; i < p->w->n; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
         if (i == p->w->self)
-            skip(p, &p->staged, coll_length(chunk));
+            skip(p, c, coll_length(chunk));
         else
-            pack(p, &p->staged, slot_of(p, p->w->self, round) + chunk.begin, coll_length(chunk));
+            pass(p, c, slot + chunk.begin, coll_length(chunk));
     }
+}
+
+static int stage(struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(comm_wait_slot(p->comm, round, err));
+    pass_others(p, k, &p->staged, pack);
     window_raise(p->w, WINDOW_STAGED, round);
     return HVD_OK;
 }
@@ -160,15 +167,8 @@ static int reduce(struct pass *p, size_t k, hvd_error *err) {
 }
 
 static int take(struct pass *p, size_t k, hvd_error *err) {
-    uint64_t round = p->w->rounds + k;
-    HVD_TRY(comm_wait_flags(p->comm, WINDOW_REDUCED, round, err));
-    for (int i = 0; i < p->w->n; i++) {
-        struct coll_range chunk = chunk_of(p, k, i);
-        if (i == p->w->self)
-            skip(p, &p->taken, coll_length(chunk));
-        else
-            unpack(p, &p->taken, slot_of(p, p->w->self, round) + chunk.begin, coll_length(chunk));
-    }
+    HVD_TRY(comm_wait_flags(p->comm, WINDOW_REDUCED, p->w->rounds + k, err));
+    pass_others(p, k, &p->taken, unpack);
     return HVD_OK;
 }
 
@@ -190,7 +190,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
 static int open_pass(struct pass *p, const struct comm *comm, const struct coll_args *args,
                      size_t longest, hvd_error *err) {
     *p = (struct pass){.comm = comm, .args = args, .w = comm->window};
-    p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
+    p->rounds = coll_segments(longest, WINDOW_SLOT);
     if (args->kind != HVD_ALLREDUCE) return HVD_OK;
     size_t pointers = (size_t)p->w->n * sizeof *p->in;
     void *memory;

@@ -55,8 +55,9 @@ static int join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
 }
 
 static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
-    bool comes;
-    record_reported(n->flight, n->group, tensor, cache_by_name(n->cache, &tensor->node));
+    bool comes, again = cache_by_name(n->cache, &tensor->node);
+    tensor->flight = flight_add(n->flight, &tensor->request, tensor->submitted, n->group,
+                                again ? tensor->node.hash : 0);
     HVD_TRY(express_come(n->express, tensor, n->now, &comes, err));
     if (comes) return HVD_OK;
     if (tensor->request.kind != HVD_JOIN) return report_tensor(n, tensor, err);
@@ -233,7 +234,7 @@ static int finish_failed(struct negotiation *n, const struct wire_item *item, hv
     if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
     HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
-    record_failed(n->flight, tensor, n->now);
+    flight_ended(n->flight, tensor->flight, true, n->now);
     hvd_error why = item->error;
     transport_complete(n->t, &why);
     flight_blame(n->flight, &why);

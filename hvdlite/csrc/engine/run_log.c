@@ -45,20 +45,11 @@ struct batch *run_log_take(struct run_log *log) {
 
 /* ---- records ---- */
 
-void record_reported(struct flight *flight, int group, struct tensor *tensor, bool again) {
-    tensor->flight = flight_add(flight, &tensor->request, tensor->submitted, group,
-                                again ? tensor->node.hash : 0);
-}
-
 void record_agreed(struct flight *flight, const struct batch *batch) {
     for (size_t i = 0; flight && i < batch->n; i++)
         if (!batch->pieces[i].begin)
             flight_agreed(flight, batch->pieces[i].tensor->flight, batch->number, batch->n,
                           batch->decided);
-}
-
-void record_failed(struct flight *flight, const struct tensor *tensor, double now) {
-    flight_ended(flight, tensor->flight, true, now);
 }
 
 static struct timeline *if_on(struct timeline *timeline) {

@@ -42,11 +42,8 @@ int run_log_append(struct run_log *log, double now, hvd_error *err);
 struct batch *run_log_take(struct run_log *log);
 
 /* ---- what is noted of a tensor on its way: in the flight recorder, and in a timeline that is on ---- */
-/* The coordinator will be told of the tensor; `again`: it knows it. */
-void record_reported(struct flight *flight, int group, struct tensor *tensor, bool again);
 /* All ranks have submitted the batch's tensors. */
 void record_agreed(struct flight *flight, const struct batch *batch);
-void record_failed(struct flight *flight, const struct tensor *tensor, double now);
 
 /* flight, timeline NULL: none. Returns when the batch started; 0: nobody wants to know. */
 double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch);

@@ -79,13 +79,7 @@ static void end_wait(struct transport *t, struct waiter *waiter) {
     waiter_done(waiter, now);
 }
 
-int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err) {
-    struct waiter waiter = {0};
-    return comm_wait_in_stream(comm, x, &waiter, err);
-}
-
-int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct waiter *stream,
-                        hvd_error *err) {
+int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err) {
     struct transport *t = comm->transport;
     while (x->active) {
         struct awaited what = {x->peer, true, t->blocks ? transport_listen(t) : 0};

@@ -38,23 +38,19 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
                hvd_error *err);
 
 /* Returns when the transfer is complete. Spins, yields, then naps, and meanwhile follows the
- * transport's `patience`. After an error the transfer may still be active, and the comm is
+ * transport's `patience`. Waits for many transfers in a row are alike, and `stream` knows the last; a
+ * zeroed one begins a stream. After an error the transfer may still be active, and the comm is
  * unusable. */
-int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err);
-
-/* The same for one of many transfers in a row: their waits are alike, and `stream` knows the last.
- * A zeroed one begins a stream. */
-int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct waiter *stream,
-                        hvd_error *err);
+int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 
 /* Equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
-/* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
- * wait as comm_wait does. */
 /* Fails if a wait of so many seconds for data of the transport's rank is longer than the limit. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
+/* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
+ * wait as comm_wait does. */
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
