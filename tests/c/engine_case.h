@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/p2p.h"
 
 static const double PATIENCE = 30; /* seconds; a core that takes longer hangs */
 
@@ -177,7 +178,9 @@ static inline int work_submit(struct work *w, hvd_error *err) {
     monitor_lock(&me->monitor);
     me->running++;
     monitor_unlock(&me->monitor);
-    int code = request_check(&w->tensor.request, me->ranks->size, err);
+    const struct request *r = &w->tensor.request;
+    int code = p2p_is(r) ? p2p_check(r, &rank_transport(me->ranks, me->rank)->at, err)
+                         : request_check(r, me->ranks->size, err);
     if (!code) code = engine_submit(me->engine, &w->tensor, err);
     if (!code) return HVD_OK;
     monitor_lock(&me->monitor);

@@ -3,7 +3,6 @@
 #include "check.h"
 
 #include "kernels/half.h"
-#include "random.h"
 
 struct format {
     const char *name;
@@ -84,14 +83,4 @@ TEST(test_nans) {
     for (int i = 0; i < NFORMATS; i++)
         for (size_t k = 0; k < sizeof NANS / sizeof *NANS; k++)
             CHECK(isnan(FORMATS[i].to_float(FORMATS[i].of_float(float_of_bits(NANS[k])))));
-}
-
-TEST(test_many_floats) {
-    uint64_t random = 3;
-    for (int i = 0; i < NFORMATS; i++)
-        for (int k = 0; k < 300000; k++)
-            check_float(&FORMATS[i], float_of_bits((uint32_t)random_next(&random)));
-    for (int k = 0; k < 300000; k++) /* float16's own range, where a random exponent seldom falls */
-        check_float(&FORMATS[0],
-                    (float)ldexp(random_unit(&random), (int)random_below(&random, 45) - 27));
 }

@@ -6,63 +6,30 @@
 
 enum { MOST = LANE_SLOTS * LANE_SLOT + 30000 }; /* bytes: more than a lane has */
 
-/* One send or receive. */
-struct letter {
-    struct tensor tensor;
-    struct engine_rank *owner;
-    unsigned char *data;
-    size_t bytes;
-    hvd_error error;
-    bool done;
-};
-
-static void letter_done(void *arg, const hvd_error *error) {
-    struct letter *l = arg;
-    monitor_lock(&l->owner->monitor);
-    CHECK(!l->done);
-    l->done = true;
-    l->error = error ? *error : (hvd_error){0};
-    l->owner->running--;
-    monitor_notify(&l->owner->monitor);
-    monitor_unlock(&l->owner->monitor);
-}
-
 static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
 }
 
-static int letter_start(struct letter *l, struct engine_rank *me, int kind, int peer,
+/* One send or receive. */
+static int letter_start(struct work *l, struct engine_rank *me, hvd_kind kind, int peer,
                         const char *name, int number, size_t bytes) {
-    *l = (struct letter){.owner = me, .bytes = bytes, .data = room(bytes)};
-    struct request *r = &l->tensor.request;
-    *r = (struct request){
-        .kind = kind, .dtype = HVD_UINT8, .root = peer, .ndim = 1, .dims = {(int64_t)bytes}};
-    snprintf(r->name, sizeof r->name, "%s", name);
+    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = HVD_UINT8, .n = bytes};
+    work_init(l, me, c, name, true);
+    l->tensor.request.kind = kind;
+    l->tensor.request.root = peer;
     for (size_t i = 0; i < bytes; i++)
-        l->data[i] = kind == HVD_SEND ? value_of(me->rank, peer, number, i) : 0;
-    l->tensor.in = l->tensor.out = l->data;
-    l->tensor.complete = letter_done;
-    l->tensor.arg = l;
-    monitor_lock(&me->monitor);
-    me->running++;
-    monitor_unlock(&me->monitor);
-    int code = p2p_check(r, &rank_transport(me->ranks, me->rank)->at, ERR);
-    if (!code) code = engine_submit(me->engine, &l->tensor, ERR);
-    monitor_lock(&me->monitor);
-    if (code) me->running--;
-    monitor_unlock(&me->monitor);
-    return code;
+        l->in[i] = kind == HVD_SEND ? value_of(me->rank, peer, number, i) : 0;
+    return work_submit(l, ERR);
 }
 
-static void check_came(struct letter *l, int from, int number) {
+static void check_came(struct work *l, int from, int number) {
     int self = l->owner->rank;
+    CHECK_INT(l->completions, 1);
     CHECK_CODE(l->error.code, HVD_OK, l->error);
     CHECK_INT(l->tensor.request.root, from);
-    for (size_t i = 0; i < l->bytes; i++)
-        if (l->data[i] != value_of(from, self, number, i)) {
-            CHECK_CASE(false, "byte %zu of %zu from %d", i, l->bytes, from);
-            return;
-        }
+    size_t i = 0;
+    while (i < l->in_bytes && l->in[i] == value_of(from, self, number, i)) i++;
+    CHECK_CASE(i == l->in_bytes, "byte %zu of %zu from %d", i, l->in_bytes, from);
 }
 
 static const size_t SIZES[] = {0, 1, 8 << 10, (8 << 10) + 1, 16 << 10, 50000, MOST};
@@ -73,12 +40,13 @@ static size_t size_of(int number) { return SIZES[number % NSIZES]; }
 /* Each rank sends to each other and receives; odd ranks receive first; an allreduce between. */
 ENGINES(all_main, arg) {
     int p = me->ranks->size;
-    OWNED struct letter(*l)[2][EACH] = room((size_t)p * sizeof *l);
+    OWNED struct work(*l)[2][EACH] = room((size_t)p * sizeof *l);
     uint64_t random = (uint64_t)me->rank + 1;
     for (int turn = 0; turn < 2; turn++)
         for (int number = 0; number < EACH; number++)
             for (int d = 1; d < p; d++) {
-                int peer = (me->rank + d) % p, kind = (me->rank + turn) % 2 ? HVD_RECV : HVD_SEND;
+                int peer = (me->rank + d) % p;
+                hvd_kind kind = (me->rank + turn) % 2 ? HVD_RECV : HVD_SEND;
                 OK(letter_start(&l[peer][kind == HVD_RECV][number], me, kind, peer,
                                 number % 2 ? "odd" : "even", number, size_of(number)));
                 if (random_below(&random, 8) == 0) clock_yield();
@@ -89,8 +57,8 @@ ENGINES(all_main, arg) {
         for (int number = 0; number < EACH && peer != me->rank; number++) {
             CHECK_CODE(l[peer][0][number].error.code, HVD_OK, l[peer][0][number].error);
             check_came(&l[peer][1][number], peer, number);
-            free(l[peer][0][number].data);
-            free(l[peer][1][number].data);
+            work_free(&l[peer][0][number]);
+            work_free(&l[peer][1][number]);
         }
 }
 
@@ -101,13 +69,13 @@ TEST(test_each_with_each_in_order) {
 
 ENGINES_TEST(test_from_any_rank, ranks_run, 2, 5) {
     int p = me->ranks->size;
-    struct letter l[MOST_RANKS];
+    struct work l[MOST_RANKS];
     bool seen[MOST_RANKS] = {0};
     if (me->rank) {
         OK(letter_start(&l[0], me, HVD_SEND, 0, "any", 0, 30000));
         engine_rank_wait(me);
         CHECK_CODE(l[0].error.code, HVD_OK, l[0].error);
-        free(l[0].data);
+        work_free(&l[0]);
         return;
     }
     for (int i = 1; i < p; i++) OK(letter_start(&l[i], me, HVD_RECV, P2P_ANY, "any", 0, 30000));
@@ -117,23 +85,24 @@ ENGINES_TEST(test_from_any_rank, ranks_run, 2, 5) {
         REQUIRE(from > 0 && from < p && !seen[from]);
         seen[from] = true;
         check_came(&l[i], from, 0);
-        free(l[i].data);
+        work_free(&l[i]);
     }
 }
 
-static void check_refused(struct letter *l, hvd_code code, const char *what) {
-    CHECK(l->done);
+static void check_refused(struct work *l, hvd_code code, const char *what) {
+    CHECK_INT(l->completions, 1);
     CHECK_CODE(l->error.code, code, l->error);
     CHECK_HAS(l->error.text, "'x'");
     CHECK_HAS(l->error.text, what);
-    free(l->data);
+    work_free(l);
 }
 
 /* Of different sizes, whoever comes first; what follows goes on. */
 ENGINES(mismatch_main, arg) {
-    struct letter first, next;
+    struct work first, next;
     if (me->rank == *(const int *)arg) ranks_meet(me->ranks);
-    int kind = me->rank ? HVD_RECV : HVD_SEND, peer = 1 - me->rank;
+    int peer = 1 - me->rank;
+    hvd_kind kind = me->rank ? HVD_RECV : HVD_SEND;
     OK(letter_start(&first, me, kind, peer, "x", 0, me->rank ? 20000 : 30000));
     OK(letter_start(&next, me, kind, peer, "x", 1, 20000));
     if (me->rank != *(const int *)arg) ranks_meet(me->ranks);
@@ -141,7 +110,7 @@ ENGINES(mismatch_main, arg) {
     check_refused(&first, HVD_MISMATCH, "rank 0 sends 30000 bytes, and rank 1 expects 20000");
     if (me->rank) check_came(&next, 0, 1);
     CHECK_CODE(next.error.code, HVD_OK, next.error);
-    free(next.data);
+    work_free(&next);
 }
 
 TEST(test_mismatch) {
@@ -151,7 +120,7 @@ TEST(test_mismatch) {
 /* Rank 0 leaves: before, or after, the others want it. What it has sent still comes. */
 ENGINES(leave_main, arg) {
     bool before = *(const bool *)arg;
-    struct letter sent[MOST_RANKS], good, from, to, any;
+    struct work sent[MOST_RANKS], good, from, to, any;
     if (me->rank == 0) {
         for (int r = 1; r < me->ranks->size; r++)
             OK(letter_start(&sent[r], me, HVD_SEND, r, "good", 0, 40000));
@@ -159,7 +128,7 @@ ENGINES(leave_main, arg) {
         ranks_meet(me->ranks);
         engine_leave(me->engine, "out of data");
         engine_rank_wait(me);
-        for (int r = 1; r < me->ranks->size; r++) free(sent[r].data);
+        for (int r = 1; r < me->ranks->size; r++) work_free(&sent[r]);
         return;
     }
     if (before) ranks_meet(me->ranks);
@@ -173,7 +142,7 @@ ENGINES(leave_main, arg) {
     check_refused(&to, HVD_RANK_LEFT, "rank 0, to which it was sent, has left: out of data");
     if (me->ranks->size == 2) check_refused(&any, HVD_RANK_LEFT, "has left");
     check_came(&good, 0, 0);
-    free(good.data);
+    work_free(&good);
 }
 
 TEST(test_leave) {
@@ -186,7 +155,7 @@ TEST(test_leave) {
 
 /* An engine that stops without leaving fails what waits for it. */
 ENGINES_TEST(test_stop, ranks_run, 2, 2) {
-    struct letter l;
+    struct work l;
     if (me->rank == 1) {
         OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
         engine_rank_wait(me);
@@ -197,7 +166,7 @@ ENGINES_TEST(test_stop, ranks_run, 2, 2) {
 
 /* Another version's offer, say, fails the job; what it has met ends with it. */
 ENGINES(damaged_main, arg) {
-    struct letter l;
+    struct work l;
     if (me->rank != 1) return;
     OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
     engine_rank_wait(me);
@@ -216,20 +185,20 @@ static void send_damaged(struct ranks *ranks, int rank, void *arg) {
 TEST(test_a_damaged_offer) { ranks_run(2, send_damaged, NULL); }
 
 ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
-    struct letter l;
+    struct work l;
     CHECK_INT(letter_start(&l, me, HVD_SEND, me->rank, "x", 0, 1), HVD_INVALID);
     CHECK_HAS(ERR->text, "expected another rank from 0 to 1");
-    free(l.data);
+    work_free(&l);
     CHECK_INT(letter_start(&l, me, HVD_SEND, P2P_ANY, "x", 0, 1), HVD_INVALID);
-    free(l.data);
+    work_free(&l);
     CHECK_INT(letter_start(&l, me, HVD_RECV, 2, "x", 0, 1), HVD_INVALID);
-    free(l.data);
+    work_free(&l);
 }
 
 /* Rank 1 comes when the recorder of rank 0 has the warning. */
 ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
            config.options.stall_warning = 0.05) {
-    struct letter l;
+    struct work l;
     struct flight_memory *memory = ((struct flight **)arg)[0]->memory;
     for (double end = clock_now() + PATIENCE; me->rank && !atomic_load(&memory->troubles);) {
         REQUIRE(clock_now() < end);
@@ -241,7 +210,7 @@ ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
         CHECK_HAS(memory->trouble, "'late' has waited for ");
         CHECK_HAS(memory->trouble, " s on rank 0: a recv from rank 1");
     }
-    free(l.data);
+    work_free(&l);
 }
 
 TEST(test_a_stall_is_reported) {
