@@ -131,22 +131,3 @@ TEST(test_texts) {
         CHECK_TEXT(text, ROWS[i].text);
     }
 }
-
-/* What a message leaves out comes later: what was decoded, and the residual, are all there was. */
-TEST(test_nothing_is_lost) {
-    static const struct codec CODECS[] = {{HVD_CODEC_2BIT, 0.25}, ONE, TOPK};
-    for (int c = 0; c < 3; c++) {
-        float residual[100] = {0}, out[100];
-        double sent[100] = {0}, given[100] = {0};
-        uint8_t message[300];
-        uint64_t random = 9;
-        for (int step = 0; step < 50; step++) {
-            OWNED float *in = gradient(&random, 100);
-            OK(codec_encode(CODECS[c], in, 1, residual, 100, message, ERR));
-            codec_decode(CODECS[c], message, sizeof message, (struct codec_sum){1, 1, 1}, out, 100);
-            for (int i = 0; i < 100; i++) given[i] += (double)in[i];
-            for (int i = 0; i < 100; i++) sent[i] += (double)out[i];
-        }
-        for (int i = 0; i < 100; i++) CHECK_NEAR(sent[i] + (double)residual[i], given[i], 1e-4);
-    }
-}
