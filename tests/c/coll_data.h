@@ -32,12 +32,32 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
+/* The tiles that this thread has made last: many algorithms get the same data. */
+struct made_tile {
+    bool made;
+    int dtype, ranks, r;
+    struct scaling how;
+    unsigned char bytes[PERIOD * 8];
+};
+
 /* PERIOD elements: the input of rank r; r < 0: the allreduce's result. */
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
-    for (size_t i = 0; i < PERIOD; i++)
-        element_put(c->dtype, tile, i,
-                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i)
-                          : sample(c->dtype, c->how.op, r, i));
+    static _Thread_local struct made_tile last[1 + MOST_RANKS];
+    struct made_tile *m = &last[r < 0 ? 0 : 1 + r % MOST_RANKS];
+    struct scaling how = c->how;
+    if (!m->made || m->dtype != c->dtype || m->ranks != ranks || m->r != r || m->how.op != how.op ||
+        m->how.prescale != how.prescale || m->how.postscale != how.postscale) {
+        m->made = true;
+        m->dtype = c->dtype;
+        m->ranks = ranks;
+        m->r = r;
+        m->how = how;
+        for (size_t i = 0; i < PERIOD; i++)
+            element_put(c->dtype, m->bytes, i,
+                        r < 0 ? reduced_sample(c->dtype, ranks, how, i)
+                              : sample(c->dtype, how.op, r, i));
+    }
+    memcpy(tile, m->bytes, PERIOD * dtype_size(c->dtype));
 }
 
 static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,

@@ -46,16 +46,17 @@ static size_t place_of(int i, size_t k, int hosts, int host) {
 static void check_weights(const struct host *h, const struct work *works, int ranks, int hosts,
                           int host) {
     for (int i = 0; i < WORKS; i++) {
-        unsigned char tile[PERIOD * 8];
+        float sums[PERIOD], w[PERIOD] = {0}, v[PERIOD] = {0};
+        const float *weights = h->weights + begin_of(i), *momentum = h->momentum + begin_of(i);
         const struct coll_case *c = &works[i].what;
-        fill_tile(c, ranks, -1, tile);
+        fill_tile(c, ranks, -1, (unsigned char *)sums);
+        for (int k = 0; k < STEPS * PERIOD; k++)
+            w[k % PERIOD] += v[k % PERIOD] = 0.5f * v[k % PERIOD] - 0.5f * sums[k % PERIOD];
         bool right = true;
         for (size_t k = 0; k < c->n; k++) {
-            float sum = (float)element_get(c->dtype, tile, k % PERIOD), w = 0, v = 0;
-            for (int step = 0; step < STEPS; step++) w += v = 0.5f * v - 0.5f * sum;
             size_t place = place_of(i, k, hosts, host);
-            right &= h->weights[begin_of(i) + k] == w;
-            right &= place == SIZE_MAX || h->momentum[begin_of(i) + place] == v;
+            right &= weights[k] == w[k % PERIOD];
+            right &= place == SIZE_MAX || momentum[place] == v[k % PERIOD];
         }
         CHECK_CASE(right, "%d ranks, weight %d of %zu values", ranks, i, c->n);
     }
