@@ -66,20 +66,12 @@ TEST(test_not_mixed) {
     r[2].priority = -9;
     r[2].ndim = 0;
     plan_is(r, 1000, "010");
-}
-
-TEST(test_codecs_not_mixed) {
-    struct request a = request_of("a", 4), r[] = {a, a, a, a, a};
+    for (int i = 0; i < 7; i++) r[i] = a;
     r[1].codec = r[3].codec = (struct codec){HVD_CODEC_2BIT, 0.5};
     r[2].codec = (struct codec){HVD_CODEC_2BIT, 0.25};
-    plan_is(r, 1000, "01210");
-}
-
-TEST(test_update_rules_not_mixed) {
-    struct request a = request_of("a", 4), r[] = {a, a, a, a};
-    r[1].rule = r[3].rule = HVD_SGD;
-    r[2].rule = HVD_ADAM;
-    plan_is(r, 1000, "0121");
+    r[4].rule = r[6].rule = HVD_SGD;
+    r[5].rule = HVD_ADAM;
+    plan_is(r, 1000, "0121343");
 }
 
 TEST(test_what_stays_alone) {
