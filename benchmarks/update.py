@@ -7,7 +7,7 @@ A figure is the median over rounds of the median in a round, a ratio the median 
 ratio within a round. All systems run within a round, one after the other.
 """
 
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from benchmarks import plan, suites
 from benchmarks.harness import Kept, markdown, parser_of, show
@@ -95,11 +95,8 @@ def held_table(results: Results) -> str:
 
 
 def page_of(results: Results) -> str:
-    parts: List[str] = [
-        "", speed_table(results), "", floor_table(results), "", step_table(results), "",
-        held_table(results), "",
-    ]  # fmt: skip
-    return "\n".join(parts) + "\n"
+    tables = speed_table(results), floor_table(results), step_table(results), held_table(results)
+    return "\n" + "\n\n".join(tables) + "\n"
 
 
 def main() -> None:

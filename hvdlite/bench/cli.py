@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
+import json
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence, Tuple
@@ -165,7 +166,7 @@ def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
     """Write the files that are wanted; one that can't be written keeps no other from it."""
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
-        (args.json, lambda path: report.write_json(path, rows, **about)),
+        (args.json, lambda path: path.write_text(json.dumps({**about, "rows": rows}, indent=1))),
     )
     troubles = []
     for path, write in writers:

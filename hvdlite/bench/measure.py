@@ -2,7 +2,7 @@
 
 import gc
 import time
-from typing import Dict, List, Optional
+from typing import Dict, Optional
 
 from hvdlite.bench import figures, machine, works
 from hvdlite.bench.cases import Case
@@ -22,16 +22,12 @@ def once(work, comm) -> tuple:
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
-def repetitions(spent: List[float], budget: float, least: int, comm) -> int:
-    """Return the number of repetitions, the same on all ranks."""
-    return comm.allgather(int(min(MOST, max(least, budget / min(spent)))))[0]
-
-
 def sample(work, comm, budget: float) -> figures.Sample:
     """Measure for about ``budget`` seconds, at least ``work.least`` repetitions. Collective."""
     works = [work, work.alone] if work.alone else [work]
     warm = [[once(each, comm) for each in works] for _ in range(work.warm_up)]
-    n = repetitions([sum(run[2] for run in turn) for turn in warm], budget, work.least, comm)
+    spent = min(sum(run[2] for run in turn) for turn in warm)
+    n = comm.allgather(int(min(MOST, max(work.least, budget / spent))))[0]  # the same on all ranks
     gc.collect()
     gc.disable()
     try:

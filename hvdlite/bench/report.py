@@ -1,7 +1,6 @@
-"""Shows rows as tables, and writes them to CSV and JSON files."""
+"""Shows rows as tables, and writes them to CSV files."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Dict, List, Sequence
 
@@ -85,8 +84,3 @@ def write_csv(path: Path, rows: Sequence[Dict]) -> None:
         writer = csv.DictWriter(file, keys)
         writer.writeheader()
         writer.writerows(rows)
-
-
-def write_json(path: Path, rows: Sequence[Dict], **about) -> None:
-    """Write ``{"rows": [...], ...}``; ``about`` describes the machine and the job."""
-    Path(path).write_text(json.dumps({**about, "rows": list(rows)}, indent=1))
