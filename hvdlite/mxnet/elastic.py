@@ -37,7 +37,12 @@ class GluonState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        _settle()
+        for _ in range(100):  # takes the errors of operations that failed
+            try:
+                mx.nd.waitall()
+                break
+            except mx.MXNetError:
+                continue
         super().restore()
 
 
@@ -49,7 +54,16 @@ class _Parameters(Part):
 
     def __init__(self, block) -> None:
         for param in block.collect_params().values():
-            _check(param)
+            if param._data is None:
+                raise ValueError(
+                    f"parameter '{param.name}' has no value yet: initialize() the net, and run one "
+                    "forward before the state is made"
+                )
+            if param._stype != "default":
+                raise ValueError(
+                    f"parameter '{param.name}' is {param._stype}: elastic training keeps dense "
+                    "weights only"
+                )
 
     def take(self, value) -> Any:
         return [
@@ -87,24 +101,3 @@ class _Trainer(Part):
 def _write(array, values) -> None:
     """Copy by an operation: MXNet may hold a weight in a layout of oneDNN's."""
     mx.nd.array(values, dtype=values.dtype).copyto(array)
-
-
-def _check(param) -> None:
-    if param._data is None:
-        raise ValueError(
-            f"parameter '{param.name}' has no value yet: initialize() the net, and run one forward "
-            "before the state is made"
-        )
-    if param._stype != "default":
-        raise ValueError(
-            f"parameter '{param.name}' is {param._stype}: elastic training keeps dense weights only"
-        )
-
-
-def _settle() -> None:
-    """Wait for MXNet's operations, and take the errors of those that failed."""
-    for _ in range(100):
-        try:
-            return mx.nd.waitall()
-        except mx.MXNetError:
-            continue
