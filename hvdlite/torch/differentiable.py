@@ -31,11 +31,7 @@ class Allreduce(Function):
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):
         ctx.how = names, op, scales, process_set
-        return tuple(
-            exchange.allreduce(
-                names, tensors, op, scales, process_set, in_place=False
-            ).synchronize()
-        )
+        return tuple(exchange.allreduce(names, tensors, op, scales, process_set).synchronize())
 
     @staticmethod
     def backward(ctx, *grads):
@@ -48,9 +44,7 @@ class Broadcast(Function):
     @staticmethod
     def forward(ctx, name: str, root_rank: int, process_set: ProcessSet, tensor):
         ctx.how = name, root_rank, process_set
-        (out,) = exchange.broadcast(
-            [name], [tensor], root_rank, process_set, in_place=False
-        ).synchronize()
+        (out,) = exchange.broadcast([name], [tensor], root_rank, process_set).synchronize()
         return out
 
     @staticmethod

@@ -19,7 +19,7 @@ from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import DTYPES, check, is_staged, memory_of, plain
 
 
-def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place: bool) -> Handle:
+def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place=False) -> Handle:
     """Reduce; the results are the tensors themselves if in place, else new ones."""
     ins = _inputs(names, tensors)
     outs = _outputs(ins, tensors, in_place)
@@ -85,7 +85,7 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
     return apart and all(plain(each).data_ptr() == each.data_ptr() for each in (tensor, out))
 
 
-def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place: bool) -> Handle:
+def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=False) -> Handle:
     """Broadcast; the results are the tensors themselves if in place, else new ones."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
     ins = _inputs(names, tensors)
@@ -107,7 +107,7 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
     outs = [each.new_empty(shape) for each, shape in zip(ins, shapes)]
     of_all = reduction(op, scales, process_set)
     details = [{**of_all, "out_rows": rows_of(shape)} for shape in shapes]
-    return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details, tensors, in_place=False)
+    return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details, tensors)
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
@@ -130,7 +130,7 @@ def _outputs(ins, tensors, in_place: bool) -> List[torch.Tensor]:
     return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
 
 
-def _start(kind, names, ins, outs, details, given, in_place: bool) -> Handle:
+def _start(kind, names, ins, outs, details, given, in_place=False) -> Handle:
     started = Started(kind, names, list(map(memory_of, ins)), list(map(memory_of, outs)), details)
 
     def finish() -> List[torch.Tensor]:

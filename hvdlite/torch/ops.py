@@ -119,8 +119,7 @@ def broadcast(
     (full,) = _one_name("broadcast", name, process_set)
     if differentiable.is_recorded([tensor]):
         return ended(differentiable.Broadcast.apply(full, root_rank, process_set, tensor))
-    handle = exchange.broadcast([full], [tensor], root_rank, process_set, in_place=False)
-    return handle.then(_first)
+    return exchange.broadcast([full], [tensor], root_rank, process_set).then(_first)
 
 
 @waiting
@@ -301,15 +300,16 @@ def _first(results: Sequence):
 # These return a Handle; @waiting makes of it what the functions above are annotated with.
 
 
-def _allreduce(names, tensors, compression, op, scales, process_set) -> Any:
+def _reduced(function, start, names, tensors, compression, *how) -> Any:
     check_compressor(compression)
     tensors, decompress = compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
-        return ended(
-            decompress(differentiable.Allreduce.apply(names, op, scales, process_set, *tensors))
-        )
-    handle = exchange.allreduce(names, tensors, op, scales, process_set, in_place=False)
-    return handle.then(decompress)
+        return ended(decompress(function.apply(names, *how, *tensors)))
+    return start(names, tensors, *how).then(decompress)
+
+
+def _allreduce(*call) -> Any:
+    return _reduced(differentiable.Allreduce, exchange.allreduce, *call)
 
 
 def _allreduce_(names, tensors, op, scales, process_set) -> Any:
@@ -325,11 +325,5 @@ def _allgather(names, tensors, process_set) -> Any:
     return handle.then(lambda pairs: [rows for rows, _came in pairs])
 
 
-def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:
-    check_compressor(compression)
-    tensors, decompress = compressed(tensors, compression)
-    if differentiable.is_recorded(tensors):
-        return ended(
-            decompress(differentiable.Reducescatter.apply(names, op, scales, process_set, *tensors))
-        )
-    return exchange.reducescatter(names, tensors, op, scales, process_set).then(decompress)
+def _reducescatter(*call) -> Any:
+    return _reduced(differentiable.Reducescatter, exchange.reducescatter, *call)
