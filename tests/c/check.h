@@ -89,7 +89,6 @@ static inline bool check_code(const char *file, int line, const char *call, int 
 /* The code and, on a failure, the text of a call that fills `err` (an hvd_error, no pointer). */
 #define CHECK_CODE(call, expected, err)                                                            \
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
-#define CHECK_OK(call, err) CHECK_CODE(call, HVD_OK, err)
 
 /* The same of a call that fills ERR, the error of this thread's last call:
  * OK(map_put(&map, &node, ERR)). */

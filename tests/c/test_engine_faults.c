@@ -203,9 +203,8 @@ struct relay {
 
 static void relayed(void *arg, const hvd_error *error) {
     struct relay *r = arg;
-    hvd_error err = {0};
     bool more = --r->left > 0 && !error;
-    if (more) CHECK_OK(work_submit(&r->work, &err), err);
+    if (more) OK(work_submit(&r->work, ERR));
     work_completed(&r->work, error);
 }
 

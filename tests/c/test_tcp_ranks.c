@@ -81,7 +81,7 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     char byte;
     ranks_meet(ranks);
     if (rank == 0) {
-        CHECK_OK(comm_irecv(&t->all, &byte, 1, 1, &x, &err), err);
+        OK(comm_irecv(&t->all, &byte, 1, 1, &x, ERR));
         CHECK_CODE(comm_wait(&t->all, &x, &(struct waiter){0}, &err), HVD_RANK_DEAD, err);
     } else if (rank == 2) {
         CHECK_CODE(transport_tcp_open_among(&group, t, PAIR, 2, 4, true, &err), HVD_RANK_DEAD, err);

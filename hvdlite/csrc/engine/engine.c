@@ -85,11 +85,10 @@ static int negotiate_meanwhile(void *arg, hvd_error *err) {
 }
 
 static void note_progress(struct engine *e) {
-    struct timeline *timeline = e->executor.timeline;
     e->waiter.since = 0;
     if (e->waits_since > 0) stats_waited(e->t->stats, e->waits_since, e->negotiation.now);
     e->waits_since = 0;
-    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
+    if (timeline_on(e->executor.timeline)) timeline_cycle(e->executor.timeline, clock_now());
 }
 
 static int step(void *engine, bool *progress, hvd_error *err) {

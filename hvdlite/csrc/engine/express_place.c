@@ -6,7 +6,7 @@
 
 bool express_takes(const struct express *x, const struct tensor *tensor) {
     const struct executor *by = x->by;
-    bool traced = log_on(by->log, LOG_TRACE) || (by->timeline && timeline_on(by->timeline));
+    bool traced = log_on(by->log, LOG_TRACE) || timeline_on(by->timeline);
     return tensor->request.waited && !tensor->request.failed && !tensor->nviews && !traced;
 }
 

@@ -34,8 +34,8 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     hvd_error own;
     if (error) own = *error;
     if (error) error_of(&own, tensor->request.name);
-    if (!error && p->timeline && timeline_on(p->timeline)) write_timeline(p, tensor);
-    if (p->flight) flight_ended(p->flight, tensor->flight, error, clock_now());
+    if (!error && timeline_on(p->timeline)) write_timeline(p, tensor);
+    flight_ended(p->flight, tensor->flight, error, clock_now());
     atomic_fetch_sub(&p->count, 1);
     tensor->complete(tensor->arg, error ? &own : NULL);
 }

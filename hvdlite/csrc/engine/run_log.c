@@ -52,12 +52,8 @@ void record_agreed(struct flight *flight, const struct batch *batch) {
                           batch->decided);
 }
 
-static struct timeline *if_on(struct timeline *timeline) {
-    return timeline && timeline_on(timeline) ? timeline : NULL;
-}
-
 double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch) {
-    if (!flight && !if_on(timeline)) return 0;
+    if (!flight && !timeline_on(timeline)) return 0;
     double now = clock_now();
     for (size_t i = 0; flight && i < batch->n; i++)
         if (!batch->pieces[i].begin) flight_started(flight, batch->pieces[i].tensor->flight, now);
@@ -79,11 +75,11 @@ static void write_timeline(struct timeline *timeline, const struct batch *batch,
 
 void record_ended(struct flight *flight, struct timeline *timeline, const struct batch *batch,
                   double started) {
-    timeline = if_on(timeline);
-    if (started <= 0 || (!flight && !timeline)) return;
+    bool traced = timeline_on(timeline);
+    if (started <= 0 || (!flight && !traced)) return;
     double now = clock_now();
     for (size_t i = 0; flight && i < batch->n; i++)
         if (batch_piece_is_last(&batch->pieces[i]))
             flight_ended(flight, batch->pieces[i].tensor->flight, false, now);
-    if (timeline) write_timeline(timeline, batch, started, now);
+    if (traced) write_timeline(timeline, batch, started, now);
 }

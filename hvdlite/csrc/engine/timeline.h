@@ -42,8 +42,9 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
 /* Ends the file. An error if a write failed, as on a full disk. Does nothing when it is off. */
 int timeline_stop(struct timeline *t, hvd_error *err);
 
+/* NULL is none, and off. */
 static inline bool timeline_on(struct timeline *t) {
-    return atomic_load_explicit(&t->on, memory_order_relaxed);
+    return t && atomic_load_explicit(&t->on, memory_order_relaxed);
 }
 
 /* Of this timeline and later ones, until the job ends. */

@@ -111,23 +111,12 @@ static void close_nudges(struct on_host *o) {
     o->nudges = NULL;
 }
 
-static void start_signs(struct on_host *o, struct transport *t) {
-    t->cards = o->cards;
-    if (t->layout.host.size > 1 && watch_host(o, t)) on_host_unwatch(o);
-    if (o->nudges && start_nudges(o, t)) close_nudges(o);
-}
-
-static void close_signs(struct on_host *o) {
-    on_host_unwatch(o);
-    close_nudges(o);
-    free(o->cards);
-    o->cards = NULL;
-}
-
 static int open_signs(struct on_host *o, struct transport *t, bool nudge, hvd_error *err) {
     HVD_TRY(open_cards(o, t, nudge, err));
     HVD_TRY(t->ops->gather(t, o->cards, sizeof *o->cards, err));
-    start_signs(o, t);
+    t->cards = o->cards;
+    if (t->layout.host.size > 1 && watch_host(o, t)) on_host_unwatch(o);
+    if (o->nudges && start_nudges(o, t)) close_nudges(o);
     return HVD_OK;
 }
 
@@ -143,7 +132,10 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
     static const double TO_SEND = 5; /* a rank may have been killed since it left */
-    close_signs(o);                  /* first: they ring the doorbell */
+    on_host_unwatch(o);              /* first: both ring the doorbell */
+    close_nudges(o);
+    free(o->cards);
+    o->cards = NULL;
     for (double until = clock_now() + TO_SEND; clean && host_waits(&o->host); clock_nap(1e-4))
         if (host_flush(&o->host, NULL) || clock_now() > until) break;
     host_close(&o->host);
