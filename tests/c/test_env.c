@@ -82,15 +82,6 @@ TEST(test_values) {
     }
 }
 
-TEST(test_a_bad_value_is_told_by_the_name_that_was_set) {
-    set("TEST_VALUE", NULL, "loud");
-    CHECK_INT(env_invalid("TEST_VALUE", "something else", ERR), HVD_INVALID);
-    CHECK_TEXT(ERR->text, "HOROVOD_TEST_VALUE is 'loud': expected something else");
-    set("TEST_VALUE", "louder", "loud");
-    env_invalid("TEST_VALUE", "something else", ERR);
-    CHECK_TEXT(ERR->text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
-}
-
 TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
     struct options options = OPTIONS_DEFAULT;
     setenv("HVDLITE_CACHE_CAPACITY", "many", 1);
