@@ -5,13 +5,13 @@ that measure.
 """
 
 import os
-import socket
 from typing import Callable
 
 import numpy as np
 
 from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
+from hvdlite.core import start
 from hvdlite.launch import ranks
 
 
@@ -184,9 +184,7 @@ class ShardedUpdating:
 
 
 def free_port(comm) -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return comm.bcast(probe.getsockname()[1])
+    return comm.bcast(start.free_port())
 
 
 OPEN = {
