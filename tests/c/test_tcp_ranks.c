@@ -1,10 +1,13 @@
 /* Ranks joined by sockets: all agree, sleep while they wait, name the dead, and open groups. */
+#define _GNU_SOURCE /* syscall */
 #include "check.h"
 
 #include "base/clock.h"
 #include "ranks.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 enum { TINY = 1, RANKS = 3 };
@@ -210,6 +213,34 @@ static void close_a_group(struct ranks *ranks, int rank, void *arg) {
 TEST(test_a_group_that_one_has_closed) {
     run_on(APART, false, close_a_group, &(bool){false});
     run_on(TOGETHER, true, close_a_group, &(bool){true});
+}
+
+/* Looks at its streams, as the engine of another group may, once this thread has unmapped memory. */
+static _Thread_local struct transport *looks;
+
+int munmap(void *memory, size_t bytes) {
+    int code = (int)syscall(SYS_munmap, memory, bytes);
+    if (looks) transport_sleep(looks, transport_listen(looks), 0);
+    return code;
+}
+
+/* Rank 1 tells of its failure while rank 0 closes the same group. */
+static void close_while_one_looks(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    static const int ALL[] = {0, 1, 2};
+    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 9, true, ERR));
+    ranks_meet(ranks);
+    if (rank) transport_close(group, false);
+    ranks_meet(ranks);
+    looks = t;
+    if (!rank) transport_close(group, *(bool *)arg);
+    looks = NULL;
+    OK(transport_agree(t, HVD_OK, ERR));
+}
+
+TEST(test_news_for_a_group_that_closes_crash_nobody) {
+    run_on(TOGETHER, true, close_while_one_looks, &(bool){false});
+    run_on(TOGETHER, true, close_while_one_looks, &(bool){true});
 }
 
 /* Rank 1 was killed after all have left, and can't take the last messages. */

@@ -287,8 +287,8 @@ static void give_up_lost(struct tcp_transport *m) {
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->job == t) give_up_lost(m);
+    if (m->channel) close_channel(m, clean); /* first: other groups ring this one's doorbell by it */
     on_host_close(&m->here, t, clean);
-    if (m->channel) close_channel(m, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
     free(m->peers);
