@@ -1,12 +1,16 @@
 /* The transport by sockets: frames in pieces, receives posted late and in any order, several groups
  * on the same streams, and the ends of a rank. */
+#define _GNU_SOURCE /* syscall */
 #include "check.h"
 
 #include "random.h"
 #include "sockets.h"
 #include "transport/channel.h"
 
+#include <errno.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 enum { TINY = 1, BIG = 300007, MOST_FRAMES = 24 };
 
@@ -231,6 +235,7 @@ static void run_end(enum end how) {
     check_text(e.channel[1], "last words");
     for (int i = 0; i < 10; i++) net_look(e.net[1]);
     CHECK_INT(e.lost[1], how == SILENT || how == JUNK);
+    CHECK_INT(e.rings[1], how == FAREWELL ? 2 : 1);
     send_text(e.channel[1], "to nobody");
     close_end(&e, 1, true);
     if (how == DATA_ONLY || how == JUNK) close_end(&e, 0, true);
@@ -269,7 +274,7 @@ ENDS_TEST(test_no_memory_for_a_frame) {
     net_look(e->net[1]);
     setrlimit(RLIMIT_AS, &old);
     FAILS(channel_check(e->channel[1], -1, 0, ERR), HVD_NO_MEMORY);
-    CHECK(!e->lost[1]);
+    CHECK(e->rings[1] == 1 && !e->lost[1]);
 }
 
 ENDS_TEST(test_a_frame_of_another_size) {
@@ -281,5 +286,80 @@ ENDS_TEST(test_a_frame_of_another_size) {
     net_look(e->net[1]);
     FAILS(channel_check(e->channel[1], -1, 0, ERR), HVD_INTERNAL);
     CHECK_HAS(ERR->text, "rank 0 sent other bytes");
-    CHECK(p && !p->complete && x.to[0] == 0);
+    CHECK(p && !p->complete && x.to[0] == 0 && e->rings[1] == 1);
+}
+
+/* Whoever looks at the streams, this is for the one who waits. */
+TEST(test_a_send_that_another_look_completes_rings) {
+    struct ends e;
+    OWN(transit_free) struct transit x;
+    open_ends(&e, TINY);
+    transit_new(&x, BIG, 0);
+    post_send(&e, &x);
+    CHECK(x.out && !e.rings[0]);
+    post_receive(&e, &x);
+    CHECK(finish(&e, &x));
+    CHECK_INT(e.rings[0], 1);
+    close_both(&e);
+}
+
+/* The kernel's answers to the next calls, which this thread makes on any socket. */
+static int failing, why;
+
+static bool fails(void) {
+    if (failing) errno = why;
+    return failing && failing--;
+}
+
+ssize_t sendmsg(int file, const struct msghdr *m, int flags) {
+    return fails() ? -1 : (ssize_t)syscall(SYS_sendmsg, file, m, flags);
+}
+
+ssize_t readv(int file, const struct iovec *v, int n) {
+    return fails() ? -1 : (ssize_t)syscall(SYS_readv, file, v, n);
+}
+
+/* Such an error passes, and the socket does not tell when. */
+TEST(test_a_kernel_without_memory_for_a_while) {
+    static const int PASSING[] = {ENOBUFS, ENOMEM, EINTR};
+    for (int i = 0; i < 3; i++) {
+        struct ends e;
+        OWN(transit_free) struct transit x;
+        open_ends(&e, 0);
+        transit_new(&x, 100, 0);
+        failing = 3, why = PASSING[i];
+        post_send(&e, &x);
+        CHECK_INT(net_tries_again(e.net[0]), why != EINTR);
+        CHECK_INT(x.out == NULL, why == EINTR);
+        post_receive(&e, &x);
+        CHECK_CASE(finish(&e, &x) && has_bytes(x.to, 100, 0), "%s", strerror(why));
+        CHECK(!net_tries_again(e.net[0]) && !net_tries_again(e.net[1]) && !e.lost[1]);
+        close_both(&e);
+    }
+}
+
+/* Such an error is not the other rank's end, which the reader of the stream would learn. */
+static void run_error(int one) {
+    struct ends e;
+    struct piece *p = NULL;
+    char byte = 0;
+    open_ends(&e, 0);
+    why = EFAULT;
+    failing = one == 0;
+    OK(channel_isend(e.channel[0], &byte, 1, 1, &p, ERR));
+    OK(channel_irecv(e.channel[1], &byte, 1, 0, &p, ERR));
+    failing = one == 1;
+    net_look(e.net[1]);
+    CHECK_INT(e.rings[one], 1);
+    OK(channel_check(e.channel[1 - one], -1, 0, ERR));
+    FAILS(channel_check(e.channel[one], -1, 0, ERR), HVD_TRANSPORT);
+    CHECK_HAS(ERR->text, one ? "rank 1 can't exchange data with rank 0: Bad address"
+                             : "rank 0 can't exchange data with rank 1: Bad address");
+    CHECK(!e.lost[0] && !e.lost[1]);
+    close_both(&e);
+}
+
+TEST(test_an_error_of_one_rank_alone) {
+    run_error(0);
+    run_error(1);
 }

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void ring(const struct channel *c) {
+    if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
+}
+
 /* ---- opening and closing ---- */
 
 /* Finds or makes it. NULL: no memory. */
@@ -106,7 +110,7 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
                   hvd_error *err) {
     *p = new_piece(c, (void *)(uintptr_t)data, bytes, err);
     if (!*p) return err->code;
-    link_send(&c->net->peers[to].links[LANE_DATA], *p);
+    net_send(c->net, to, LANE_DATA, *p);
     settle(c, p);
     return HVD_OK;
 }
@@ -115,6 +119,7 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
 static bool fits(struct channel *c, int peer, const struct piece *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
+    ring(c);
     return false;
 }
 
@@ -176,7 +181,7 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
     *p = (struct piece){.head = {(uint32_t)size, c->group, kind}, .own = true};
     p->data = (char *)(p + 1);
     if (size) memcpy(p->data, data, size);
-    link_send(l, p);
+    net_send(c->net, to, LANE_MESSAGES, p);
     return HVD_OK;
 }
 
@@ -201,6 +206,9 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
     if (c->net->starved)
         return error_set(err, HVD_NO_MEMORY, "no memory for what other ranks send to rank %d",
                          c->net->rank);
+    if (c->net->error)
+        return error_set(err, HVD_TRANSPORT, "rank %d can't exchange data with rank %d: %s",
+                         c->net->rank, c->net->with, strerror(c->net->error));
     if (from >= 0 && is_silent(c, from)) {
         error_set(err, HVD_RANK_LEFT, "rank %d has left the job: it opens no group of ranks", from);
         return error_blame(err, from);
@@ -214,17 +222,25 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
 
 /* ---- for the net ---- */
 
+static void changed(struct net *n) {
+    for (struct channel *c = n->channels; c; c = c->next) ring(c);
+}
+
+static bool starve(struct net *n) {
+    n->starved = true;
+    changed(n);
+    return false;
+}
+
 static bool keep(struct net *n, int peer, struct link *l) {
     l->parcel = parcel_new(peer, l->head.bytes);
     l->into = l->parcel ? l->parcel->data : NULL;
-    n->starved |= !l->parcel;
-    return l->parcel != NULL;
+    return l->parcel || starve(n);
 }
 
 static bool begin(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
-    n->starved |= !c;
-    if (!c) return false;
+    if (!c) return starve(n);
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
     if (l->head.kind == FRAME_MESSAGE) return keep(n, peer, l);
     struct piece *p = c->posted[peer].first;
@@ -248,12 +264,14 @@ static void arrived(struct net *n, int peer, struct link *l) {
         c->over_since = clock_now();
     }
     if (l->head.kind == FRAME_OVER && !c->group) n->peers[peer].failed = true;
-    if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
+    ring(c);
 }
+
+static void sent(struct net *n, const struct piece *p) { ring(channel_of(n, p->head.group)); }
 
 static void lost(struct net *n, int peer) {
     for (struct channel *c = n->channels; c; c = c->next)
         if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
 }
 
-const struct net_reader CHANNELS = {begin, arrived, lost, free_all};
+const struct net_reader CHANNELS = {begin, arrived, sent, lost, changed, free_all};

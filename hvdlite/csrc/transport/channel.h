@@ -13,7 +13,7 @@ enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
 /* What the channel tells its owner, also from other threads. */
 struct channel_owner {
-    void (*ring)(void *arg); /* something has come */
+    void (*ring)(void *arg); /* something has come or gone, or a check may fail now */
     void (*lost)(void *arg, int peer);
     void *arg;
 };
@@ -55,7 +55,7 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err);
 /* The next message of that peer, or of any (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
-/* Fails if a frame was cut; if there was no memory for one; if the peer whose message is awaited (-1:
+/* Fails if a frame was cut; if there was no memory for one; if this rank can't use a stream; if the peer whose message is awaited (-1:
  * none) has left the job; or, after these seconds, if a rank has closed its group by a failure and not
  * told the cause. Take what has come first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);

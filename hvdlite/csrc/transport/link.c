@@ -97,6 +97,26 @@ void link_close(struct link *l) {
     *l = (struct link){.file = -1, .ended = true, .mute = true};
 }
 
+/* ---- errors ---- */
+
+/* After a call that failed. *over: for ever; the other rank's end, of which the reader learns, or an
+ * error of this rank's own. */
+static void note_error(struct link *l, bool *ready, bool *over) {
+    static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
+                               EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};
+    if (errno == EINTR) return;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        *ready = false;
+    } else if (errno == ENOBUFS || errno == ENOMEM) {
+        l->starved = true;
+    } else {
+        *over = true;
+        for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++)
+            if (errno == ENDS[i]) return;
+        l->error = errno;
+    }
+}
+
 /* ---- sending ---- */
 
 static int list(struct iovec *v, const struct pieces *q) {
@@ -109,38 +129,38 @@ static int list(struct iovec *v, const struct pieces *q) {
     return n;
 }
 
-static void complete(struct pieces *q, size_t moved) {
-    for (struct piece *p; (p = q->first);) {
+static void complete(struct link *l, size_t moved, struct link_owner owner) {
+    for (struct piece *p; (p = l->out.first);) {
         size_t left = HEAD + p->head.bytes - p->moved;
         if (moved < left) {
             p->moved += moved;
             return;
         }
         moved -= left;
-        pieces_take(q);
+        pieces_take(&l->out);
         p->complete = true;
-        if (p->own) free(p);
+        if (p->own)
+            free(p);
+        else if (owner.sent)
+            owner.sent(owner.arg, p);
     }
 }
 
-void link_push(struct link *l) {
-    while (l->out.first && l->writable && !l->mute) {
+void link_push(struct link *l, struct link_owner owner) {
+    while (l->out.first && l->writable && !l->mute && !l->starved) {
         struct iovec v[IOVS];
         struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)list(v, &l->out)};
         ssize_t sent = sendmsg(l->file, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0) {
-            complete(&l->out, (size_t)sent);
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            l->writable = false;
-        } else if (errno != EINTR) {
-            l->mute = true; /* the reader learns what has happened */
-        }
+        if (sent >= 0)
+            complete(l, (size_t)sent, owner);
+        else
+            note_error(l, &l->writable, &l->mute);
     }
 }
 
 void link_send(struct link *l, struct piece *p) {
     pieces_add(&l->out, p);
-    if (l->out.first == p) link_push(l);
+    if (l->out.first == p) link_push(l, (struct link_owner){0}); /* nothing else waits */
 }
 
 void link_forget(struct link *l, struct piece *p) {
@@ -157,8 +177,10 @@ void link_forget(struct link *l, struct piece *p) {
         if (!copy->next) l->out.last = &copy->next;
     } else {
         pieces_remove(&l->out, p);
-        if (p->moved) shutdown(l->file, SHUT_WR);
-        if (p->moved) l->mute = true;
+        if (!p->moved) return;
+        shutdown(l->file, SHUT_WR);
+        l->mute = true;
+        l->error = ENOMEM;
     }
 }
 
@@ -174,8 +196,8 @@ static void move(struct link *l, char *to, size_t most) {
     l->got += n;
 }
 
-static void finish(struct link *l, struct link_reader reader) {
-    reader.arrived(reader.arg, l);
+static void finish(struct link *l, struct link_owner owner) {
+    owner.arrived(owner.arg, l);
     l->got = 0;
     l->begun = false;
     l->into = NULL;
@@ -184,18 +206,18 @@ static void finish(struct link *l, struct link_reader reader) {
 }
 
 /* Takes what was read ahead. False: the link stands still. */
-static bool take_ahead(struct link *l, struct link_reader reader) {
+static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
         if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
         if (l->got < HEAD) return true;
         if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true; /* no frame at all */
         if (l->ended) return false;
-        if (!l->begun) l->begun = reader.begin(reader.arg, l);
+        if (!l->begun) l->begun = owner.begin(owner.arg, l);
         if (!l->begun) return false;
         size_t body = l->got - HEAD;
         move(l, l->into ? l->into + body : NULL, l->head.bytes - body);
         if (l->got < HEAD + l->head.bytes) return true;
-        finish(l, reader);
+        finish(l, owner);
     }
 }
 
@@ -206,10 +228,9 @@ static void read_some(struct link *l) {
     if (direct) v[0] = (struct iovec){l->into + (l->got - HEAD), HEAD + l->head.bytes - l->got};
     ssize_t n = readv(l->file, direct ? v : v + 1, direct ? 2 : 1);
     l->at = l->end = 0;
-    if (n < 0 && errno == EINTR) return;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        l->readable = false;
-    } else if (n <= 0) {
+    if (n < 0) {
+        note_error(l, &l->readable, &l->ended);
+    } else if (n == 0) {
         l->ended = true;
     } else {
         size_t straight = least((size_t)n, v[0].iov_len);
@@ -228,7 +249,7 @@ static void want_rest(struct link *l) {
     l->low = low;
 }
 
-void link_pull(struct link *l, struct link_reader reader) {
-    while (!l->ended && take_ahead(l, reader) && l->readable) read_some(l);
+void link_pull(struct link *l, struct link_owner owner) {
+    while (!l->ended && take_ahead(l, owner) && l->readable && !l->starved) read_some(l);
     if (!l->ended) want_rest(l);
 }

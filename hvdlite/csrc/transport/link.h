@@ -53,6 +53,8 @@ struct link {
     bool readable, writable; /* as far as is known */
     bool hung;               /* an end of the stream is near */
     bool ended, mute;        /* nothing comes any more; nothing goes any more */
+    bool starved;            /* the kernel lacks memory, and tells of no change: try again */
+    int error;               /* of this rank's own, for which nothing comes or goes; 0: none */
     int low;                 /* bytes that have to come before the kernel tells; 0: not set yet */
     struct pieces out;
     /* The frame that is arriving: */
@@ -68,10 +70,11 @@ struct link {
 };
 
 /* What to do with frames. `begin` sets `into`, of head.bytes, and returns true; false: the link
- * stands still until the next pull. */
-struct link_reader {
+ * stands still until the next pull. `sent`: the piece, which the link does not own, is complete. */
+struct link_owner {
     bool (*begin)(void *arg, struct link *l);
     void (*arrived)(void *arg, struct link *l);
+    void (*sent)(void *arg, const struct piece *p);
     void *arg;
 };
 
@@ -89,11 +92,12 @@ void parcel_free(struct parcel *p);
 void link_open(struct link *l, int file);
 void link_close(struct link *l);
 
-/* Sends as much as goes; what is sent is complete. */
+/* Queues the piece, and sends as much of it as goes at once; the caller sees if it is complete. */
 void link_send(struct link *l, struct piece *p);
-void link_push(struct link *l);
+/* Sends as much as goes of what waits. */
+void link_push(struct link *l, struct link_owner owner);
 /* Reads what there is. */
-void link_pull(struct link *l, struct link_reader reader);
+void link_pull(struct link *l, struct link_owner owner);
 
 /* The piece's memory is not read any more. A frame that was begun goes on from a copy; without
  * memory for it nothing goes any more. */

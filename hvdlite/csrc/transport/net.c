@@ -30,10 +30,18 @@ static bool begin(void *arg, struct link *l) {
 
 static void arrived(void *arg, struct link *l) {
     const struct source *s = arg;
-    if (l->head.kind == FRAME_FAREWELL)
-        s->net->peers[s->peer].left = true;
-    else
-        s->net->reader->arrived(s->net, s->peer, l);
+    if (l->head.kind != FRAME_FAREWELL) return s->net->reader->arrived(s->net, s->peer, l);
+    s->net->peers[s->peer].left = true;
+    s->net->reader->changed(s->net);
+}
+
+static void sent(void *arg, const struct piece *p) {
+    const struct source *s = arg;
+    s->net->reader->sent(s->net, p);
+}
+
+static struct link_owner owner_of(struct source *s) {
+    return (struct link_owner){begin, arrived, sent, s};
 }
 
 static void note_end(struct net *n, int rank) {
@@ -49,12 +57,28 @@ bool net_is_cut(const struct net *n, int peer) {
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
+/* Only this rank knows of it: nothing ends for the peer. */
+static void note_error(struct net *n, int peer, const struct link *l) {
+    if (!l->error || n->error) return;
+    n->error = l->error;
+    n->with = peer;
+    n->reader->changed(n);
+}
+
 void net_pull(struct net *n, int peer, enum lane lane) {
     struct source s = {n, peer, lane};
     struct peer *p = &n->peers[peer];
-    link_pull(&p->links[lane], (struct link_reader){begin, arrived, &s});
-    if (p->links[lane].ended && p->ended[lane] <= 0) p->ended[lane] = clock_now();
+    struct link *l = &p->links[lane];
+    link_pull(l, owner_of(&s));
+    note_error(n, peer, l);
+    if (l->ended && !l->error && p->ended[lane] <= 0) p->ended[lane] = clock_now();
     if (p->ended[LANE_MESSAGES] > 0) note_end(n, peer);
+}
+
+void net_send(struct net *n, int peer, enum lane lane, struct piece *p) {
+    struct link *l = &n->peers[peer].links[lane];
+    link_send(l, p);
+    note_error(n, peer, l);
 }
 
 static void handle(struct net *n, const struct epoll_event *e) {
@@ -66,7 +90,17 @@ static void handle(struct net *n, const struct epoll_event *e) {
     if (hung || e->events & EPOLLIN) l->readable = true;
     if (hung || e->events & EPOLLOUT) l->writable = true;
     net_pull(n, peer, lane);
-    link_push(l);
+    link_push(l, owner_of(&(struct source){n, peer, lane}));
+    note_error(n, peer, l);
+}
+
+static void try_again(struct net *n) {
+    for (int i = 0; i < n->size * LANES; i++) {
+        struct link *l = &n->peers[i / LANES].links[i % LANES];
+        if (!l->starved) continue;
+        l->starved = false;
+        handle(n, &(struct epoll_event){.data.u64 = (uint64_t)i});
+    }
 }
 
 /* Edge-triggered: a stream that stands still, because nobody wants its frame yet, wakes nobody. */
@@ -74,12 +108,20 @@ void net_look(struct net *n) {
     enum { EVENTS = 64 };
     struct epoll_event events[EVENTS];
     int found;
+    try_again(n);
     do {
         found = epoll_wait(n->epoll, events, EVENTS, 0);
         for (int i = 0; i < found; i++) handle(n, &events[i]);
     } while (found == EVENTS);
     for (int r = 0; r < n->size; r++)
         if (n->peers[r].ended[LANE_MESSAGES] > 0) note_end(n, r);
+}
+
+bool net_tries_again(const struct net *n) {
+    for (int r = 0; r < n->size; r++)
+        for (int lane = 0; lane < LANES; lane++)
+            if (n->peers[r].links[lane].starved) return true;
+    return false;
 }
 
 bool net_sends(const struct net *n) {
@@ -169,7 +211,7 @@ static void send_farewell(struct net *n) {
             continue;
         }
         *p = (struct piece){.head.kind = FRAME_FAREWELL, .own = true};
-        link_send(&n->peers[r].links[LANE_MESSAGES], p);
+        net_send(n, r, LANE_MESSAGES, p);
     }
 }
 

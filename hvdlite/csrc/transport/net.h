@@ -16,12 +16,15 @@ enum lane { LANE_DATA, LANE_MESSAGES, LANES };
 struct channel;
 struct net;
 
-/* What takes the frames of all groups: `begin` and `arrived` as in link_reader; `lost`: the peer is
- * dead; `closed`: no frame will come. channel.c has the one in use. */
+/* What takes the frames of all groups: `begin`, `arrived` and `sent` as in link_owner; `lost`: the
+ * peer is dead; `changed`: it has left, or the net is starved or has an error; `closed`: no frame will
+ * come. channel.c has the one in use. Any group's look calls them, for whichever group waits. */
 struct net_reader {
     bool (*begin)(struct net *n, int peer, struct link *l);
     void (*arrived)(struct net *n, int peer, struct link *l);
+    void (*sent)(struct net *n, const struct piece *p);
     void (*lost)(struct net *n, int peer);
+    void (*changed)(struct net *n);
     void (*closed)(struct net *n);
 };
 
@@ -41,6 +44,7 @@ struct net {
     struct monitor lock; /* guards everything */
     int rank, size;
     bool starved;       /* there was no memory for a frame: no other one of its stream can come */
+    int error, with;    /* of a link of this rank's own, and the peer; 0: none */
     struct peer *peers; /* [rank] */
     int epoll;
     const struct net_reader *reader;
@@ -63,6 +67,9 @@ static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
+void net_send(struct net *n, int peer, enum lane lane, struct piece *p); /* as link_send */
+/* Some link must be looked at though its socket tells nothing. */
+bool net_tries_again(const struct net *n);
 /* No transfer of this peer will ever come or go, though the rank lives. */
 bool net_is_cut(const struct net *n, int peer);
 bool net_sends(const struct net *n); /* something still waits for room in a socket */

@@ -142,11 +142,11 @@ static unsigned tcp_listen(struct transport *t) {
 /* Room in a mailbox rings nobody, nor does a socket ring a doorbell. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
-    if (!atomic_load(&m->by_doorbell)) return false;
+    bool by_doorbell = atomic_load(&m->by_doorbell);
     net_lock(m->net);
-    bool sends = net_sends(m->net);
+    bool polls = by_doorbell ? net_sends(m->net) : net_tries_again(m->net);
     net_unlock(m->net);
-    return sends || host_waits(&m->here.host);
+    return polls || (by_doorbell && host_waits(&m->here.host));
 }
 
 static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
@@ -287,7 +287,8 @@ static void give_up_lost(struct tcp_transport *m) {
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->job == t) give_up_lost(m);
-    if (m->channel) close_channel(m, clean); /* first: other groups ring this one's doorbell by it */
+    if (m->channel)
+        close_channel(m, clean); /* first: other groups ring this one's doorbell by it */
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
