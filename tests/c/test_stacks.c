@@ -1,15 +1,42 @@
-/* A signal: the C stack goes to the file, and both earlier handlers are called. */
+/* A signal: the C stack goes to the file, and both earlier handlers are called. One that a fault raises
+ * reaches its handler on hvdlite's own threads, too; others do not. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 
 #include "base/stacks.h"
+#include "base/sync.h"
 
 static atomic_int users_calls, pythons_calls;
 
 static void users(int number) { users_calls++; }
 
 static void pythons(int number) { pythons_calls++; }
+
+static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+enum { NFAULTS = sizeof FAULTS / sizeof *FAULTS };
+static atomic_int fault;
+
+static void crash_handler(int number) { fault = number; }
+
+static void *crash(void *arg) {
+    raise(SIGURG);
+    for (int i = 0; i < NFAULTS; i++) {
+        raise(FAULTS[i]);
+        CHECK_INT(fault, FAULTS[i]);
+    }
+    return NULL;
+}
+
+static void check_threads(void) {
+    pthread_t thread;
+    int before = pythons_calls;
+    for (int i = 0; i < NFAULTS; i++) signal(FAULTS[i], crash_handler);
+    OK(thread_start(&thread, crash, NULL, "crash", ERR));
+    thread_join(thread);
+    CHECK_INT(pythons_calls, before);
+    for (int i = 0; i < NFAULTS; i++) signal(FAULTS[i], SIG_DFL);
+}
 
 int main(void) {
     int ends[2];
@@ -27,5 +54,6 @@ int main(void) {
     CHECK(read(ends[0], text, sizeof text - 1) > 0);
     CHECK_HAS(text, "C stack of the main thread:");
     CHECK_HAS(text, "test_stacks");
+    check_threads();
     return check_end("test_stacks");
 }

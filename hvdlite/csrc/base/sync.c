@@ -41,12 +41,20 @@ void monitor_wait(struct monitor *m, double seconds) {
     pthread_cond_timedwait(&m->changed, &m->mutex, &until);
 }
 
+/* Signals are for the program's own threads: Python's handlers must not run on this one. But what a
+ * thread's own fault raises is for its handler, such as faulthandler's; blocked, it ends the process
+ * without a word. */
+static void signals_of_others(sigset_t *set) {
+    static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigfillset(set);
+    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) sigdelset(set, OWN[i]);
+}
+
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err) {
-    /* Signals are for the program's own threads: Python's handlers must not run on this one. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    sigset_t others, old;
+    signals_of_others(&others);
+    pthread_sigmask(SIG_SETMASK, &others, &old);
     int failed = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (failed)
