@@ -291,7 +291,7 @@ def test_a_snapshot_travels_as_text():
 def test_a_folder_for_reports_that_is_not_there_is_made(tmp_path, monkeypatch):
     """The user heard of no report."""
     monkeypatch.setenv(report.FOLDER, str(tmp_path / "a b" / "reports"))
-    report.path("job", "failure").touch()
+    report.create("job", "failure").close()
 
 
 def test_a_report_of_one_rank_names_what_is_under_way():

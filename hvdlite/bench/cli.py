@@ -166,7 +166,10 @@ def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
     """Write the files that are wanted; one that can't be written keeps no other from it."""
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
-        (args.json, lambda path: path.write_text(json.dumps({**about, "rows": rows}, indent=1))),
+        (
+            args.json,
+            lambda path: report.save_text(path, json.dumps({**about, "rows": rows}, indent=1)),
+        ),
     )
     troubles = []
     for path, write in writers:

@@ -4,6 +4,8 @@ import csv
 from pathlib import Path
 from typing import Dict, List, Sequence
 
+from hvdlite.core import files
+
 COLUMNS = {
     "library": lambda row: row["library"],
     "work": lambda row: work_text(row),
@@ -80,7 +82,12 @@ def in_columns(lines: Sequence[Sequence[str]]) -> str:
 def write_csv(path: Path, rows: Sequence[Dict]) -> None:
     """Write one line a row and one column a key, in seconds, bytes and bytes/s."""
     keys: List[str] = list(dict.fromkeys(key for row in rows for key in row))
-    with open(path, "w", newline="") as file:
+    with files.open_named(path, newline="") as file:
         writer = csv.DictWriter(file, keys)
         writer.writeheader()
         writer.writerows(rows)
+
+
+def save_text(path: Path, text: str) -> None:
+    with files.open_named(path) as file:
+        file.write(text)

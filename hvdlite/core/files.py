@@ -1,7 +1,20 @@
-"""Files: an error in writing one names it; Python's does not if the disk is full."""
+"""Files: every one that hvdlite writes, outside of a folder of its own, is opened here.
+
+In a folder such as /tmp anybody may have made a file, or a link to another one, before. An error in
+writing a file names it; Python's does not if the disk is full.
+"""
+
+from __future__ import annotations
 
 import contextlib
-from typing import Iterator
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import typing takes 2 ms
+    from typing import Any
 
 
 class NotWritten(Exception):
@@ -21,3 +34,62 @@ def writing(path) -> Iterator[None]:
         yield
     except OSError as error:
         raise NotWritten(f"{path} can't be written: {error.strerror}") from error
+
+
+def create(path, mode: str = "x") -> Any:
+    """Open a file whose name hvdlite has chosen: a new one, for this user alone.
+
+    :raises FileExistsError: the name is taken, be it by a link.
+    """
+
+    def new(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+    return open(path, mode, opener=new)  # noqa: SIM115 - the caller closes it
+
+
+def open_named(path, mode: str = "w", **how) -> Any:
+    """Open a file that the user has named, as ``open`` does, but no other user's.
+
+    :raises PermissionError: anybody may write to its folder, and it is another user's file or link.
+    """
+
+    def own(name: str, flags: int) -> int:
+        while True:
+            exclusive = 0 if refuse_strangers(name) else os.O_EXCL
+            try:
+                return os.open(name, flags | exclusive, 0o666)
+            except FileExistsError:  # made a moment ago: look whose it is
+                if not exclusive:
+                    raise
+
+    return open(path, mode, opener=own, **how)  # noqa: SIM115 - the caller closes it
+
+
+def refuse_strangers(path) -> os.stat_result | None:
+    """Raise PermissionError for what another user has put into a folder where anybody may write.
+
+    Return the file's, or the link's, own state; None: there is no such file.
+    """
+    folder = os.stat(os.path.dirname(os.path.abspath(path)))
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if folder.st_mode & stat.S_IWOTH and found.st_uid not in (os.geteuid(), folder.st_uid):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "a file"
+        text = f"{what} of another user has this name, in a folder where anybody may write"
+        raise PermissionError(errno.EACCES, text, str(path))
+    return found
+
+
+def make_private_folder(path) -> None:
+    """Make a folder for this user alone; another process of this user may have made it.
+
+    :raises PermissionError: it is another user's, or others may write to it.
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EACCES, "it is no folder of this user alone", str(path))

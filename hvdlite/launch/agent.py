@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 
+from hvdlite.core import files
 from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import watched
 
@@ -62,10 +63,9 @@ def _run(command: list[str], link: channel.Channel, token: str) -> int:
 
     with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
         order["env"][DATA_VARIABLE] = path = os.path.join(folder, "task")
-        with open(path, "wb") as file:
+        with files.create(path, "xb") as file:
             file.write(task)
-        code = agent.run(command, order)
-        return agent.leave(agent.send_result(f"{path}.result", code))
+        return agent.leave(agent.send_result(f"{path}.result", agent.run(command, order)))
 
 
 def introduction(sock: socket.socket, token: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ import sys
 from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
+from hvdlite.core import files
 from hvdlite.launch import options as known
 from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.backends import BACKENDS
@@ -128,7 +129,7 @@ def run_task() -> None:
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)
-    with open(path + ".result", "wb") as file:
+    with files.create(path + ".result", "xb") as file:
         pickle.dump(result, file)
 
 

@@ -98,10 +98,9 @@ class Flights:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # or a broken agent's
             ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
-            where = report.path(
-                self._job, "failure" if any(one.head["failed"] for one in ranks) else what
-            )
-            where.touch(mode=0o600)
-            where.write_text(report.text(troubles[0] if troubles else "", ranks, why))
-            return f"hvdliterun: what each rank did last is in {where}"
+            what = "failure" if any(one.head["failed"] for one in ranks) else what
+            text = report.text(troubles[0] if troubles else "", ranks, why)
+            with report.create(self._job, what) as out:
+                out.write(text)
+            return f"hvdliterun: what each rank did last is in {out.name}"
         return None

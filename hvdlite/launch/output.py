@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 
+from hvdlite.core import files
 from hvdlite.launch.job import LaunchError
 
 LAST_LINES = 20
@@ -115,7 +116,7 @@ class Files:
     def _append(self, path: str, data: bytes) -> None:
         if path not in self._open:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._open[path] = open(path, self._mode, buffering=0)  # type: ignore[assignment]  # noqa: SIM115
+            self._open[path] = files.open_named(path, self._mode, buffering=0)
         while data:  # a disk that is nearly full takes a part
             data = data[self._open[path].write(data) :]
 

@@ -13,6 +13,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from hvdlite.core import files
+
 FOLDER = "/dev/shm"
 _ROOM = 20 << 20  # bytes: Open MPI 5 wants 16 MiB and a little more, and then takes 76 KiB a rank
 VARIABLE = "HVDLITE_JOB"  # the number
@@ -43,8 +45,8 @@ class SharedMemory:
         try:
             if not _has_room(FOLDER):
                 self._folder = os.path.join(_temporary(), self._name)
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        except OSError:  # there is no /dev/shm, or no room anywhere
+            files.make_private_folder(self._folder)
+        except OSError:  # there is no /dev/shm, no room anywhere, or it is another user's
             return {}
         unset = [names for names in _OPEN_MPI if names.isdisjoint(environ)]
         return {name: self._folder for names in unset for name in names}

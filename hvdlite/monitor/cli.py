@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import json
 import sys
-from pathlib import Path
 from typing import Optional, Sequence
 
 from hvdlite import cli
@@ -26,10 +25,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return cli.fail(PROGRAM, "matplotlib draws the page: pip install matplotlib")
     try:
         trace = traces.read(options.traces)
-        with files.writing(options.trace), open(options.trace, "w") as out:
+        with files.writing(options.trace), files.open_named(options.trace) as out:
             json.dump(trace.events, out)
-        with files.writing(options.output):
-            Path(options.output).write_text(page(trace, options.title or trace.name))
+        with files.writing(options.output), files.open_named(options.output) as out:
+            out.write(page(trace, options.title or trace.name))
     except (traces.BadTrace, files.NotWritten) as error:
         return cli.fail(PROGRAM, str(error))
     print(why.of_trace(trace))

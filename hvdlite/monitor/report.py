@@ -7,8 +7,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Sequence
+from typing import List, Sequence, TextIO
 
+from hvdlite.core import files
 from hvdlite.monitor import live
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of
 
@@ -31,12 +32,11 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
     if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):
         return
     what = "failure" if own["failed"] else f"stall-{own['troubles']}"
-    where = path(job, f"{own['host']}-{what}")
     try:
-        file = os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        out = create(job, f"{own['host']}-{what}")
     except OSError:  # another rank of this host is faster, or there is no such folder
         return
-    with contextlib.suppress(OSError), os.fdopen(file, "w") as out:
+    with contextlib.suppress(OSError), out:
         # At first without stacks: the job's launcher may end this process at any moment.
         for snapshots in ([recorder.snapshot() for recorder in recorders], look(recorders)):
             out.seek(0)
@@ -44,15 +44,23 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
             out.truncate()
             out.flush()
     with contextlib.suppress(OSError, ValueError):
-        print(f"hvdlite: what each rank did last is in {where}", file=sys.stderr, flush=True)
+        print(f"hvdlite: what each rank did last is in {out.name}", file=sys.stderr, flush=True)
 
 
-def path(job: str, what: str) -> Path:
-    """Return where a report of this job goes."""
+def create(job: str, what: str) -> TextIO:
+    """Open a new file for a report of this job; another name, where another user has taken it.
+
+    :raises FileExistsError: there is one, of a process of this user.
+    """
     folder = Path(os.environ.get(FOLDER) or tempfile.gettempdir())
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"hvdlite-report-{job}-{what}.txt"
+    where = folder / f"hvdlite-report-{job}-{what}.txt"
+    try:
+        files.refuse_strangers(where)
+    except PermissionError:
+        where = where.with_suffix(f".{os.urandom(4).hex()}.txt")
+    return files.create(where)
 
 
 def look(recorders: Sequence[Recorder]) -> List[Snapshot]:

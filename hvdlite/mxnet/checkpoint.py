@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core import progress
+from hvdlite.core import files, progress
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import RankFailedError
 from hvdlite.core.objects import agree, result_of_root
@@ -92,6 +92,7 @@ class Checkpoint:
         unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            files.refuse_strangers(self._folder)
             shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
             unfinished.mkdir()
             with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
@@ -159,12 +160,12 @@ class Checkpoint:
             path = folder / _file_name(name, part)
             if _is_trainer(part):
                 packed = pack_states(part, states[name])
-                path.write_bytes(packed.pop("states"))
+                _write(path, packed.pop("states"))
                 meta["trainers"][name] = packed
             else:
                 part.save_parameters(str(path))
             meta["sha256"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        (folder / _META).write_text(json.dumps(meta, indent=1))
+        _write(folder / _META, json.dumps(meta, indent=1).encode())
 
 
 def _size_text(folder: Path) -> str:
@@ -194,6 +195,11 @@ def _from_numpy(value):
                     "texts, lists or dicts")  # fmt: skip
 
 
+def _write(path: Path, data: bytes) -> None:
+    with files.open_named(path, "wb") as file:
+        file.write(data)
+
+
 def _write_through(path: Path) -> None:
     """Wait until the file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -204,7 +210,7 @@ def _write_through(path: Path) -> None:
 
 
 def _load_parameters(block, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(suffix=".params") as file:
-        file.write(data)
-        file.flush()
-        block.load_parameters(file.name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "params")
+        _write(path, data)
+        block.load_parameters(str(path))

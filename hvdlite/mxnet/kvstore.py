@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 
 import mxnet as mx
 
-from hvdlite.core import topology
+from hvdlite.core import files, topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.process_set import global_process_set
@@ -205,9 +205,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
         :param dump_optimizer: write the optimizer as well.
         """
         states = self._updater_with_states().get_states(dump_optimizer)
-        partial = f"{fname}.{topology.rank()}.{os.getpid()}"
+        partial = f"{fname}.{topology.rank()}.{os.urandom(4).hex()}"
         try:
-            with open(partial, "wb") as file:
+            with files.open_named(partial, "wb") as file:
                 file.write(states)
             os.replace(partial, fname)
         finally:

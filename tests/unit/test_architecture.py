@@ -127,7 +127,9 @@ DOORS = [
     ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),
     ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet/api.c"}),
     ("the console", r"\b(?:printf|puts|putchar|perror|fputs)\s*\(", set()),
-    ("files", r"\bfopen\b|\bfwrite\b", {"engine/timeline.c"}),
+    ("files", r"\bfopen\b|\bfwrite\b|\bfreopen\b|\bfdopen\b", {"base/files.c"}),
+    ("new files", r"\bO_CREAT\b|\bcreat\(|\bmk\w*temp\(|\bmkfifo\(|\bmknod", {"base/files.c"}),
+    ("names in the file system", r"\bAF_UNIX\b|\bsem_open\(|\bmq_open\(|\blink\(", set()),
     ("stderr", r"\bstderr\b|\bfprintf\b", {"base/log.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/lifecycle.c"}),
@@ -236,6 +238,80 @@ def test_what_python_sees_is_cut_out_of_the_headers():
         text = header.read_text()
         assert text.count("/* cdef begin */") == text.count("/* cdef end */")
         assert ("/* cdef begin */" in text) == (path_of(header) in build.HEADERS)
+
+
+# What makes files: functions, and methods of any object; open() with such a mode is one, too.
+MAKES_FILES = {
+    *(
+        "os.mkfifo",
+        "os.mknod",
+        "os.link",
+        "os.symlink",
+        "os.creat",
+        "sqlite3.connect",
+        "shelve.open",
+    ),
+    *("tempfile.mkstemp", "tempfile.mktemp", "tempfile.NamedTemporaryFile", "np.save", "np.savez"),
+    *(
+        "shutil.copy",
+        "shutil.copy2",
+        "shutil.copyfile",
+        "shutil.copytree",
+        "codecs.open",
+        "io.open",
+    ),
+}
+METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "tofile"}
+DEVICES = (["os.devnull"], ["'/dev/tty'"])
+
+
+def makes_a_file(call: ast.Call) -> bool:
+    """Tell whether the call makes a file, or may empty one."""
+    name, of = ast.unparse(call.func), [ast.unparse(each) for each in call.args]
+    if name in ("open", "io.open") or (name.endswith(".open") and name != "os.open"):
+        modes = [*of[name == "open" : 1 + (name == "open")]]
+        modes += [ast.unparse(k.value) for k in call.keywords if k.arg == "mode"]
+        written = any(re.fullmatch(r"'[rwxabt+U]*[wxa+][rwxabt+U]*'", mode) for mode in modes)
+        unknown = name == "open" and any(not mode.startswith("'") for mode in modes)
+        return (written or unknown) and of[:1] not in DEVICES
+    if name == "os.open":
+        return "O_CREAT" in ast.unparse(call) or "O_TRUNC" in ast.unparse(call)
+    return name in MAKES_FILES or name.rpartition(".")[2] in METHODS and "files" not in name
+
+
+def test_files_are_made_by_one_module():
+    """Only it refuses what another user may have put where the file is to be."""
+    calls = [
+        (module, node)
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call) and makes_a_file(node)
+    ]
+    assert {module.name for module, _ in calls} == {"files.py"}, [
+        f"{module.name}:{node.lineno}" for module, node in calls
+    ]
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("open(a, 'w')", True),
+        ("open(a, mode='ab')", True),
+        ("open(a, self._mode)", True),
+        ("open(a, 'r+b')", True),
+        ("Path(a).open('wb')", True),
+        ("Path(a).write_text('')", True),
+        ("os.open(a, os.O_WRONLY | os.O_CREAT)", True),
+        ("tempfile.mkstemp()", True),
+        ("open(a)", False),
+        ("open(a, 'rb')", False),
+        ("open(os.devnull, 'w')", False),
+        ("os.open(a, os.O_WRONLY | os.O_NONBLOCK)", False),
+        ("world.open(ranks)", False),
+    ],
+)
+def test_the_search_for_made_files_finds_them(code, expected):
+    assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 
 # What only some modules may import, and which.

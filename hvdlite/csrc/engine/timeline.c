@@ -6,6 +6,8 @@
 #include <stdio_ext.h>
 #include <string.h>
 
+#include "base/files.h"
+
 void timeline_init(struct timeline *t) {
     *t = (struct timeline){.file = NULL};
     monitor_init(&t->monitor);
@@ -133,7 +135,7 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
     monitor_lock(&t->monitor);
     if (t->file) {
         code = error_set(err, HVD_INVALID, "the timeline is on already: stop_timeline() first");
-    } else if (!(t->file = fopen(path, "we"))) {
+    } else if (!(t->file = file_open_named(path))) {
         code = error_set(err, HVD_INVALID, "the timeline's file '%s' can't be written: %s", path,
                          strerror(errno));
     } else {

@@ -25,6 +25,7 @@ from typing import Any, Iterator, List
 import torch
 from torch.utils import cpp_extension
 
+from hvdlite.core import files
 from hvdlite.core.native import ffi, lib
 
 CACHE = "HVDLITE_TORCH_CACHE"
@@ -62,7 +63,7 @@ def build(patience: float) -> Path:
     """
     command = _command()
     path = _folder() / f"{_MODULE}-torch{torch.__version__}-{_hash_of(command)}.so"
-    if not path.exists():
+    if not files.refuse_strangers(path):
         with _locked(path.with_suffix(".lock"), patience):
             if not path.exists():
                 _compile(command, path)
@@ -75,6 +76,7 @@ def _folder() -> Path:
     folder = Path(given or Path(base, "hvdlite")).expanduser()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.refuse_strangers(folder)  # for they would put their code there
     except OSError as error:
         raise RuntimeError(
             f"hvdlite: there is no folder for its compiled backend of PyTorch ({error}): set "
@@ -112,7 +114,7 @@ def _hash_of(command: List[str]) -> str:
 def _locked(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock of this file, which its holder's end releases, however it ends."""
     until = time.monotonic() + patience
-    with open(path, "w") as file:
+    with files.open_named(path) as file:
         while not _try_lock(file):
             if time.monotonic() > until:
                 raise RuntimeError(

@@ -1,0 +1,71 @@
+/* A file that the user has named is opened, but not another user's in a folder such as /tmp. */
+#define CHECK_OWN_MAIN
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "base/files.h"
+
+enum { NOBODY = 65534 };
+
+static char folder[] = "/tmp/hvdlite-test-XXXXXX", path[64], victim[64];
+
+static long size_of(const char *name) {
+    FILE *file = fopen(name, "r");
+    if (!file) return -1;
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    fclose(file);
+    return size;
+}
+
+static void write_to(const char *name) {
+    FILE *file = file_open_named(name);
+    REQUIRE(file);
+    fputs("new", file);
+    fclose(file);
+    CHECK_INT(size_of(name), 3);
+}
+
+/* Under the name is `owner`'s link to the victim: the file, if it is not followed, is as it was. */
+static void follows_a_link_of(int owner, bool follows) {
+    REQUIRE(symlink(victim, path) == 0 && lchown(path, (uid_t)owner, (gid_t)-1) == 0);
+    FILE *file = file_open_named(path);
+    CHECK_INT(file != NULL, follows);
+    if (file)
+        fclose(file);
+    else
+        CHECK_INT(errno, EACCES);
+    CHECK_INT(size_of(victim), follows ? 0 : 3);
+    unlink(path);
+}
+
+int main(void) {
+    REQUIRE(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/named", folder);
+    snprintf(victim, sizeof victim, "%s/victim", folder);
+    write_to(victim);
+    write_to(path); /* one that is not there, then one that is */
+    write_to(path);
+    unlink(path);
+    CHECK(!file_open_named("/no/such/folder/file"));
+    CHECK_INT(errno, ENOENT);
+    REQUIRE(chmod(folder, 01777) == 0);
+    if (geteuid() == 0) { /* else it can't make another user's link */
+        follows_a_link_of(NOBODY, false);
+        REQUIRE(mknod(path, S_IFREG | 0666, 0) == 0 && lchown(path, NOBODY, (gid_t)-1) == 0);
+        CHECK(!file_open_named(path));
+        unlink(path);
+        REQUIRE(chmod(folder, 0755) == 0); /* whoever may write there is trusted */
+        follows_a_link_of(NOBODY, true);
+        write_to(victim);
+        REQUIRE(chmod(folder, 01777) == 0);
+    }
+    follows_a_link_of((int)geteuid(), true);
+    unlink(victim);
+    rmdir(folder);
+    return check_end("test_files");
+}

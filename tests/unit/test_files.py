@@ -1,0 +1,85 @@
+"""Files are this user's own, whatever others have put where their names are known."""
+
+import os
+import stat
+
+import pytest
+
+from hvdlite.core import files
+from hvdlite.monitor import report
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
+
+
+def make_link(path, victim):
+    path.symlink_to(victim)
+
+
+def make_file(path, _):
+    path.write_text("")
+    path.chmod(0o666)
+
+
+def make_folder(path, _):
+    path.mkdir(mode=0o777)
+
+
+@pytest.fixture
+def taken(tmp_path, request):
+    """A name in a folder like /tmp, where another user has put something; and the victim's."""
+    folder, victim = tmp_path / "tmp", tmp_path / "victim"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    victim.write_text("precious")
+    request.param(folder / "name", victim)
+    os.lchown(folder / "name", NOBODY, NOBODY)
+    return folder / "name", victim
+
+
+@as_root
+@pytest.mark.parametrize("taken", [make_link, make_file], indirect=True)
+@pytest.mark.parametrize("mode", ["w", "ab"])
+def test_no_file_of_another_user_is_written(taken, mode):
+    path, victim = taken
+    with pytest.raises(PermissionError, match="of another user has this name"):
+        files.open_named(path, mode)
+    with pytest.raises(FileExistsError):
+        files.create(path)
+    assert victim.read_text() == "precious"
+
+
+@as_root
+@pytest.mark.parametrize("taken", [make_link, make_file], indirect=True)
+def test_a_report_whose_name_another_user_has_taken_gets_another_one(taken, monkeypatch):
+    path, victim = taken
+    path = path.rename(path.parent / "hvdlite-report-job-failure.txt")
+    monkeypatch.setenv(report.FOLDER, str(path.parent))
+    with report.create("job", "failure") as out:
+        out.write("why")
+    made = os.lstat(out.name)
+    assert (made.st_uid, stat.S_IMODE(made.st_mode), made.st_size) == (os.geteuid(), 0o600, 3)
+    assert victim.read_text() == "precious"
+
+
+@as_root
+@pytest.mark.parametrize("taken", [make_link, make_folder], indirect=True)
+def test_no_folder_of_another_user_is_a_private_one(taken):
+    path, victim = taken
+    with pytest.raises((PermissionError, FileExistsError)):
+        files.make_private_folder(path)
+
+
+def test_a_file_that_the_user_has_named_may_be_a_link_of_his(tmp_path):
+    tmp_path.chmod(0o1777)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("first", "2"):
+        with files.open_named(tmp_path / "link") as out:
+            out.write(text)
+        assert (tmp_path / "file").read_text() == text
+
+
+def test_a_private_folder_may_be_there_already(tmp_path):
+    for _ in range(2):
+        files.make_private_folder(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
