@@ -221,7 +221,7 @@ ENDS_TEST(test_a_group_that_only_one_rank_has_opened) {
     channel_close(c[0]);
 }
 
-enum end { FAREWELL, SILENT, DATA_ONLY, JUNK };
+enum end { FAREWELL, SILENT, DATA_ONLY, JUNK, STREAMS_IN_A_CHILD };
 
 static void run_end(enum end how) {
     static const unsigned char NOISE[100] = {0xff, 0xee, 0xdd, 0xcc, 9, 9, 9, 9, 9, 9};
@@ -236,13 +236,15 @@ static void run_end(enum end how) {
     for (int i = 0; i < 10; i++) net_look(e.net[1]);
     CHECK_INT(e.lost[1], how == SILENT || how == JUNK);
     CHECK_INT(e.rings[1], how == FAREWELL ? 2 : 1);
+    if (how == FAREWELL || how == STREAMS_IN_A_CHILD) net_bury(e.net[1], 0, false);
+    CHECK_INT(e.lost[1], how == SILENT || how == JUNK || how == STREAMS_IN_A_CHILD);
     send_text(e.channel[1], "to nobody");
     close_end(&e, 1, true);
-    if (how == DATA_ONLY || how == JUNK) close_end(&e, 0, true);
+    if (how != FAREWELL && how != SILENT) close_end(&e, 0, true);
 }
 
 TEST(test_ends_of_a_rank) {
-    for (int how = FAREWELL; how <= JUNK; how++) run_end((enum end)how);
+    for (int how = FAREWELL; how <= STREAMS_IN_A_CHILD; how++) run_end((enum end)how);
 }
 
 /* A link that was down is used at once, and by no count of tries is a stream given up. */

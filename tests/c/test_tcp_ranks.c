@@ -187,32 +187,63 @@ TEST(test_a_group_with_a_rank_that_has_left) {
     run_on(TOGETHER, true, lack_a_rank, &(bool){true});
 }
 
-/* Rank 1's engine does not start in a group that all have opened; its last words come first. */
-static void close_a_group(struct ranks *ranks, int rank, void *arg) {
-    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+static struct transport *open_among_all(struct transport *t, bool window) {
     static const int ALL[] = {0, 1, 2};
-    struct message m;
-    int code = HVD_OK, words = 0;
-    hvd_error err = {0};
-    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 8, *(bool *)arg, ERR));
-    ranks_meet(ranks);
-    for (int r = 0; rank == 1 && r < RANKS; r += 2) OK(transport_send(group, r, "words", 6, ERR));
-    for (double until = clock_now() + 10; rank != 1 && !code && clock_now() < until;) {
+    struct transport *group = NULL;
+    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 8, window, ERR));
+    return group;
+}
+
+/* Looks, as an engine does that is busy and never sleeps, or that sleeps after each look. Nobody
+ * looks for any other group. Returns how many messages came before the error. */
+static int look_until_failure(struct transport *group, bool busy, hvd_error *err) {
+    int words = 0, code = HVD_OK;
+    for (double until = clock_now() + 10; !code && clock_now() < until;) {
+        struct message m;
         unsigned ticket = transport_listen(group);
-        code = transport_receive(group, &m, &err);
+        code = transport_receive(group, &m, err);
         if (!code && m.data) words++;
         if (!code) free(m.data);
-        if (!code && !m.data) transport_sleep(group, ticket, 0.1);
+        if (!code && !m.data && !busy) transport_sleep(group, ticket, 0.1);
+        if (!code) code = transport_check_life(group, err);
     }
-    if (rank != 1) CHECK_CODE(code, HVD_RANK_LEFT, err);
-    if (rank != 1) CHECK(words == 1 && err.nblamed == 1 && err.blamed[0] == 1);
+    return words;
+}
+
+struct how {
+    bool window, busy, host_lost;
+};
+
+/* Rank 1's engine does not start in a group that all have opened; its last words come first. */
+static void close_a_group(struct ranks *ranks, int rank, void *arg) {
+    const struct how *how = arg;
+    struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
+    hvd_error err = {0};
+    ranks_meet(ranks);
+    for (int r = 0; rank == 1 && r < RANKS; r += 2) OK(transport_send(group, r, "words", 6, ERR));
+    if (rank != 1) CHECK_INT(look_until_failure(group, how->busy, &err), 1);
+    if (rank != 1) CHECK_CODE(err.code, HVD_RANK_LEFT, err);
+    if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
     transport_close(group, false);
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_a_group_that_one_has_closed) {
-    run_on(APART, false, close_a_group, &(bool){false});
-    run_on(TOGETHER, true, close_a_group, &(bool){true});
+/* The streams of rank 1 end, as those of a killed process do. */
+static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
+    const struct how *how = arg;
+    struct transport *group = open_among_all(rank_transport(ranks, rank), how->window);
+    hvd_error err = {0};
+    ranks_meet(ranks);
+    for (int r = 0; rank == 1 && r < RANKS; r += 2) {
+        shutdown(ranks->sockets->data[1][r], SHUT_RDWR);
+        shutdown(ranks->sockets->messages[1][r], SHUT_RDWR);
+    }
+    if (rank != 1) CHECK_INT(look_until_failure(group, how->busy, &err), 0);
+    if (rank != 1) CHECK_CODE(err.code, HVD_RANK_DEAD, err);
+    if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
+    ranks_meet(ranks); /* before the others end, too */
+    transport_close(group, false);
+    close_own(ranks, rank, false);
 }
 
 /* Looks at its streams, as the engine of another group may, once this thread has unmapped memory. */
@@ -243,6 +274,34 @@ TEST(test_news_for_a_group_that_closes_crash_nobody) {
     run_on(TOGETHER, true, close_while_one_looks, &(bool){true});
 }
 
+/* The kernel tells rank 0's job that the process of rank 1 has ended. */
+static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
+    const struct how *how = arg;
+    struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
+    if (rank == 0) {
+        OK(transport_check_life(group, ERR));
+        transport_died(t, 1, how->host_lost);
+        FAILS(transport_check_life(group, ERR), HVD_RANK_DEAD);
+        CHECK(ERR->blamed[0] == 1 && group->host_lost == how->host_lost);
+    }
+    ranks_meet(ranks);
+    transport_close(group, false);
+    close_own(ranks, rank, false);
+}
+
+TEST(test_each_group_learns_of_a_death_from_the_job) {
+    run_on(APART, false, tell_of_a_death, &(struct how){.host_lost = true});
+    run_on(TOGETHER, true, tell_of_a_death, &(struct how){.window = true});
+}
+
+static void run_each_way(rank_main *run) {
+    for (int how = 0; how < 4; how++)
+        run_on(how / 2 ? TOGETHER : APART, how / 2, run, &(struct how){how / 2, how % 2, false});
+}
+
+TEST(test_a_group_that_one_has_closed) { run_each_way(close_a_group); }
+TEST(test_a_group_of_which_one_is_dead) { run_each_way(die_in_a_group); }
+
 /* Rank 1 was killed after all have left, and can't take the last messages. */
 static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
     static const char LONG[2 * MAILBOX_BYTES];
@@ -260,7 +319,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     static const int PAIR[] = {0, 1};
     if (rank) return;
-    transport_note_death(t, 2);
+    transport_died(t, 2, true);
     FAILS(transport_tcp_open_among(&group, t, PAIR, 2, 6, false, ERR), HVD_RANK_DEAD);
     CHECK_INT(ERR->blamed[0], 2);
 }
@@ -272,8 +331,7 @@ static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
         ranks_meet(ranks);
         return;
     }
-    atomic_store(&t->host_lost, true);
-    transport_note_death(t, 2);
+    transport_died(t, 2, true);
     double *took = (double *)arg + rank, begin = clock_now();
     close_own(ranks, rank, false);
     *took = clock_now() - begin;

@@ -47,7 +47,8 @@ static struct link_owner owner_of(struct source *s) {
 static void note_end(struct net *n, int rank) {
     struct peer *p = &n->peers[rank];
     if (p->gone || p->left) return;
-    if (p->failed && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
+    bool caused = !p->failed || p->host_lost;
+    if (!caused && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->gone = true;
     n->reader->lost(n, rank);
 }
@@ -122,6 +123,23 @@ bool net_tries_again(const struct net *n) {
         for (int lane = 0; lane < LANES; lane++)
             if (n->peers[r].links[lane].starved) return true;
     return false;
+}
+
+void net_look_seldom(struct net *n) {
+    static const double SELDOM = 10e-3;
+    double now = clock_now();
+    if (now - n->looked < SELDOM) return;
+    n->looked = now;
+    net_look(n);
+}
+
+/* A child that the process has left behind may keep its streams open. */
+void net_bury(struct net *n, int peer, bool host_lost) {
+    struct peer *p = &n->peers[peer];
+    net_look(n);
+    p->host_lost = host_lost;
+    if (p->ended[LANE_MESSAGES] <= 0) p->ended[LANE_MESSAGES] = clock_now();
+    note_end(n, peer);
 }
 
 bool net_sends(const struct net *n) {

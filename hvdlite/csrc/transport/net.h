@@ -30,8 +30,9 @@ struct net_reader {
 
 struct peer {
     struct link links[LANES];
-    bool left;   /* its farewell has come */
-    bool gone;   /* it is dead, or its host is lost */
+    bool left; /* its farewell has come */
+    bool gone; /* it is dead, or its host is lost */
+    bool host_lost;
     bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
     double ended[LANES]; /* when each stream has; 0: it has not */
 };
@@ -47,6 +48,7 @@ struct net {
     int error, with;    /* of a link of this rank's own, and the peer; 0: none */
     struct peer *peers; /* [rank] */
     int epoll;
+    double looked; /* when somebody last looked seldom */
     const struct net_reader *reader;
     struct channel *channels; /* the reader's: each that has ever had a frame here */
     int nopen;                /* those of them that are open */
@@ -66,10 +68,15 @@ static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
 
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);
+/* The same, but not often: for an engine that is busy, so that it does not sleep, and whose messages
+ * come otherwise. All others may have ended, so that nobody else sees that a stream has ended. */
+void net_look_seldom(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
 void net_send(struct net *n, int peer, enum lane lane, struct piece *p); /* as link_send */
 /* Some link must be looked at though its socket tells nothing. */
 bool net_tries_again(const struct net *n);
+/* The peer's process has ended, or its host is lost: nothing comes after what the streams hold. */
+void net_bury(struct net *n, int peer, bool host_lost);
 /* No transfer of this peer will ever come or go, though the rank lives. */
 bool net_is_cut(const struct net *n, int peer);
 bool net_sends(const struct net *n); /* something still waits for room in a socket */

@@ -79,7 +79,7 @@ static int open_cards(struct on_host *o, const struct transport *t, bool nudge, 
     return HVD_OK;
 }
 
-static void died(void *transport, int rank) { transport_note_death(transport, rank); }
+static void died(void *transport, int rank) { transport_died(transport, rank, false); }
 static void wake(void *transport) { transport_wake(transport); }
 
 static int watch_host(struct on_host *o, struct transport *t) {

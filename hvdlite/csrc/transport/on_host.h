@@ -34,7 +34,7 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
 /* clean: the last messages wait for room; the others read until BYE. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);
 
-/* The transport sees deaths itself, and in their order. */
+/* Another transport watches these processes. */
 void on_host_unwatch(struct on_host *o);
 
 /* True if messages to that rank pass through mailboxes. */

@@ -33,14 +33,26 @@ void transport_note_death(struct transport *t, int rank) {
     t->ops->wake(t);
 }
 
+void transport_note_loss(struct transport *t, int rank) {
+    if (!atomic_load(&t->dead)) atomic_store(&t->host_lost, true);
+    transport_note_death(t, rank);
+}
+
+void transport_died(struct transport *t, int rank, bool host_lost) {
+    if (t->ops->died)
+        t->ops->died(t, rank, host_lost);
+    else if (host_lost)
+        transport_note_loss(t, rank);
+    else
+        transport_note_death(t, rank);
+}
+
 /* This rank's own host is another one of the same name. */
 void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {
         const char *own = t->cards[t->at.rank].life.host;
-        if (strcmp(t->cards[r].life.host, host) != 0 || strcmp(own, host) == 0) continue;
-        if (!atomic_load(&t->dead)) atomic_store(&t->host_lost, true);
-        transport_note_death(t, r);
-        return;
+        if (strcmp(t->cards[r].life.host, host) == 0 && strcmp(own, host) != 0)
+            transport_died(t, r, true);
     }
 }
 

@@ -40,6 +40,8 @@ struct transport_ops {
     /* Collective, before the engine starts: fills in every rank's `each` bytes, by rank; this
      * rank's are there. */
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
+    /* As transport_died. NULL: this transport alone learns of it. */
+    void (*died)(struct transport *, int rank, bool host_lost);
     void (*forked)(struct transport *); /* NULL: there is nothing to do */
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
@@ -89,9 +91,12 @@ int transport_check_life(const struct transport *t, hvd_error *err);
 /* MPI may fail for a rank a moment before its death is seen: looks for a moment. */
 bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
-void transport_note_death(struct transport *t, int rank); /* any thread */
-/* Notes the death of the ranks of another host that has lost its power or its network. Any thread;
- * the cards are known. */
+/* Any thread: */
+void transport_note_death(struct transport *t, int rank);
+void transport_note_loss(struct transport *t, int rank); /* the same, with its host */
+/* The process of a rank has ended, or its host is lost: all groups of the job learn it. */
+void transport_died(struct transport *t, int rank, bool host_lost);
+/* Another host has lost its power or its network. The cards are known. */
 void transport_lose_host(struct transport *t, const char *host);
 
 /* MPI sends only while it is called: keeps calling until the last messages are out. */

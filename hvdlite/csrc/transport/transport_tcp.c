@@ -112,11 +112,12 @@ static int check_channel(struct tcp_transport *m, int from, double patience, hvd
     return code;
 }
 
-static void take(struct tcp_transport *m, int from, bool look, struct message *message) {
+static void take(struct tcp_transport *m, int from, void (*look)(struct net *),
+                 struct message *message) {
     net_lock(m->net);
     struct parcel *p = channel_take(m->channel, from);
-    if (!p && look) net_look(m->net);
-    if (!p && look) p = channel_take(m->channel, from);
+    if (!p) look(m->net);
+    if (!p) p = channel_take(m->channel, from);
     net_unlock(m->net);
     if (!p) return;
     *message = (struct message){m->members[p->from], p->data, p->size};
@@ -128,7 +129,7 @@ static int tcp_receive(struct transport *t, struct message *message, hvd_error *
     bool by_doorbell = atomic_load(&m->by_doorbell);
     double patience = m->channel->group ? CAUSE_COMES_FIRST : INFINITY;
     if (by_doorbell) HVD_TRY(on_host_receive(&m->here, t, message, err));
-    if (!message->data) take(m, NOBODY, !by_doorbell, message);
+    if (!message->data) take(m, NOBODY, by_doorbell ? net_look_seldom : net_look, message);
     return message->data ? HVD_OK : check_channel(m, NOBODY, patience, err);
 }
 
@@ -167,7 +168,7 @@ static int await(struct tcp_transport *m, int from, struct message *message, hvd
     static const double LOOK = 0.5;
     for (;;) {
         unsigned ticket = bell_listen(&m->bell);
-        take(m, m->peers[from], true, message);
+        take(m, m->peers[from], net_look, message);
         if (message->data) return HVD_OK;
         HVD_TRY(transport_check_life(m->job, err));
         HVD_TRY(check_channel(m, m->peers[from], 0, err));
@@ -201,9 +202,18 @@ static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *er
 
 static void ring(void *transport) { tcp_wake(transport); }
 
+static void tcp_died(struct transport *t, int rank, bool host_lost) {
+    struct tcp_transport *m = self(t);
+    net_lock(m->net);
+    net_bury(m->net, m->peers[rank], host_lost); /* which tells every group of the job */
+    net_unlock(m->net);
+}
+
 static void lost(void *transport, int peer) {
-    int rank = self(transport)->members[peer];
-    if (rank != NOBODY) transport_note_death(transport, rank);
+    struct tcp_transport *m = self(transport);
+    int rank = m->members[peer];
+    bool host_lost = m->net->peers[peer].host_lost;
+    if (rank != NOBODY) (host_lost ? transport_note_loss : transport_note_death)(transport, rank);
 }
 
 /* ranks: NULL: all of the job. */
@@ -258,7 +268,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->rings);
     t->blocks = !t->rings;
-    if (t->blocks || ranks) on_host_unwatch(&m->here); /* the net tells each channel of deaths */
+    if (ranks) on_host_unwatch(&m->here); /* the job's transport watches for all groups */
     t->rings = true;
     return HVD_OK;
 }
@@ -276,17 +286,8 @@ static void close_channel(struct tcp_transport *m, bool clean) {
     net_unlock(m->net);
 }
 
-/* The streams of a lost host never end: nothing of them is to be waited for. */
-static void give_up_lost(struct tcp_transport *m) {
-    const struct transport *t = &m->transport;
-    int dead = atomic_load(&t->host_lost) ? atomic_load(&t->dead) - 1 : NOBODY;
-    for (int r = 0; dead >= 0 && r < t->all.size; r++)
-        if (t->layout.host_of[r] == t->layout.host_of[dead]) m->net->peers[m->peers[r]].gone = true;
-}
-
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
-    if (m->job == t) give_up_lost(m);
     if (m->channel)
         close_channel(m, clean); /* first: other groups ring this one's doorbell by it */
     on_host_close(&m->here, t, clean);
@@ -298,8 +299,8 @@ static void tcp_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops TCP_OPS = {
-    tcp_isend, tcp_irecv, tcp_test,   tcp_send,   tcp_receive, tcp_wake,  tcp_listen,
-    tcp_polls, tcp_sleep, tcp_gather, tcp_forked, tcp_abandon, tcp_close,
+    tcp_isend, tcp_irecv, tcp_test,   tcp_send, tcp_receive, tcp_wake,    tcp_listen,
+    tcp_polls, tcp_sleep, tcp_gather, tcp_died, tcp_forked,  tcp_abandon, tcp_close,
 };
 
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
