@@ -4,6 +4,7 @@
 
 #include "shm/life.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { PROCESSES = 3 };
@@ -31,7 +32,9 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-TEST(test_a_killed_process_is_seen) {
+/* files: as many as the process may open from now on. */
+static void see_killed(rlim_t files) {
+    struct rlimit old, few;
     struct deaths d = {.of = {0}};
     struct life *l = NULL;
     pid_t pids[PROCESSES];
@@ -43,6 +46,9 @@ TEST(test_a_killed_process_is_seen) {
         card.pid = pids[i] = child();
         CHECK_INT(life_add(l, &card, i), HVD_OK);
     }
+    getrlimit(RLIMIT_NOFILE, &old);
+    few = (struct rlimit){files < old.rlim_cur ? files : old.rlim_cur, old.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
     CHECK_INT(life_start(l), HVD_OK);
     end(pids[1], SIGKILL);
     CHECK(counter_reaches(&d.all, 1));
@@ -52,9 +58,18 @@ TEST(test_a_killed_process_is_seen) {
     CHECK(counter_reaches(&d.all, 2));
     CHECK(d.of[0] == 1 && d.of[2] == 0);
     life_close(l);
+    setrlimit(RLIMIT_NOFILE, &old);
     CHECK_INT(d.all.count, 2);
     end(pids[2], SIGKILL);
     monitor_destroy(&d.all.monitor);
+}
+
+TEST(test_a_killed_process_is_seen) { see_killed(RLIM_INFINITY); }
+
+/* The kernel refuses to watch so many files at once, or any. */
+TEST(test_a_killed_process_is_seen_with_few_files_allowed) {
+    see_killed(PROCESSES);
+    see_killed(1);
 }
 
 TEST(test_what_cannot_be_watched_is_refused) {

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* ppoll */
 #include "base/poller.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -9,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STOP = 0 }; /* the first file: written to when the thread is to end */
+enum { STOP = 0 };                 /* the first file: written to when the thread is to end */
+static const double PAUSE = 10e-3; /* while the kernel watches no file */
 
 struct watch {
     poller_handler *handler;
@@ -19,6 +22,7 @@ struct watch {
 struct poller {
     pthread_t thread;
     bool started;
+    atomic_bool ends;
     size_t n;
     struct pollfd *files;  /* [n]; -1: not watched any more, which poll() skips */
     struct watch *watches; /* [n] */
@@ -54,13 +58,20 @@ static void handle(struct poller *p, size_t i) {
     if (!p->watches[i].handler(p->watches[i].arg, p->files[i].fd)) p->files[i].fd = -1;
 }
 
+/* The kernel refuses all files at once where a limit on open files was set below their number, or
+ * where it lacks memory: then each is looked at alone. */
+static void await(struct poller *p) {
+    if (poll(p->files, p->n, -1) >= 0) return;
+    if (errno != EINTR) clock_nap(PAUSE);
+    for (size_t i = 0; i < p->n; i++)
+        if (poll(&p->files[i], 1, 0) <= 0) p->files[i].revents = 0;
+}
+
 static void *run(void *arg) {
     struct poller *p = arg;
-    for (;;) {
-        if (poll(p->files, p->n, -1) < 0) continue; /* a signal */
-        if (p->files[STOP].revents) return NULL;
+    for (await(p); !atomic_load(&p->ends); await(p))
         for (size_t i = STOP + 1; i < p->n; i++) handle(p, i);
-    }
+    return NULL;
 }
 
 int poller_start(struct poller *p, const char *name, hvd_error *err) {
@@ -77,6 +88,7 @@ static void ring_file(int event) {
 
 void poller_free(struct poller *p) {
     if (!p) return;
+    atomic_store(&p->ends, true);
     if (p->started) ring_file(p->files[STOP].fd);
     if (p->started) thread_join(p->thread);
     if (p->n) close(p->files[STOP].fd);
@@ -114,7 +126,7 @@ static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
     struct timespec timeout = {.tv_sec = (time_t)seconds};
     timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
-    ppoll(files, 2, &timeout, NULL);
+    if (ppoll(files, 2, &timeout, NULL) < 0 && errno != EINTR) clock_nap(PAUSE);
 }
 
 void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
