@@ -1,6 +1,7 @@
 """Gradients side by side in memory, so that a bucket of them is reduced as one tensor, uncopied.
 
 Where hosts have several ranks, these share that memory: the allreduce makes no copy on them either.
+Gradients on a GPU lie side by side there; the allreduce has a pinned copy of them on the host.
 """
 
 from typing import Any, List, Optional, Sequence
@@ -11,7 +12,7 @@ from hvdlite.core.collectives import Repeated, Started
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
-from hvdlite.torch.tensors import is_packed, memory_of
+from hvdlite.torch.tensors import is_packed, memory_of, on_host
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
@@ -19,7 +20,7 @@ _ALIGNMENT = 64  # bytes: a cache line
 
 
 class Bucket:
-    """Gradients of some parameters of one dtype.
+    """Gradients of some parameters of one dtype, on one device.
 
     :param name: the tensor's, the same on every rank.
     :param params: in an order that all ranks have in common.
@@ -39,14 +40,16 @@ class Bucket:
         for param in params:
             starts.append(end)
             end += -(-param.numel() // step) * step
-        self._flat, self._starts = _zeros(end, params[0].dtype, memory), starts
+        self._flat, self._starts = _zeros(end, params[0], memory), starts
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
         self._described: Any = None  # and from what it was made
         self.written: List[torch.Tensor] = []  # by backward in this step, in its order
         self.started: Optional[Started] = None
-        self._sent: Any = None  # what a compressor has made, and what it needs to undo it
+        self._compressed: Any = None  # what a compressor has made, and what it needs to undo it
+        self._sent = self._flat
+        self._host: Optional[torch.Tensor] = None  # what is sent, or the pinned copy of it
 
     def start(self) -> None:
         """Start the allreduce of the gradients, which live here from now on."""
@@ -56,19 +59,22 @@ class Bucket:
             whole = self.views[0] if len(self.views) == 1 else self._flat
             sent, context = compression.compress(whole)
             sent = sent.contiguous()
-            self._sent = whole, sent, context
+            self._compressed = whole, sent, context
+        self._sent, self._host = sent, on_host(sent, self._host)
         key = group_of(self._reduction.process_set), sent.dtype, sent.shape
         if self._described is None or self._described[0] != key:
-            self._described = key, self._describe(sent)
-        at = [sent.data_ptr()]
-        self.started = self._described[1].start(at, at, sent)
+            self._described = key, self._describe(self._host)
+        at = [self._host.data_ptr()]
+        self.started = self._described[1].start(at, at, self._host)
 
     def finish(self) -> None:
         """Wait until the gradients are there, or raise what went wrong."""
         started, self.started = self.started, None
         assert started is not None
-        compressed, self._sent = self._sent, None
+        compressed, self._compressed = self._compressed, None
         started.finish()
+        if self._host is not self._sent:
+            self._sent.copy_(self._host)
         if compressed is not None:
             whole, sent, context = compressed
             with torch.no_grad():
@@ -111,7 +117,7 @@ class Bucket:
             members.update(codec=codec.kind, parameter=codec.parameter)
             if codec.has_residual:
                 if self._residual is None:
-                    self._residual = torch.zeros_like(self._flat)
+                    self._residual = torch.zeros_like(sent)
                 members["residual"] = ffi.cast("float *", self._residual.data_ptr())
         return Repeated(lib.HVD_ALLREDUCE, [self.name], [memory_of(sent)], [members])
 
@@ -133,8 +139,8 @@ def is_elementwise(reduction: Reduction) -> bool:
     return reduction.op != lib.HVD_ADASUM and (own or compression is NoneCompressor)
 
 
-def _zeros(count: int, dtype: torch.dtype, memory: Optional[SharedMemory]) -> torch.Tensor:
-    room = memory and memory.take(count * dtype.itemsize)
+def _zeros(count: int, like: torch.Tensor, memory: Optional[SharedMemory]) -> torch.Tensor:
+    room = memory.take(count * like.element_size()) if memory and like.is_cpu else None
     if room is None or not count:
-        return torch.zeros(count, dtype=dtype)
-    return torch.from_numpy(room).view(dtype)
+        return torch.zeros(count, dtype=like.dtype, device=like.device)
+    return torch.from_numpy(room).view(like.dtype)

@@ -50,7 +50,7 @@ class Gradients(Plan):
     def add(self, named: Dict[torch.Tensor, str]) -> None:
         """Reduce these, too, from the next step on; on every rank."""
         for param, name in named.items():
-            check(name, param)
+            check(name, param, gpu=True)
             if param.requires_grad:
                 self._names[param] = name
                 self._hooks[param] = param.register_post_accumulate_grad_hook(id)  # see _call
@@ -216,17 +216,17 @@ class Gradients(Plan):
         return buckets
 
     def _split(self, params: Sequence[torch.Tensor]) -> List[Sequence]:
-        """Return groups of parameters of one dtype, the front layers first."""
+        """Return groups of parameters of one dtype and device, the front layers first."""
         if not is_elementwise(self.reduction):
             return [[param] for param in params]
         chosen = {param for group in self._groups for param in group}
         groups = [*self._groups, [param for param in params if param not in chosen]]
         runs: List[Sequence] = []
         for group in groups:
-            of_dtype = defaultdict(list)
+            alike = defaultdict(list)
             for param in group:
-                of_dtype[param.dtype].append(param)
-            for each in of_dtype.values():
+                alike[param.dtype, param.device].append(param)
+            for each in alike.values():
                 last = group is groups[-1]
                 runs.extend(self.reduction.groups(each, attrgetter("nbytes")) if last else [each])
         return runs

@@ -46,7 +46,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     A parameter that backward has not reached counts as zero. The closure of ``step(closure)`` is
     followed by an average of gradients and of the loss, each time that it is called.
 
-    :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs.
+    :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. Gradients on CUDA
+        are copied to pinned memory of the host, reduced there, and copied back.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
         are numbered as the optimizer has them.
     :param compression: one of ``hvd.Compression``, or a class of your own.
@@ -60,7 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         which is sent at once. By default, groups of 1 MiB or more.
     :param sparse_as_dense: send sparse gradients whole instead of the rows that they have.
     :param process_set: the ranks among which; the optimizer of any other rank is a plain one.
-    :raises ValueError: an argument that makes no sense; a parameter that is not on a CPU.
+    :raises ValueError: an argument that makes no sense; a parameter on another device.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different parameters.
     """
 

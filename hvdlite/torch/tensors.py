@@ -31,8 +31,8 @@ def check(name: str, tensor, gpu: bool = False) -> None:
         )
     if not (tensor.is_cpu or (gpu and tensor.is_cuda)):
         raise ValueError(
-            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and its "
-            "functions also those on CUDA; move it with tensor.cpu(), or train on CPUs"
+            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and where "
+            "a copy through the host is right also those on CUDA; move it with tensor.cpu()"
         )
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
@@ -56,11 +56,15 @@ def is_staged(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or a pinned copy of one on a GPU, once its current stream has made it."""
+def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """Return the tensor, or a pinned copy of one on a GPU, once its current stream has made it.
+
+    :param room: an earlier copy, whose memory the new one takes if it fits.
+    """
     if not is_staged(tensor):
         return tensor
-    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    fits = room is not None and (room.shape, room.dtype) == (tensor.shape, tensor.dtype)
+    staged = room if fits else torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return staged.copy_(tensor)
 
 

@@ -21,6 +21,7 @@ from torch_tensors import (
 )
 
 import hvdlite.torch as hvd
+from hvdlite.torch import exchange, tensors
 
 STEPS = 6
 IMAGES = (4, 3, 8, 8)
@@ -46,6 +47,27 @@ def test_a_convolution_that_lies_channels_last(rank, report_parity):
     report_parity("PyTorch, convolution", difference(model, alone), 5e-6)
     assert model[0].weight.grad.is_contiguous(memory_format=torch.channels_last)
     assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.one_bit()],
+    ids=["plain", "fp16", "one_bit"],
+)
+def test_gradients_on_a_gpu_pass_through_the_host(compression, rank, monkeypatch):
+    """All but the copies from and to the GPU: hvdlite takes every tensor for one on a GPU."""
+    passed = []
+
+    def trained():
+        model = multilayer()
+        train(model, distributed(model, compression=compression), own_batches(rank))
+        return model
+
+    direct = trained()
+    for module in (tensors, exchange):
+        monkeypatch.setattr(module, "is_staged", lambda tensor: passed.append(tensor) or True)
+    assert difference(trained(), direct) == 0
+    assert passed
 
 
 def test_bfloat16(rank, report_parity):
