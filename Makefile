@@ -15,6 +15,9 @@
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
+#   make bench-cores     allreduces on many cores, 2 ranks with half of them each to a rank a core, and
+#   make test-gpu        hvdlite.torch and the backend on a GPU: both need no network, but a python3
+#                  with PyTorch and NumPy, gcc, and cffi there or in WHEELS=folder; build/*.json
 #   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
 #   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
 #   make bench-hosts   allreduce between emulated hosts, into docs/hosts.md        (15 minutes)
@@ -44,7 +47,7 @@ export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RA
 
 .PHONY: install mnist test test-frameworks frameworks-packages test-long test-c c-programs fuzz soak \
         peers horovod bench bench-update bench-pytorch bench-small bench-hosts bench-report \
-        small-peers sim sim-validate wheel test-wheel docs lint format clean
+        small-peers bench-cores test-gpu sim sim-validate wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -239,10 +242,32 @@ build/deepspeed/.stamp: $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pip download --quiet --no-deps --no-binary deepspeed --no-build-isolation \
 	    -d $(@D) deepspeed==0.19.8 && \
 	tar -C $(@D) --strip-components=4 -xzf $(@D)/deepspeed-*.tar.gz --wildcards '*/csrc/cpu/comm' && \
-	PATH=$$PWD/$(@D)/ninja/bin:$$PATH $(FRAMEWORKS)/bin/python -c "from torch.utils.cpp_extension import load; \
-	    load('deepspeed_shm_comm', ['$(@D)/shm.cpp', '$(@D)/shm_interface.cpp'], \
-	    extra_cflags=['-O2', '-fopenmp'], build_directory='$(@D)')" && touch $@ || \
+	PATH=$$PWD/$(@D)/ninja/bin:$$PATH $(FRAMEWORKS)/bin/python -c "$(COMPILE_DEEPSPEED)" && touch $@ || \
 	    { rm -rf $(@D); echo "hvdlite: DeepSpeed's operation is left out: it could not be compiled"; }
+
+COMPILE_DEEPSPEED = from torch.utils.cpp_extension import load; load('deepspeed_shm_comm', \
+    ['build/deepspeed/shm.cpp', 'build/deepspeed/shm_interface.cpp'], \
+    extra_cflags=['-O2', '-fopenmp'], build_directory='build/deepspeed')
+
+# A machine without a network: a checkout, and there build/deepspeed if DeepSpeed shall be compared.
+AWAY := build/away
+AWAY_PYTHON ?= python3
+WHEELS ?= .whl
+AWAY_RUN = PYTHONPATH=$(CURDIR)/$(AWAY)/site:$(CURDIR):$$PYTHONPATH $(AWAY_PYTHON)
+
+bench-cores: $(AWAY)/.stamp
+	test ! -e build/deepspeed/shm.cpp || $(AWAY_RUN) -c "$(COMPILE_DEEPSPEED)"
+	$(AWAY_RUN) -m benchmarks.cores $(ARGS)
+
+test-gpu: $(AWAY)/.stamp
+	$(AWAY_RUN) tests/gpu.py $(ARGS)
+
+$(AWAY)/.stamp: setup.py hvdlite/_build.py hvdlite/core/prepared.c $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+	mkdir -p $(AWAY)/site
+	$(AWAY_PYTHON) -c "import cffi" 2>/dev/null || $(AWAY_PYTHON) -m pip install -q --no-index --no-deps \
+	    --target $(AWAY)/site $(WHEELS)/*.whl
+	$(AWAY_RUN) setup.py -q build_ext --inplace
+	touch $@
 
 # The core on simulated threads, clock and links: apt-get install libsimgrid-dev
 SIM      := build/sim/job

@@ -11,8 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 UNLIMITED = "unlimited"  # the rate of links that are left as they are
@@ -123,6 +121,8 @@ class Kept:
 
         :param run: takes work and contestant; returns what it finds by the contestants' names.
         """
+        from tqdm import tqdm  # not where bench-cores runs
+
         for _ in tqdm(range(rounds), unit="round", disable=None):
             for work in works:
                 runs = self.found.setdefault(work, [])

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from benchmarks.libraries import free_port, join_gloo
 from benchmarks.plan import KEEP_MEMORY
 
 DEEPSPEED = ROOT / "build" / "deepspeed"
-SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)  # bytes
-TITLES = ("4 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB")
+TITLES = {4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
+SIZES = tuple(TITLES)  # bytes
 SHARED = "hvdlite, `empty_shared`"
 IN_C = "hvdlite, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
@@ -179,10 +179,12 @@ def calls_of(comm, run: Callable) -> int:
     return max(3, min(2000, int(SECONDS / comm.allreduce(batch(comm, run, 3)[0]) * comm.size)))
 
 
-def measure(comm, libraries: Dict[str, Callable[[int], Callable]]) -> Dict[str, Any]:
+def measure(
+    comm, libraries: Dict[str, Callable[[int], Callable]], sizes: Sequence[int] = SIZES
+) -> Dict[str, Any]:
     """Return microseconds and CPU microseconds by library and bytes; the libraries take turns."""
     found: Dict[str, Any] = {name: {} for name in libraries}
-    for nbytes in SIZES:
+    for nbytes in sizes:
         runs = {name: make(nbytes) for name, make in libraries.items()}
         runs = {name: run if name == IN_C else repeated(run) for name, run in runs.items()}
         calls = {name: calls_of(comm, run) for name, run in runs.items()}
@@ -220,7 +222,13 @@ def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
     environment: Dict[str, Any] = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
     environment.update(ENVIRONMENT[contestant])
     python = home / "bin" / "python"
-    of_ranks = list(harness.results(start, "small", [contestant], python=python, **environment))
+    return slowest(
+        list(harness.results(start, "small", [contestant], python=python, **environment))
+    )
+
+
+def slowest(of_ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return what :func:`measure` returned on the slowest rank, for each library and size."""
     return {
         name: {size: max(each[name][size] for each in of_ranks) for size in of_ranks[0][name]}
         for name in of_ranks[0]
@@ -231,14 +239,14 @@ def _text(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def table(runs: List[Dict[str, Any]], ranks: int) -> str:
+def table(runs: List[Dict[str, Any]], ranks: str, titles: Dict[int, str] = TITLES) -> str:
     names = [name for name in (*HERE, *ELSEWHERE) if any(name in run for run in runs)]
     lines = []
     for name in names:
-        values = [[run[name][str(size)] for run in runs if name in run] for size in SIZES]
+        values = [[run[name][str(size)] for run in runs if name in run] for size in titles]
         medians = [[statistics.median(each) for each in zip(*pairs)] for pairs in values]
         lines.append([name, *(f"{_text(wall)} ({_text(cpu)})" for wall, cpu in medians)])
-    return markdown([f"us (CPU us a rank), {ranks} ranks", *TITLES], lines)
+    return markdown([f"us (CPU us a rank), {ranks}", *titles.values()], lines)
 
 
 def main() -> None:
@@ -255,7 +263,7 @@ def main() -> None:
         lambda work, contestant: run_contestant(contestant, args.ranks),
     )  # fmt: skip
     kept = {int(file.stem[6:]): Kept(file.stem) for file in harness.BUILD.glob("small-*.json")}
-    show("\n\n".join(table(kept[n].found["small"], n) for n in sorted(kept)), args.page)
+    show("\n\n".join(table(kept[n].found["small"], f"{n} ranks") for n in sorted(kept)), args.page)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""Allreduces on one host with many cores: few ranks with many cores each, up to one rank a core.
+
+    make bench-cores                      every layout that fills this machine, build/cores.json
+    make bench-cores ARGS="--layouts 2x8 --seconds 60"
+
+A layout RxT has R ranks with T cores each; each rank is bound to its own cores. float32 sums in
+place, from Python. hvdlite, DeepSpeed's operation (with T OpenMP threads) and Gloo are in the same
+processes and take turns; Open MPI runs where ``mpirun`` is in PATH. It needs no network: a Python
+with PyTorch and NumPy, and cffi. A figure is the slowest rank's median; CPU is the processor time
+of a rank a call.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+import hvdlite as hvd
+from benchmarks import harness, small
+from benchmarks.harness import ROOT, parser_of, show
+
+TITLES = {
+    4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB",
+    64 << 20: "64 MiB",
+}  # fmt: skip
+OPENMP = {"OMP_PROC_BIND": "false"}  # its threads share the rank's cores, not one of them
+
+
+def layouts_of(cores: int) -> List[str]:
+    """Return the layouts that fill the cores, from two ranks to one rank a core."""
+    return [f"{n}x{cores // n}" for n in (2, 4, 8, 16, 32) if n <= cores]
+
+
+def processor() -> str:
+    """Return the processor's name, as the kernel has it."""
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
+    cores = len(os.sched_getaffinity(0))
+    return f"{names[0] if names else platform.machine()}, {cores} cores, {nodes} NUMA nodes"
+
+
+class OverHvdlite:
+    """What :mod:`benchmarks.small` needs of a communicator, by hvdlite's own collectives."""
+
+    def __init__(self) -> None:
+        hvd.init()
+        self.rank, self.size, self.Barrier = hvd.rank(), hvd.size(), hvd.barrier
+
+    def allreduce(self, value: float) -> float:
+        return float(hvd.numpy.allreduce(np.array([value]), "sum", hvd.Sum)[0])
+
+    def bcast(self, value: Any) -> Any:
+        return hvd.broadcast_object(value)
+
+
+def on_rank(folder: str, contestant: str, threads: int) -> None:
+    names = "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"
+    local = next(os.environ[name] for name in names if name in os.environ)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[int(local) * threads : (int(local) + 1) * threads])
+    if contestant == "Open MPI":
+        from mpi4py import MPI
+
+        comm: Any = MPI.COMM_WORLD
+        libraries = {contestant: small.of_mpi(comm.Dup())}
+    else:
+        import torch
+
+        comm = OverHvdlite()
+        libraries = {**small.of_hvdlite(), "Gloo": small.of_gloo(comm)}
+        if small.DEEPSPEED.is_dir():
+            libraries["DeepSpeed"] = small.of_deepspeed(comm)
+        torch.set_num_threads(threads)
+    harness.write(folder, comm.rank, small.measure(comm, libraries, tuple(TITLES)))
+
+
+def run_layout(layout: str) -> Dict[str, Any]:
+    """Return what :func:`small.measure` does, of the slowest rank, by library."""
+    ranks, threads = map(int, layout.split("x"))
+    starts = {"hvdlite": [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]}
+    if shutil.which("mpirun"):
+        starts["Open MPI"] = ["mpirun", "--bind-to", "none", "--oversubscribe"]
+    found: Dict[str, Any] = {}
+    for contestant, start in starts.items():
+        began = time.monotonic()
+        environment = {**OPENMP, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path()}
+        of_ranks = harness.results(
+            [*start, "-n", str(ranks)], "cores", [contestant, str(threads)], 120, **environment
+        )
+        try:
+            found.update(small.slowest(list(of_ranks)))
+        except SystemExit as failed:  # the table has the others
+            print(failed, file=sys.stderr)
+        print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+    return found
+
+
+def python_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def measured(layouts: List[str], seconds: float) -> Tuple[Dict[str, Any], List[str]]:
+    """Return what was found by layout, and the layouts for which no time was left."""
+    found, until = {}, time.monotonic() + seconds
+    for number, layout in enumerate(layouts):
+        if time.monotonic() > until:
+            return found, layouts[number:]
+        found[layout] = run_layout(layout)
+    return found, []
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    add = parser.add_argument
+    add("--layouts", nargs="+", metavar="RxT", default=layouts_of(len(os.sched_getaffinity(0))))
+    add("--seconds", type=float, default=200, help="no layout begins later (%(default)s)")
+    add("--json", type=Path, default=harness.BUILD / "cores.json", help="(%(default)s)")
+    add("--rank", nargs=3, metavar=("FOLDER", "CONTESTANT", "THREADS"))
+    args = parser.parse_args()
+    if args.rank:
+        return on_rank(args.rank[0], args.rank[1], int(args.rank[2]))
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    found, left_out = measured(args.layouts, args.seconds)
+    args.json.parent.mkdir(exist_ok=True)
+    args.json.write_text(json.dumps({"machine": processor(), "layouts": found}, indent=1))
+    tables = [small.table([run], layout, TITLES) for layout, run in found.items()]
+    late = [f"No time was left for {', '.join(left_out)}."] if left_out else []
+    show("\n\n".join([processor(), *tables, *late]), args.page)
+
+
+if __name__ == "__main__":
+    main()
