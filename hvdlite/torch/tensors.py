@@ -31,8 +31,8 @@ def check(name: str, tensor, gpu: bool = False) -> None:
         )
     if not (tensor.is_cpu or (gpu and tensor.is_cuda)):
         raise ValueError(
-            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and where "
-            "a copy through the host is right also those on CUDA; move it with tensor.cpu()"
+            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and "
+            "where a copy through the host is right also those on CUDA; move it with tensor.cpu()"
         )
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
@@ -63,9 +63,9 @@ def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.
     """
     if not is_staged(tensor):
         return tensor
-    fits = room is not None and (room.shape, room.dtype) == (tensor.shape, tensor.dtype)
-    staged = room if fits else torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-    return staged.copy_(tensor)
+    if room is None or (room.shape, room.dtype) != (tensor.shape, tensor.dtype):
+        room = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    return room.copy_(tensor)
 
 
 def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
