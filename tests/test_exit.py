@@ -186,6 +186,17 @@ def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how
     assert not job.results()
 
 
+@pytest.mark.parametrize("where, code", [("left", 3), ("stays", 3), ("waits", 1)])
+def test_a_rank_that_fails_when_others_have_left_ends_the_job(where, code):
+    """It waited in MPI_Finalize for their computation."""
+    name = "one_fails_when_others_have_left_and_compute_for_long"
+    env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
+    job = script(2, "exits", name, where, timeout=50, env=env)
+    assert job.status == code, job.output
+    assert "hvdlite: rank 0 ends the job" in job.output
+    assert not job.results()
+
+
 @pytest.mark.parametrize("when", ["after hvdlite", "before hvdlite"])
 def test_an_exception_in_an_exit_function_is_a_failure(when):
     """Python prints it and ends with exit code 0."""

@@ -180,6 +180,12 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
+/* Prints the words and ends this process with the code after so many seconds, whatever it waits for,
+ * unless the limit is lifted. NULL: no memory for it; that does nothing when it is lifted. */
+typedef struct hvd_limit hvd_limit;
+hvd_limit *hvd_limit_set(double seconds, int code, const char *words);
+void hvd_limit_lift(hvd_limit *limit);
+
 /* Ends a child that was forked from a process with MPI, with the exit code that was given before.
  * C's exit functions, which belong to the parent, do not run. Python's end calls it. */
 void hvd_end_child_with(int code);

@@ -165,6 +165,7 @@ def _end_of_a_worker() -> None:
 def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
+    until = time.monotonic() + EXIT_PATIENCE_SECONDS
     if failed and failed.error:
         watched.report_raised()  # again: a user's own sys.excepthook may have replaced the one here
     if failed:
@@ -185,6 +186,8 @@ def at_exit() -> None:
         door.report_gone()
     if not clean or (failed and failed.unsaid and door.has_others()):
         _end_job(failed.code if failed else 1)
+    if failed and door.has_others():  # they have left the job, and may compute for hours
+        door.end_by(until, failed.code, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
 
@@ -200,10 +203,14 @@ def _end_of_a_later_failure(later: script_end.Failure) -> None:
         _end_job(later.code)
 
 
+def _last_words() -> str:
+    return f"hvdlite: rank {door.rank()} ends the job\n"
+
+
 def _end_job(code: int) -> None:
     """Kill all ranks: MPI, for one, is broken, or would wait at its end for those that compute."""
     recorder.before_leaving()
-    script_end.flush(f"hvdlite: rank {door.rank()} ends the job\n")
+    script_end.flush(_last_words())
     if watched.by_an_agent():  # the agent ends the other ranks and cleans up after them
         os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
     door.end_all(code, EXIT_PATIENCE_SECONDS)

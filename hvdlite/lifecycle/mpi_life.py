@@ -4,13 +4,15 @@ mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; 
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
 """
 
-from typing import Callable
+import time
+from typing import Callable, Optional, Tuple
 
 from hvdlite.core.mpi import MPI, forget_confined
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import HvdliteError, ffi, lib
 from hvdlite.lifecycle import forks
 
 _began_here = False
+_limit: Optional[Tuple[float, int, str]] = None  # of this process's end; see end_by
 
 
 def is_running() -> bool:
@@ -40,10 +42,25 @@ def begin() -> None:
     forget_confined()
 
 
+def end_by(until: float, code: int, words: str) -> None:
+    """Let MPI_Finalize wait for other ranks until then; then print the words and end the process.
+
+    The launcher ends the other ranks when a rank ends without having finalized MPI.
+    """
+    global _limit
+    _limit = _limit or (until, code, words)
+
+
 def end() -> None:
-    """Finalize MPI if it began here; for the last exit function."""
-    if _began_here and is_running():
-        MPI.Finalize()
+    """Finalize MPI if it began here, or if that has a limit; for the last exit function."""
+    if not is_running() or not (_began_here or _limit):
+        return
+    limit = ffi.NULL
+    if _limit:
+        until, code, words = _limit
+        limit = lib.hvd_limit_set(max(until - time.monotonic(), 0), code, words.encode())
+    MPI.Finalize()
+    lib.hvd_limit_lift(limit)
 
 
 def before_finalize(leave: Callable[[], None]) -> None:

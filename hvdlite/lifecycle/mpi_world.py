@@ -233,6 +233,9 @@ def report_gone() -> None:
             MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
 
 
+end_by = mpi_life.end_by
+
+
 def end_all(code: int, patience: float) -> None:
     """End all processes at once."""
     MPI.COMM_WORLD.Abort(code)

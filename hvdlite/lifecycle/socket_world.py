@@ -210,6 +210,10 @@ def report_gone() -> None:
     star.report_gone(_place(), _joined, GONE_SECONDS)
 
 
+def end_by(until: float, code: int, words: str) -> None:
+    """Do nothing: this process's end waits for no other."""
+
+
 def end_all(code: int, patience: float) -> None:
     """End this process; the others see that it is gone, or are told so within these seconds."""
     if not _joined:

@@ -5,6 +5,8 @@
 #include "hvd.h"
 #include "job/job.h"
 
+#include <sys/wait.h>
+
 enum { READERS = 2 };
 static atomic_int reading, turns;
 static atomic_bool ends;
@@ -41,4 +43,24 @@ TEST(test_who_waits_alone_goes_before_those_that_come_again) {
     OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
     threads_run(READERS + 1, write_or_read, numbers, sizeof *numbers);
     hvd_close();
+}
+
+/* Returns how a child ends that has a limit, and waits for ever unless the limit is lifted. */
+static int end_of_child(double seconds, bool lifts) {
+    int status = 0;
+    pid_t child = fork();
+    if (!child) {
+        hvd_limit *limit = hvd_limit_set(seconds, 7, "");
+        if (lifts) hvd_limit_lift(limit);
+        while (!lifts) pause();
+        _exit(3);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(test_a_process_ends_at_its_limit) {
+    CHECK_INT(end_of_child(0, false), 7);
+    CHECK_INT(end_of_child(0.01, false), 7);
+    CHECK_INT(end_of_child(3600, true), 3);
 }

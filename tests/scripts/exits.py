@@ -83,6 +83,19 @@ def one_exits_while_the_others_compute_for_long():
     report(rank, computed=True)
 
 
+def one_fails_when_others_have_left_and_compute_for_long():
+    """Rank 0 has left, too, or is still in the job, or waits for what no other rank submits."""
+    if rank or sys.argv[2] == "left":
+        hvd.shutdown()
+    if rank:
+        time.sleep(60)  # stands for a computation
+        report(rank, computed=True)
+    elif sys.argv[2] == "waits":
+        hvd.numpy.allreduce(np.ones(1))
+    else:
+        sys.exit(3)
+
+
 def one_catches_its_exit():
     """As pytest and click do; what follows is no failure."""
     with contextlib.suppress(SystemExit):

@@ -1,11 +1,14 @@
 #include "hvd.h"
 
+#include "base/clock.h"
 #include "base/stacks.h"
 #include "job/job.h"
 #include "transport/net.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int hvd_init(const void *mpi_comm, hvd_error *err) {
@@ -168,6 +171,53 @@ void hvd_group_close(int group) {
 void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
 
 void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size); }
+
+struct hvd_limit {
+    pthread_t thread;
+    double until;
+    int code;
+    struct monitor monitor; /* guards `lifted` */
+    bool lifted;
+    char words[];
+};
+
+static void *end_at_limit(void *arg) {
+    struct hvd_limit *l = arg;
+    monitor_lock(&l->monitor);
+    for (double left; !l->lifted && (left = l->until - clock_now()) > 0;)
+        monitor_wait(&l->monitor, left);
+    if (!l->lifted) {
+        ssize_t written = write(STDERR_FILENO, l->words, strlen(l->words));
+        (void)written;
+        _exit(l->code);
+    }
+    monitor_unlock(&l->monitor);
+    return NULL;
+}
+
+hvd_limit *hvd_limit_set(double seconds, int code, const char *words) {
+    hvd_limit *l = calloc(1, sizeof *l + strlen(words) + 1);
+    if (!l) return NULL;
+    l->until = clock_now() + seconds;
+    l->code = code;
+    strcpy(l->words, words);
+    monitor_init(&l->monitor);
+    if (!thread_start(&l->thread, end_at_limit, l, "hvdlite-end", NULL)) return l;
+    monitor_destroy(&l->monitor);
+    free(l);
+    return NULL;
+}
+
+void hvd_limit_lift(hvd_limit *l) {
+    if (!l) return;
+    monitor_lock(&l->monitor);
+    l->lifted = true;
+    monitor_notify(&l->monitor);
+    monitor_unlock(&l->monitor);
+    thread_join(l->thread);
+    monitor_destroy(&l->monitor);
+    free(l);
+}
 
 static int exit_code; /* an exit function has no argument */
 
