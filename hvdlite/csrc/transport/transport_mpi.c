@@ -21,7 +21,6 @@ struct outgoing {
 struct mpi_transport {
     struct transport transport; /* first: cast back by self() */
     MPI_Comm data, control;
-    MPI_Comm local;        /* of this host, while it opens; else MPI_COMM_NULL */
     MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL where free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
@@ -46,35 +45,6 @@ static int check(const struct transport *t, int peer, int code, const char *call
 
 #define TRY_MPI(call) HVD_TRY(check(NULL, 0, call, #call, err))
 #define TRY_PEER(peer, call) HVD_TRY(check(t, peer, call, #call, err))
-
-#if defined(OMPI_MAJOR_VERSION)
-/* Weak: versions before 5 lack them. */
-extern int MPIX_Comm_get_failed(MPI_Comm comm, MPI_Group *failed) __attribute__((weak));
-extern int MPIX_Comm_revoke(MPI_Comm comm) __attribute__((weak));
-
-/* The lowest rank that MPI knows to be dead; -1: none, or this MPI does not tell (Open MPI 5 under
- * `mpirun --with-ft ulfm` does). */
-static int dead_rank(MPI_Comm comm) {
-    MPI_Group failed, all;
-    int size = 0, first = 0, rank = -1;
-    if (!MPIX_Comm_get_failed || MPIX_Comm_get_failed(comm, &failed) != MPI_SUCCESS) return -1;
-    MPI_Group_size(failed, &size);
-    MPI_Comm_group(comm, &all);
-    if (size) MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
-    MPI_Group_free(&all);
-    MPI_Group_free(&failed);
-    return rank;
-}
-
-/* Ends every call on the communicator, on all its ranks, with an error: else a rank would wait in
- * one for a rank that has given up. */
-static void revoke(MPI_Comm comm) {
-    if (MPIX_Comm_revoke && comm != MPI_COMM_NULL) MPIX_Comm_revoke(comm);
-}
-#else
-static int dead_rank(MPI_Comm comm) { return (void)comm, -1; }
-static void revoke(MPI_Comm comm) { (void)comm; }
-#endif
 
 /* ---- data ---- */
 
@@ -110,18 +80,10 @@ static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, st
     return HVD_OK;
 }
 
-/* Finds out whether MPI failed because a rank is dead. */
-static int blame(struct mpi_transport *m, int code) {
-    int dead = code == HVD_TRANSPORT ? dead_rank(m->control) : -1;
-    if (dead >= 0) transport_note_death(&m->transport, dead);
-    return code;
-}
-
 static int mpi_test(struct transport *t, struct transfer *x, hvd_error *err) {
     int done = 0;
     MPI_Request *request = &self(t)->requests[x->handle[0]];
-    int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    HVD_TRY(blame(self(t), check(t, x->peer, code, "MPI_Test", err)));
+    TRY_PEER(x->peer, MPI_Test(request, &done, MPI_STATUS_IGNORE));
     if (done) x->active = false;
     return HVD_OK;
 }
@@ -206,7 +168,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
 static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct mpi_transport *m = self(t);
     HVD_TRY(on_host_receive(&m->here, t, message, err));
-    return message->data || t->rings ? HVD_OK : blame(m, receive_by_mpi(m, message, err));
+    return message->data || t->rings ? HVD_OK : receive_by_mpi(m, message, err);
 }
 
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
@@ -249,11 +211,12 @@ static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
     all->transport = &m->transport;
     TRY_MPI(MPI_Comm_rank(m->control, &all->rank));
     TRY_MPI(MPI_Comm_size(m->control, &all->size));
+    MPI_Comm local;
     TRY_MPI(
-        MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, &m->local));
+        MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, &local));
     int own = all->rank;
-    TRY_MPI(MPI_Bcast(&own, 1, MPI_INT, 0, m->local));
-    TRY_MPI(MPI_Comm_free(&m->local));
+    TRY_MPI(MPI_Bcast(&own, 1, MPI_INT, 0, local));
+    TRY_MPI(MPI_Comm_free(&local));
     *lowest = transport_gather(&m->transport, &own, sizeof own, err);
     return *lowest ? HVD_OK : err->code;
 }
@@ -284,10 +247,6 @@ static void mpi_close(struct transport *t, bool clean) {
     if (clean) {
         MPI_Comm_free(&m->data);
         MPI_Comm_free(&m->control);
-    } else { /* other ranks may still be opening it, and wait for this one */
-        revoke(m->local);
-        revoke(m->control);
-        revoke(m->data);
     }
     free(m->requests);
     free(m);
@@ -306,7 +265,7 @@ int transport_mpi_open(struct transport **out, const void *comm, const int *job_
     m->transport.ops = &MPI_OPS;
     m->transport.job_ranks = job_ranks;
     m->arriving.from = m->here.file = -1;
-    m->data = m->control = m->local = MPI_COMM_NULL;
+    m->data = m->control = MPI_COMM_NULL;
     int code = open_all(m, *(const MPI_Comm *)comm, window, nudge, err);
     *out = code ? NULL : &m->transport;
     if (code) mpi_close(&m->transport, false);
