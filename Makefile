@@ -66,7 +66,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/launch/daemons.c hvdlite/core/prepared.c \
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/core/prepared.c \
         $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
@@ -295,7 +295,7 @@ bench-report: install
 	$(BIN)/python -m benchmarks.report
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -322,7 +322,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/core/*.c hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
+C_FILES := $(wildcard hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
 
 lint: $(DEPS)
 	$(BIN)/ruff check
@@ -336,4 +336,4 @@ format: $(DEPS)
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean:
-	rm -rf .venv .venv-frameworks .venv-peers .venv-intel .venv-mpich build dist *.egg-info hvdlite/*.so hvdlite/launch/*.so .pytest_cache .ruff_cache
+	rm -rf .venv .venv-frameworks .venv-peers .venv-intel .venv-mpich build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache

@@ -122,15 +122,6 @@ class BuildVariants(build_ext):
 # One binary for all versions of Python, but for those without a GIL, which have no such interface.
 WITHOUT_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
 
-# No module: daemons of Open MPI load it, and it needs no libmpi.
-DAEMONS = Extension(
-    "hvdlite.launch._daemons_openmpi",
-    ["hvdlite/launch/daemons.c"],
-    extra_compile_args=["-std=c11", "-O2"],
-    extra_link_args=["-Wl,--as-needed", "-ldl"],
-    py_limited_api=not WITHOUT_GIL,
-)
-
 # Python 3.8 to 3.10 have all that it takes, too, but their headers hide it from binaries for all.
 FOR_ALL = sys.version_info >= (3, 11) and not WITHOUT_GIL
 PREPARED = Extension(
@@ -142,7 +133,7 @@ PREPARED = Extension(
 )
 
 setup(
-    ext_modules=[DAEMONS, PREPARED],
+    ext_modules=[PREPARED],
     cffi_modules=[f"hvdlite/_build.py:{variant}" for variant in (*ABIS.values(), NO_MPI)],
     cmdclass={"build_ext": BuildVariants},
     options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},

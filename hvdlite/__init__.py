@@ -72,8 +72,7 @@ def _end() -> None:
     if could_join and "hvdlite.lifecycle.job" not in sys.modules:
         with contextlib.suppress(ImportError):  # the C library is another MPI's: no rank can join
             importlib.import_module("hvdlite.lifecycle.job").at_exit()
-    if "hvdlite.lifecycle.members" in sys.modules:
-        sys.modules["hvdlite.lifecycle.members"].end_alone()
+    if "hvdlite.lifecycle.mpi_life" in sys.modules:
         sys.modules["hvdlite.lifecycle.mpi_life"].end()
 
 

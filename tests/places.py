@@ -77,6 +77,19 @@ def start_ranks(
         jobs.check_nothing_left(started[0], mark, shared_memory, "")
 
 
+def results(ended: Iterable[Job]) -> Dict[int, dict]:
+    """What these ranks gave to ``report``; all must have ended well."""
+    return {rank: each for job in ended for rank, each in jobs.assert_passed(job).results().items()}
+
+
+def results_without(dead: Iterable[int], ended: Sequence[Job]) -> Dict[int, dict]:
+    """The same, of all but these ranks, which none of them may be."""
+    left = {rank: job for rank, job in enumerate(ended) if rank not in dead}
+    found = results(left.values())
+    assert found.keys() == left.keys(), [job.output for job in left.values()]
+    return found
+
+
 def _end_of(process: subprocess.Popen, begun: float, timeout: float) -> Job:
     try:
         output, _ = process.communicate(timeout=max(begun + timeout - time.monotonic(), 0.1))

@@ -1,8 +1,7 @@
 """Ranks are killed and training goes on: from the last commit, with the right bits.
 
 ``KILLS=200 pytest tests/test_elastic.py -s`` kills so many at random and prints how long each took.
-``SEED`` picks other moments, ``KILLS_FROM="before init"`` earlier ones. These are not the default:
-Open MPI 5.0.11 may end a process by SIGSEGV if it hears of a death while it makes a communicator.
+``SEED`` picks other moments.
 """
 
 import contextlib
@@ -14,39 +13,35 @@ import threading
 import time
 
 import pytest
-from jobs import assert_passed, script, wait_until
+from jobs import TESTS, alone, mpirun, wait_until
 from kills import kill_many, wanted
-from test_exit import survives_a_death
+from places import results_without, start_ranks
 
-KILLS_FROM = os.environ.get("KILLS_FROM", "after init")
 KILLS = wanted(6)
 SECONDS = 40  # for a job on a busy machine; one that hangs takes for ever
-FAULT_TOLERANT = ["--with-ft", "ulfm"]
+NUMPY, GLUON = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "gluon"))
 
-pytestmark = pytest.mark.skipif(
-    not survives_a_death(), reason="this mpirun ends the job with a rank"
-)
+
+def assert_went_on(ended, dead) -> None:
+    """Those that are left trained on, and a process set has their new numbers."""
+    found, size = results_without(dead, ended), len(ended)
+    ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
+    for result in found.values():
+        # One may die in the step after the other one's.
+        assert (result["sizes"][:5], result["sizes"][7:]) == ([size] * 5, [len(found)] * 5)
+        assert result["resets"][-1] == result["size"] == len(found)
+        assert result["pair"] == ends
 
 
 @pytest.mark.parametrize("dead", ["0", "2", "1,2", "0,1"])
 def test_the_others_go_on_from_the_last_commit(dead):
-    job = assert_passed(script(4, "elastic_numpy", dead, "5", "12", options=FAULT_TOLERANT))
-    dying = {int(rank) for rank in dead.split(",")}
-    left = 4 - len(dying)
-    results = job.results()
-    assert results.keys() == set(range(4)) - dying
-    ends = [sorted(set(range(4)) - dying).index(rank) for rank in (0, 3) if rank not in dying]
-    for result in results.values():
-        # One may die in the step after the other one's.
-        assert (result["sizes"][:5], result["sizes"][7:]) == ([4] * 5, [left] * 5)
-        assert result["resets"][-1] == result["size"] == left
-        assert result["pair"] == ends
+    assert_went_on(start_ranks(4, NUMPY, dead, "5", "12"), set(map(int, dead.split(","))))
 
 
 def test_the_others_go_on_when_a_script_has_ended_well():
     """They failed in the middle of training, and the job's exit code was 0."""
-    job = script(3, "elastic_numpy", "1", "5", "12", options=FAULT_TOLERANT, env={"EXITS": "1"})
-    assert {rank: each["size"] for rank, each in job.results().items()} == {0: 2, 2: 2}, job.output
+    found = results_without({1}, start_ranks(3, NUMPY, "1", "5", "12", env={"EXITS": "1"}))
+    assert {rank: each["size"] for rank, each in found.items()} == {0: 2, 2: 2}
 
 
 @pytest.mark.parametrize(
@@ -54,12 +49,31 @@ def test_the_others_go_on_when_a_script_has_ended_well():
     [("DistributedTrainer", 0), ("DistributedTrainer", 1), ("ShardedTrainer", 0), ("optimizer", 1)],
 )
 def test_a_net_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(trainer, dead):
-    job = script(3, "elastic_gluon", str(dead), "5", trainer, options=FAULT_TOLERANT)
-    results = assert_passed(job).results()
-    assert results.keys() == {0, 1, 2} - {dead}
-    for result in results.values():
+    ended = start_ranks(3, GLUON, str(dead), "5", trainer)
+    for result in results_without({dead}, ended).values():
         assert result["went_on"] == [0, 4]
         assert result["size"] == 2
+
+
+RUNS = """if True:
+    import hvdlite as hvd
+    hvd.init()
+    print(hvd.elastic.run(lambda state: "TRAINED")(hvd.elastic.ObjectState()))
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"HVDLITE_ELASTIC": "1"}], ids=["run", "init"])
+def test_over_mpi_elastic_training_says_what_starts_it(env):
+    job = mpirun(2, "-c", RUNS, env=env)
+    assert job.status != 0 and "TRAINED" not in job.output
+    assert (
+        "elastic training does not run over MPI, which has started this process: start the job by "
+        "`hvdliterun --elastic -n 2 python train.py`"
+    ) in job.output
+
+
+def test_a_process_that_nobody_has_started_trains_alone():
+    assert alone(RUNS) == "TRAINED\n"
 
 
 class Killer(threading.Thread):
@@ -84,19 +98,16 @@ def kill_at_random(folder, ranks: int, kills: int) -> list:
     """Return for each kill the seconds until those left had ended a step of training."""
     folder.mkdir()
     killer = Killer(folder, ranks, kills)
-    job = script(
-        ranks, "elastic_numpy", "-", "0", "300", options=FAULT_TOLERANT, timeout=SECONDS,
-        env={"PIDS": str(folder), "KILLS_FROM": KILLS_FROM, "HVDLITE_ELASTIC": "1"},
-        while_running=lambda _: killer.ident or killer.start(),
+    ended = start_ranks(
+        ranks, NUMPY, "-", "0", "300", timeout=SECONDS,
+        env={"PIDS": str(folder), "HVDLITE_ELASTIC": "1"},
+        while_running=lambda _: killer.start(),
     )  # fmt: skip
     killer.join()
-    crashes = job.output.count("Signal: Segmentation fault")  # in MPI: more deaths
-    if crashes:
-        print(f"{crashes} ended by SIGSEGV in MPI")
-    else:
-        assert_passed(job)
-    assert len(job.results()) >= ranks - kills - crashes, job.output
-    went_on = [float(line.split()[0]) for line in job.lines("WENT ON ")]
+    killed = {rank for rank, job in enumerate(ended) if job.status == -signal.SIGKILL}
+    assert len(killed) <= kills
+    results_without(killed, ended)
+    went_on = [float(line.split()[0]) for job in ended for line in job.lines("WENT ON ")]
     later = [[t - moment for t in went_on if t > moment] for moment in killer.times]
     return [min(each) for each in later if each]
 

@@ -18,9 +18,9 @@ from jobs import (
     kill_all,
     processes_of,
     script,
-    survives_a_death,
     wait_until,
 )
+from places import results_without, start_ranks
 
 SECONDS = 25  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
 
@@ -101,12 +101,9 @@ def test_operator_that_fails_on_one_rank():
 )
 def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
     """They waited for ever, and so did shutdown()."""
-    if not survives_a_death():
-        pytest.skip("this mpirun ends the job itself")
-    options = ["--with-ft", "ulfm"]
-    job = script(3, "killed", str(dead), when, env={"HVDLITE_WINDOW": window}, options=options)
-    texts = {rank: result["texts"] for rank, result in job.results().items()}
-    assert texts.keys() == {0, 1, 2} - {dead}, job.output
+    killed = str(TESTS / "scripts" / "killed.py")
+    ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
+    texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}
     first = texts[1][0]
     assert first.startswith(f"rank {dead} (process ")
     for waiting, later in texts.values():  # the later call is refused at once
@@ -115,11 +112,8 @@ def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(de
 
 
 def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_checkpoint(tmp_path):
-    if not survives_a_death():
-        pytest.skip("this mpirun ends the job itself")
-    killed = script(3, "killed_in_save", str(tmp_path), "save", options=["--with-ft", "ulfm"])
-    assert killed.results().keys() == {1, 2}, killed.output
-    for result in killed.results().values():
+    saves = str(TESTS / "scripts" / "killed_in_save.py")
+    for result in results_without({0}, start_ranks(3, saves, str(tmp_path), "save")).values():
         assert result["begin"] == 0
         assert f"the checkpoint {tmp_path}/00000002 may be unfinished" in result["text"]
         assert ": rank 0 (process " in result["text"]

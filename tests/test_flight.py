@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from jobs import alone, assert_passed, script, survives_a_death
+from jobs import TESTS, alone, assert_passed, script
+from places import start_ranks
 
 from hvdlite.monitor import keys, live, memory, report, rows, top, watching, why
 
@@ -62,13 +63,10 @@ def test_stacks_are_written_while_threads_end():
 
 
 def test_survivors_report_who_died_and_its_last_operation(tmp_path):
-    if not survives_a_death():
-        pytest.skip("this mpirun ends the job itself")
-    env = {"HVDLITE_REPORTS": str(tmp_path)}
-    options = ["--with-ft", "ulfm"]
-    script(3, "recorded", "dies", str(tmp_path), env=env, options=options)
+    recorded = str(TESTS / "scripts" / "recorded.py")
+    start_ranks(3, recorded, "dies", str(tmp_path), env={"HVDLITE_REPORTS": str(tmp_path)})
     text = only(tmp_path, "hvdlite-report-*-failure.txt")
-    assert "\nrank 1 (process " in text.partition("3 of 3 ranks, transport mpi:")[0]
+    assert "\nrank 1 (process " in text.partition("3 of 3 ranks, transport tcp:")[0]
     dead = part_of(text, 1)
     assert "no stacks: the process is " in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead

@@ -9,7 +9,8 @@ import time
 import cluster as clusters
 import pytest
 from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
-from places import start_ranks, variables
+from places import results, start_ranks, variables
+from test_elastic import assert_went_on
 from versions import no_examples
 
 SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
@@ -18,12 +19,6 @@ ELASTIC = str(TESTS / "scripts" / "elastic_numpy.py")
 
 def ended(size: int, *command: str, **options) -> list:
     return start_ranks(size, SCRIPT, *command, **options)
-
-
-def results(jobs) -> dict:
-    for job in jobs:
-        assert job.status == 0, job.output
-    return {rank: values for job in jobs for rank, values in job.results().items()}
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -202,20 +197,6 @@ def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(host
     where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"  # TCP sends again a second after the loss
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
-
-
-def assert_went_on(jobs, dead) -> None:
-    left = results([job for rank, job in enumerate(jobs) if rank not in dead])
-    assert left.keys() == set(range(len(jobs))) - dead
-    for values in left.values():
-        assert values["resets"][-1] == values["size"] == len(left)
-        assert (values["sizes"][:5], values["sizes"][7:]) == ([len(jobs)] * 5, [len(left)] * 5)
-
-
-@pytest.mark.parametrize("dead", ["0", "1,2"])
-def test_the_others_go_on_when_ranks_are_killed(dead):
-    jobs = start_ranks(4, ELASTIC, dead, "5", "12")
-    assert_went_on(jobs, set(map(int, dead.split(","))))
 
 
 def test_the_others_go_on_when_rank_0s_host_loses_its_power():

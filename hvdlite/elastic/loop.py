@@ -13,8 +13,7 @@ from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
 from hvdlite.lifecycle import job, resets
-
-members, newcomers = job.door.members, job.door.newcomers
+from hvdlite.lifecycle import socket_members as members
 
 
 def run(function: Callable) -> Callable:
@@ -39,24 +38,29 @@ def run(function: Callable) -> Callable:
     Under ``hvdliterun --elastic`` new ranks are started for those that have died. They make ready
     while the others train on, and come in at a commit; the function is called again on all ranks.
 
-    docs/elastic.md tells which launchers let the others go on; those of MPI mostly end the job.
+    It does not run over MPI, which ends all ranks with one; docs/elastic.md tells what does.
     Whatever the function raises here, but for the failure of a collective, ends this rank alone.
 
-    :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
-        did not come to go on together within HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks
-        are left than HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than
-        HVDLITE_ELASTIC_RESET_LIMIT; or only new ranks are left, which have no state yet.
+    :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed though no
+        rank has died; or a rank that lives did not come to go on together within
+        HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks are left than
+        HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than HVDLITE_ELASTIC_RESET_LIMIT;
+        or only new ranks are left, which have no state yet.
     """
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
-        members.begin(topology.world())
-        newcomers.begin()
+        world = topology.world()
+        if job.door.TRANSPORT == "mpi":
+            job.door.refuse_elastic()
+            state.sync()
+            return function(state, *args, **kwargs)
+        members.begin(world)
         left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
         has_state = not members.is_newcomer()  # of training
         if not has_state:
             left = _Left()
-            newcomers.come_in()
+            members.come_in()
         while True:
             vote, result, cause = resets.SOMETHING_FAILED, None, None
             try:
@@ -64,8 +68,6 @@ def run(function: Callable) -> Callable:
                     left.begin_anew(has_state)
                     left = None
                     state.on_reset()
-                else:
-                    newcomers.call()
                 state.sync()
                 has_state = True
                 result = function(state, *args, **kwargs)
@@ -93,9 +95,8 @@ def run(function: Callable) -> Callable:
             left = left or _Left()
             if verdict == resets.LET_NEWCOMERS_IN:
                 job.leave_broken()
-                newcomers.let_in()
+                members.go_on()
                 continue
-            members.revoke()
             job.leave_broken()
             state.restore()
             members.shrink()
@@ -141,4 +142,3 @@ class _Left:
             for number, ranks in self._ranks.items()
         }
         registry.renumber(self._sets, left)
-        newcomers.call()

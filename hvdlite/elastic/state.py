@@ -9,7 +9,7 @@ from hvdlite.core.native import call, lib
 from hvdlite.core.objects import broadcast_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.parts import Part, part_of
-from hvdlite.lifecycle import job
+from hvdlite.lifecycle import socket_members as members
 from hvdlite.numpy import allgather
 
 
@@ -54,7 +54,7 @@ class State:
 
         :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with those that come.
         """
-        if job.door.newcomers.are_ready():
+        if members.are_ready():
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:

@@ -22,7 +22,7 @@ import sys
 import time
 
 from hvdlite.core import files
-from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
+from hvdlite.launch import channel, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
@@ -71,8 +71,6 @@ def _run(command: list[str], link: channel.Channel, token: str) -> int:
 def introduction(sock: socket.socket, token: str) -> dict[str, object]:
     """Return the facts that the launcher checks before it starts the job."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
-    if watched.NEWCOMER in os.environ:  # its number is one of another job of MPI's
-        rank = "-1"
     with socket.socket() as spare:
         spare.bind(("", 0))
         port = spare.getsockname()[1]
@@ -155,23 +153,17 @@ class Agent:
         returns 0: the launcher knows of the failure, and Open MPI 5's mpirun sometimes hangs
         for good if ranks of several hosts fail in the same moment.
 
-        The agent of an elastic job ends at once, with 0: then mpirun tells the other ranks that the
-        program is dead. It would not tell of an agent with another exit code.
+        The agent of an elastic job ends at once, with 0: the job goes on.
         """
         failed = code != 0 or bool(self._joined)
-        if failed and self._elastic:
-            _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         self._send(channel.EXIT, json.dumps(end).encode())
         if failed or self._flight.whole:  # after that: a backend gives little time
             self._send_flight()
         self._send(channel.CLEAN, b"")
-        if self._elastic:
-            self._memory.remove_if_last()
-        else:
-            while failed and self._stays():
-                self._turn(self._leave_by - time.monotonic())
-            self._memory.remove(all_of_it=failed)
+        while failed and not self._elastic and self._stays():
+            self._turn(self._leave_by - time.monotonic())
+        self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
             self._turn(0.02)  # the launcher's own reader may be slow
         if self._dismissed or self._elastic:
@@ -188,20 +180,16 @@ class Agent:
         own = dict(os.environ)
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
-        environ = daemons.without({**own, **order["env"]})
+        environ = {**own, **order["env"]}
         self._flight.whole = order["whole_flight"]
         self._elastic = environ.get(watched.ELASTIC) == "1"
-        if self._elastic:  # ranks start others
-            environ[watched.COMMAND] = json.dumps([*START, *sys.argv[1:]])
-        else:
-            environ.pop(channel.VARIABLE, None)
+        environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         environ[watched.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
-        self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
-        environ.update(self._memory.environment(environ))
-        if self._elastic:
-            self._memory.hold()
+        if not self._elastic:  # nor is there MPI
+            self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
+            environ.update(self._memory.environment(environ))
         environ.update(environment.threads(environ, order["local_size"]))
         environ.update(environment.with_job_site(environ))
         self._child = subprocess.Popen(
@@ -326,18 +314,6 @@ class Agent:
                 self._link.send(kind, data)
         except channel.ChannelClosed:
             self._lose_launcher()
-
-
-def _go_on_apart() -> None:
-    """Go on in a child that the backend does not know; for the backend this process has ended."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # the backend waits for their ends
-        os.dup2(nowhere, stream)
 
 
 def _lead_own_group() -> None:

@@ -145,13 +145,15 @@ def check_hosts(job: Job, as_json: bool) -> int:
 def job_of(args, argv: List[str]) -> Job:
     """Return the job that the options describe; an option fills the field of its name."""
     given = _hosts(args)
+    launcher = args.launcher or default(bool(given))
+    elastic = options.elastic(args, launcher)
     mode = args.mode or ("ps" if args.servers else "mpi")
     workers = _workers(args, given)
     servers = workers if args.servers is None else args.servers
     made: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
         "workers": workers,
-        "launcher": args.launcher or default(bool(given)),
+        "launcher": launcher,
         "mode": mode,
         "servers": servers if mode == "ps" else 0,
         "hosts": given,
@@ -166,7 +168,7 @@ def job_of(args, argv: List[str]) -> Job:
         "ssh": users_ssh(args.ssh_port, args.ssh_identity_file),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),
-        "elastic": args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},
+        "elastic": elastic,
         "fewest": 1 if args.min_np is None else args.min_np,
         "most": workers if args.max_np is None else args.max_np,
         "secret": channel.new_token(),

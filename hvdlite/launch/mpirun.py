@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hvdlite.launch import channel, daemons, environment, probe, starter
+from hvdlite.launch import channel, environment, probe, starter
 from hvdlite.launch.agent import START
 from hvdlite.launch.job import Job, LaunchError, Plan
 from hvdlite.launch.ranks import placement
@@ -26,7 +26,6 @@ class Dialect(NamedTuple):
     interfaces: Callable[[List[str]], List[str]]
     binding: List[str]
     forward: Callable[[str], List[str]]
-    elastic: List[str] = []  # ranks may die and come back; empty: this MPI can't
 
 
 def _colon_list(placement: Placement) -> str:
@@ -67,8 +66,6 @@ _OPEN_MPI_5 = Dialect(
     ],
     binding=["--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"],
     forward=lambda name: ["-x", name],
-    # The second is for ranks that come later: by default mpirun ends all if one of those dies.
-    elastic=["--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1"],
 )
 _OPEN_MPI_4 = _OPEN_MPI_5._replace(
     ssh=lambda ssh: (["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", _agent(ssh)], {}),
@@ -77,7 +74,6 @@ _OPEN_MPI_4 = _OPEN_MPI_5._replace(
         *("--mca", "btl_tcp_if_include", ",".join(names)),
     ],
     binding=["--allow-run-as-root", "--oversubscribe", "--map-by", "slot", "--bind-to", "none"],
-    elastic=[],
 )
 _MPICH = Dialect(
     hosts=lambda placement: ["-hosts", _colon_list(placement)],
@@ -133,19 +129,12 @@ def plan(job: Job, where: str) -> Plan:
     env: Dict[str, str] = {}
     if where == "here":
         argv += dialect.hosts([("localhost", job.processes)])
-        env = daemons.on_one_host() if dialect is not _MPICH else {}
     elif job.hosts:
         argv += dialect.hosts(placement(job))
     if where == "ssh":
         options, env = dialect.ssh(job.ssh.command())
         argv += options
     argv += job.binding or dialect.binding
-    if job.elastic and not dialect.elastic:
-        raise LaunchError(f"--elastic needs the mpirun of Open MPI 5: {program} is of another MPI")
-    if job.elastic:
-        mended = daemons.mend() if where != "here" else daemons.Mend([], {})
-        argv += [*dialect.elastic, *mended.options]
-        env = {**env, **mended.env}
     if job.interfaces and where != "here":  # on one host nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]

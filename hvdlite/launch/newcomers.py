@@ -1,4 +1,4 @@
-"""New ranks of an elastic job without MPI, in the place of those that have died.
+"""New ranks of an elastic job, in the place of those that have died.
 
 The launcher starts an agent on a host of the job that has room: one whose ranks have died, one that
 had none yet, or one that has come back. A host that ssh does not reach is tried again and again,
@@ -73,7 +73,7 @@ class Newcomers:
 
     def look(self) -> None:
         """Start what the job lacks; called again and again."""
-        if self._job.transport != "tcp" or self._job.launcher not in ("local", "ssh"):
+        if not self._job.elastic or self._job.launcher not in ("local", "ssh"):
             return
         for call in list(self._calls):
             self._look_at(call, self._ranks.get(call.number))

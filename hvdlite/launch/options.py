@@ -97,7 +97,7 @@ OPTIONS = {
     ),
     "elastic training": (
         Option("--elastic",
-               "when a rank dies, the others go on, and a new one takes its place (Open MPI 5, or "
+               "when a rank dies, the others go on, and a new one takes its place (implies "
                "--transport tcp)"),
         Option("--min-np --min-num-proc",
                "end the job when fewer ranks are left (default: 1)", int),
@@ -237,6 +237,30 @@ def _add(group, row: Option) -> None:
         kind = amount if row.kind is float else row.kind
         how.update(type=kind, default=row.default, choices=row.choices)
         group.add_argument(*names, metavar=None if row.choices else metavar, **how)
+
+
+def elastic(args: argparse.Namespace, launcher: str) -> bool:
+    """Tell whether the job is to be elastic; then its ranks are joined by TCP.
+
+    :raises ValueError: another option asks for MPI.
+    """
+    if not (args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None}):
+        return False
+    advice = {"mpi": "give -H server1:4,server2:4", "k8s": "run hvdliterun in a pod"}.get(launcher)
+    for_mpi = {
+        "--transport mpi": args.transport == "mpi",
+        "--mpi-args": args.mpi_args,
+        "--binding-args": args.binding_args,
+        f"--launcher {launcher}": advice,
+    }
+    found = next((option for option, given in for_mpi.items() if given), None)
+    if found:
+        raise ValueError(
+            f"{found}: elastic training does not run over MPI: {advice or 'leave this option away'}"
+            f", as in `hvdliterun --elastic -n {args.workers or 2} python train.py`"
+        )
+    args.transport = "tcp"
+    return True
 
 
 def variables(args: argparse.Namespace) -> Dict[str, str]:

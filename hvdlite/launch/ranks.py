@@ -93,7 +93,7 @@ class Rank:
         self.clean = False  # its program has ended and its leftovers are removed
         self.result: Optional[bytes] = None  # of hvdlite.run
         self.takes_part = True  # False: a newcomer to an elastic job that has not been let in
-        self.door: Optional[Dict[str, Any]] = None  # of an elastic job without MPI
+        self.door: Optional[Dict[str, Any]] = None  # of an elastic job
         self.gone = False  # the others go on without it
 
     @property
@@ -145,7 +145,7 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     """Return the variables of this rank or its role."""
     root = ranks[0]
     if rank.role is None and job.elastic:
-        return elastic_environment(rank, ranks) if job.transport == "tcp" else {}
+        return elastic_environment(rank, ranks)
     if rank.role is None:
         return torch_environment(rank, ranks)
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
@@ -171,7 +171,7 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 
 def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return what a rank without MPI is told: a new one, where the others are."""
+    """Return what a rank of an elastic job is told: a new one, where the others are."""
     found = {**torch_environment(rank, ranks), watched.DOOR_ADDRESS: rank.address}
     if rank.takes_part:
         return found

@@ -8,7 +8,6 @@ room, as in a container, the folder is among the temporary files: Open MPI would
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Mapping
@@ -38,7 +37,6 @@ class SharedMemory:
         self._job = job
         self._name = f"hvdlite-{job}"
         self._folder = os.path.join(FOLDER, self._name)
-        self._hold: int | None = None  # a descriptor
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
@@ -50,21 +48,6 @@ class SharedMemory:
             return {}
         unset = [names for names in _OPEN_MPI if names.isdisjoint(environ)]
         return {name: self._folder for names in unset for name in names}
-
-    def hold(self) -> None:
-        """Keep :meth:`remove_if_last` of other processes from removing anything."""
-        with contextlib.suppress(OSError):
-            self._hold = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._hold, fcntl.LOCK_SH)
-
-    def remove_if_last(self) -> None:
-        """Remove the files of the job, if no other process of this host holds them."""
-        if self._hold is not None:
-            with contextlib.suppress(OSError):  # somebody does
-                fcntl.flock(self._hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.remove(all_of_it=True)
-            os.close(self._hold)
-            self._hold = None
 
     def remove(self, all_of_it: bool) -> None:
         """Remove the folder of the job; if not ``all_of_it``, only if it is empty."""

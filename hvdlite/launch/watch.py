@@ -244,8 +244,7 @@ class Watch:
         needed = ranks.still_needed(self._in_order())
         if silence:
             self._tell_all(channel.LOST, rank.host.encode())
-        go_on = self._job.elastic and not (silence and self._job.transport != "tcp")
-        if rank.ending.failed and not go_on:  # MPI lets nobody go on without a host
+        if rank.ending.failed and not self._job.elastic:
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and not self._ending:
             tell(*failure.report_death(rank.ending))
@@ -254,7 +253,7 @@ class Watch:
             self._at(patience, self._end_leftovers)
 
     def _end_leftovers(self) -> None:
-        """End servers, and newcomers, which MPI may hold for ever once their job has ended."""
+        """End servers, and newcomers whose job has ended."""
         if not ranks.still_needed(self._in_order()):
             self._end(last_words=0)
 

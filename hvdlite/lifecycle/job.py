@@ -47,9 +47,8 @@ def init(comm=None, process_sets=None) -> None:
     with _joining:
         if not is_initialized():
             limits.check()
-            door.begin(comm, not _joined)
-            enter = functools.partial(_enter, process_sets)
-            door.join(comm, INIT_PATIENCE_SECONDS, enter, leave_broken)
+            door.begin(comm)
+            door.join(comm, INIT_PATIENCE_SECONDS, functools.partial(_enter, process_sets))
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
@@ -168,14 +167,15 @@ def at_exit() -> None:
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
     if failed and failed.error:
         watched.report_raised()  # again: a user's own sys.excepthook may have replaced the one here
-    if failed:
-        door.members.end_alone()
+    if failed and door.is_elastic():
+        script_end.flush()
+        os._exit(failed.code)  # the other ranks go on
     clean = True
     if is_initialized():
         if failed is None:
             frameworks.submit_all()
         clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
-        clean = clean or door.members.go_on_without_others()
+        clean = clean or door.is_elastic()
         if clean:
             frameworks.after_exit()
     elif failed and not _joined and door.has_others():

@@ -6,11 +6,13 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
+from hvdlite.core import start
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, members, mpi_life, newcomers, orphan
+from hvdlite.lifecycle import alone, mpi_life, orphan
 from hvdlite.lifecycle.arrivals import Arrivals, ended_without
+from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "mpi"
 SOON_SECONDS = 3.0  # in init(), until ranks tell rank 0, and few ranks all others, who is there
@@ -91,53 +93,47 @@ def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
     return group[0]
 
 
-def begin(comm, first: bool) -> None:
+def begin(comm) -> None:
     """Begin MPI, unless it runs; watch what this process depends on.
 
-    :param first: this process has not been in a job yet.
-    :raises HvdliteError: MPI can't begin, or has this process alone though it is one of several.
+    :raises HvdliteError: MPI can't begin, or has this process alone though it is one of several; or
+        the job is to be elastic.
     """
     mpi_life.begin()
     if _is_alone(comm):
         mpi = MPI.Get_library_version().split(",")[0].splitlines()[0]
         alone.refuse_if_one_of_several(f"{mpi} has it alone")
-    if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
+    if os.environ.get(ELASTIC) == "1":
+        refuse_elastic()
+    if MPI.COMM_WORLD.size > 1:
         orphan.watch()
-    if members.is_newcomer() and first:
-        newcomers.watch_first()
+
+
+def refuse_elastic() -> None:
+    """Raise HvdliteError if a launcher of MPI has started this process.
+
+    Where a rank dies, MPI ends the others. A process without a launcher may train elastically
+    alone.
+    """
+    if start.is_by_mpi() or MPI.COMM_WORLD.size > 1:
+        raise HvdliteError(
+            "elastic training does not run over MPI, which has started this process: start the "
+            f"job by `hvdliterun --elastic -n {MPI.COMM_WORLD.size} python train.py`"
+        )
 
 
 def _is_alone(comm) -> bool:
     """Tell whether MPI knows of no other process; worlds of one may also have been connected."""
     connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
-    return MPI.COMM_WORLD.size == 1 and not connected and not members.is_newcomer()
+    return MPI.COMM_WORLD.size == 1 and not connected
 
 
-def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[[], None]) -> None:
-    """Wait for all ranks of ``comm``, then call ``enter``; in an elastic job, again without the
-    dead, until all that are left have come in.
-
-    :param leave: lets go of what was entered, if not all have.
-    """
+def join(comm, patience: float, enter: Callable[[World], None]) -> None:
+    """Wait for all ranks of ``comm``, then call ``enter``."""
     if comm is not None:
         enter(_meet(comm, patience))
-        return
-    if not members.is_elastic():
-        enter(MPIWorld(_all_here(members.world(), patience), own=False))
-        return
-    while True:
-        well = False
-        try:
-            enter(MPIWorld(_all_here(members.world(), patience), own=False))
-            well = True
-        except Exception as error:  # after a death MPI may also return half of a message
-            if not members.have_caused(error):
-                raise
-        if members.agreed(well):
-            return
-        members.revoke()
-        leave()
-        members.shrink()
+    else:
+        enter(MPIWorld(_all_here(MPI.COMM_WORLD, patience), own=False))
 
 
 def _meet(given, patience: float) -> MPIWorld:
@@ -170,8 +166,7 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
     asked = _Asked(comm, patience)
     while not here.Test():
         asked.look()
-        # After a death those that are left come here together, and MPI.COMM_WORLD is broken.
-        if not members.have_died() and MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
+        if MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
             gone = status.source
             (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
             if of_comm != MPI.UNDEFINED:
@@ -214,6 +209,11 @@ class _Asked:
 def before_end(leave: Callable[[], None]) -> None:
     """Call the function before what joins the processes ends, if a script may end it itself."""
     mpi_life.before_finalize(leave)
+
+
+def is_elastic() -> bool:
+    """Tell whether the others go on when this process ends: MPI ends them."""
+    return False
 
 
 def has_others() -> bool:

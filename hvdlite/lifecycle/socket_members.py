@@ -1,20 +1,28 @@
-"""The processes that make up a job without MPI, and how those that are left go on.
+"""The processes that make up an elastic job: how those that are left go on, and others come in.
 
-The names are those of ``members``, whose agreement MPI has; here it is a roll call.
+The launcher starts new ranks in the place of those that have died, and tells them where the doors
+of the others are. One that is ready opens its own door and comes to the next roll call; the
+launcher tells the others of that door. At a commit they hold a roll call, if the first of them
+knows of one.
 """
 
 import contextlib
 import json
 import os
 import socket
+import sys
 from typing import Any, Dict, List, Optional, Set
 
-from hvdlite.core import start
+import numpy as np
+
+from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
-from hvdlite.lifecycle import resets, script_end, star, watched
+from hvdlite.core.reduce_ops import Max
+from hvdlite.lifecycle import resets, star, watched
 from hvdlite.lifecycle.limits import ELASTIC_LIMIT, limit_of
 from hvdlite.lifecycle.reception import bound, listen
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall
+from hvdlite.numpy import allreduce
 
 _OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
 
@@ -56,9 +64,6 @@ def is_elastic() -> bool:
     return _self.listener is not None
 
 
-go_on_without_others = is_elastic
-
-
 def have_died() -> bool:
     """Tell whether this process goes on without some that it was started with."""
     return _self.epoch > 0
@@ -96,10 +101,6 @@ def have_caused(error: BaseException) -> bool:
     return bool(lib.hvd_is_initialized()) and lib.hvd_check(why) != lib.HVD_OK
 
 
-def revoke() -> None:
-    """Do nothing: those that wait find this process's connections closed."""
-
-
 def agreed(vote: int) -> int:
     """Return the bits that all votes have, 0 after a death: the same everywhere. Collective.
 
@@ -117,11 +118,25 @@ def _roll_call(doors: Dict[int, Door], new: Dict[int, Door]) -> RollCall:
     return RollCall(_self.number, doors, _self.listener, _self.key, _lost, new, limit)
 
 
-def come_in() -> None:
-    """Come to the next roll call of the job that this process is to come into.
+def are_ready() -> bool:
+    """Tell whether new ranks may be let in now: the same on all ranks. Collective."""
+    if not is_elastic() or topology.size() >= int(os.environ.get(watched.MOST) or 0):
+        return False
+    ready = not topology.rank() and bool(coming())
+    return bool(allreduce(np.array([int(ready)]), name="elastic.newcomers", op=Max)[0])
 
-    :raises HvdliteError: that job has ended.
-    """
+
+def come_in() -> None:
+    """Come into the job that the launcher has started this process for; exit if it has ended."""
+    try:
+        _come_in()
+    except HvdliteError as error:
+        print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
+        sys.exit(watched.TOO_LATE)
+    watched.report(watched.LET_IN)
+
+
+def _come_in() -> None:
     assert _self.listener is not None
     doors = {int(number): (at[0], at[1]) for number, at in _told()["doors"].items()}
     call = _roll_call(doors, {})
@@ -202,11 +217,3 @@ def take(world: Any) -> None:
 def numbers() -> List[int]:
     """Return the numbers of the ranks of the next job, in its order."""
     return sorted(_self.doors)
-
-
-def end_alone() -> None:
-    """Exit now if this script failed in an elastic job: the others go on; for exit functions."""
-    failed = script_end.failure()
-    if is_elastic() and failed:
-        script_end.flush()
-        os._exit(failed.code)

@@ -16,11 +16,11 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, forks, mesh, orphan, star
 from hvdlite.lifecycle import socket_members as members
-from hvdlite.lifecycle import socket_newcomers as newcomers  # noqa: F401 - as mpi_world has it
 from hvdlite.lifecycle.watch import Watch
 from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "tcp"
+is_elastic = members.is_elastic
 GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
 
 _joined = 0  # jobs of this process
@@ -154,7 +154,7 @@ os.register_at_fork(after_in_child=_in_child)
 forks.keep_out()
 
 
-def begin(comm, first: bool) -> None:
+def begin(comm) -> None:
     """Watch what this process depends on.
 
     :raises ValueError: ``comm`` is one of MPI's.
@@ -173,7 +173,7 @@ def begin(comm, first: bool) -> None:
         orphan.watch()
 
 
-def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[[], None]) -> None:
+def join(comm, patience: float, enter: Callable[[World], None]) -> None:
     """Meet the other ranks, then call ``enter``; after deaths, those that are left."""
     global _joined
     if members.have_died():

@@ -17,12 +17,11 @@ ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
 FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # that go on without others
 MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # new ones come up to so many in all; 0: none come
 RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # new beginnings after deaths; none: no limit
-COMMAND = "HVDLITE_COMMAND"  # what starts a rank, as JSON; the launcher's agents set it
 LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
 FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: of errors that are another rank's, show the text alone
-# Set for a process that comes into a running job; without MPI, its number and the others' doors.
+# Set for a process that comes into a running job: its number and the others' doors.
 NEWCOMER = "HVDLITE_NEWCOMER"
-DOOR_ADDRESS = "HVDLITE_DOOR_ADDRESS"  # of a rank without MPI, where newcomers reach it
+DOOR_ADDRESS = "HVDLITE_DOOR_ADDRESS"  # of a rank of an elastic job, where newcomers reach it
 TOO_LATE = 75  # exit code of a newcomer that nobody has let in
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe

@@ -11,16 +11,10 @@ from jobs import ROOT
 from launching import SCRIPTS, call, left_with, python
 from versions import no_examples
 
-from hvdlite.launch import mpirun, newcomers, probe
+from hvdlite.launch import newcomers
 from hvdlite.launch.hosts import Host
 from hvdlite.launch.job import SSH, Job
 from hvdlite.launch.ranks import Rank
-
-pytestmark = pytest.mark.skipif(
-    not (probe.find_program("mpirun") and mpirun.find()[1].elastic),
-    reason="this mpirun ends the job with a rank",
-)
-
 
 MARKER = uuid.uuid4().hex  # of this module's jobs: others on this machine run the script, too
 
@@ -36,12 +30,9 @@ def places(done):
     return {line.split(" ends ")[1].split(" resets")[0] for line in done.out.splitlines()}
 
 
-TCP = ["--transport", "tcp"]
-
-
-@pytest.mark.parametrize(("dead", "options"), [("0", []), ("0,2", []), ("0,2", TCP)])
-def test_new_ranks_come_in_for_those_that_died(dead, options):
-    done = elastic(*options, "-n", 3, dead, 5, 3).passed()
+@pytest.mark.parametrize("dead", ["0", "0,2"])
+def test_new_ranks_come_in_for_those_that_died(dead):
+    done = elastic("-n", 3, dead, 5, 3).passed()
     lines = sorted(line.split("] ", 1)[1] for line in done.out.splitlines())
     assert len(lines) == 3, done.out
     assert places(done) == {"0 of 3", "1 of 3", "2 of 3"}
@@ -58,8 +49,7 @@ def test_a_job_grows_to_its_full_size():
     assert places(done) == {"0 of 2", "1 of 2"}
 
 
-@pytest.mark.parametrize("options", [[], TCP], ids=["mpi", "tcp"])
-def test_a_new_rank_without_the_state_does_not_train_alone(options):
+def test_a_new_rank_without_the_state_does_not_train_alone():
     program = """if True:
         import os, signal
         import hvdlite as hvd
@@ -74,13 +64,12 @@ def test_a_new_rank_without_the_state_does_not_train_alone(options):
         state.register_reset_callbacks([die])
         train(state)
     """
-    done = call(*options, "-n", 1, "--max-np", 2, *python(program))
+    done = call("-n", 1, "--max-np", 2, *python(program))
     assert done.code == 1, done.err
     assert "all ranks that had the state of training have died" in done.err
 
 
-@pytest.mark.parametrize("options", [[], TCP], ids=["mpi", "tcp"])
-def test_an_early_return_on_one_rank_ends_the_wait_of_the_others(options):
+def test_an_early_return_on_one_rank_ends_the_wait_of_the_others():
     """They waited for ever."""
     program = """if True:
         import hvdlite as hvd
@@ -92,13 +81,12 @@ def test_an_early_return_on_one_rank_ends_the_wait_of_the_others(options):
                 state.commit()
         train(hvd.elastic.ObjectState())
     """
-    done = call(*options, "-n", 2, *python(program))
+    done = call("--elastic", "-n", 2, *python(program))
     assert done.code == 1, done.err
     assert "'allreduce.x' can't complete: rank 1 has come to the end of the function" in done.err
 
 
 def test_a_new_rank_that_hangs_holds_up_no_end():
-    """MPI may hold one for ever whose job has ended meanwhile."""
     done = elastic("-n", 3, "1", 5, 2, NEWCOMERS_HANG="1").passed()
     assert places(done) == {"0 of 2", "1 of 2"}
     assert not left_with(MARKER)
@@ -108,7 +96,7 @@ def test_where_ssh_never_answers_another_host_gets_the_new_rank():
     """A host that vanishes while the new rank starts there closes no connection."""
     hosts = [Host(f"{name}.invalid", 1) for name in "abc"]
     job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
-    job = job._replace(transport="tcp", most=2, start_timeout=0.2)
+    job = job._replace(elastic=True, most=2, start_timeout=0.2)
     first = Rank(0, None, "a", "", 0, {})
     first.door = {"address": "", "port": 0}
     coming = newcomers.Newcomers(job, {}, {0: first}, print, print)
@@ -147,8 +135,7 @@ def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
     assert not left_with(MARKER)
 
 
-@pytest.mark.parametrize("options", [[], TCP], ids=["MPI", "tcp"])
-def test_new_ranks_know_how_often_ranks_have_died(options):
+def test_new_ranks_know_how_often_ranks_have_died():
     """The limit holds though nobody is left who has seen the first death."""
     program = """if True:
         import os, signal, time
@@ -166,13 +153,13 @@ def test_new_ranks_know_how_often_ranks_have_died(options):
                 state.commit()
         train(hvd.elastic.ObjectState(step=0))
     """
-    done = call(*options, "-n", 2, "--reset-limit", 1, *python(program))
+    done = call("-n", 2, "--reset-limit", 1, *python(program))
     assert done.code == 1, done.err
     assert "ranks have died 2 times, and elastic training goes on 1 times at most" in done.err
 
 
 def test_a_new_rank_whose_job_has_ended_is_not_the_cause(tmp_path):
-    """It fails in MPI_Init, and ends last."""
+    """It fails after the others, and ends last."""
     program = """if True:
         import os, pathlib, signal, sys, time
         new, first = (pathlib.Path(sys.argv[1]) / name for name in ("new", "first"))

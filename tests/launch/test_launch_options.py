@@ -59,6 +59,13 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
         ("--metrics-port abc t", "--metrics-port abc: expected PORT or ADDRESS:PORT"),
         ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),
+        ("--elastic --transport mpi t", "--transport mpi: elastic training does not run over MPI"),
+        (
+            "--min-np 1 --transport mpi -n 3 t",
+            "away, as in `hvdliterun --elastic -n 3 python train",
+        ),
+        ("--max-np 2 --mpi-args=-q t", "--mpi-args: elastic training does not run over MPI: leave"),
+        ("--elastic --launcher mpi t", "--launcher mpi: elastic training does not run over MPI: "),
     ],
 )
 def test_a_mistake_is_one_sentence(line, says, capsys):
@@ -237,9 +244,8 @@ def test_help_has_a_text_for_every_option():
 
 @pytest.mark.parametrize(
     ["line", "transport"],
-    [("-n 2", "tcp"), ("-n 2 --transport mpi", "mpi"), ("-n 2 --elastic", "tcp"),
-     ("-n 2 --max-np 3", "tcp"), ("-n 2 --mpi-args=-q", None), ("-n 2 -s 1", None),
-     ("-H a,b", "tcp")],
+    [("-n 2", "tcp"), ("-n 2 --transport mpi", "mpi"), ("-n 2 --mpi-args=-q", None),
+     ("-n 2 -s 1", None), ("-H a,b", "tcp")],
 )  # fmt: skip
 def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, capsys):
     monkeypatch.setattr(probe, "find_program", lambda name: None)
@@ -247,3 +253,9 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
     made = job(*line.split(), "python", "train.py")
     assert (made.transport, made.env.get("HVDLITE_TRANSPORT")) == (transport, transport)
     assert ("there is no mpirun" in capsys.readouterr().err) == (transport == "tcp")
+
+
+@pytest.mark.parametrize("option", ["--elastic", "--min-np 1", "--max-np 3", "--reset-limit 1"])
+def test_ranks_of_an_elastic_job_are_joined_by_tcp(option):
+    made = job("-n", "2", *option.split(), "python", "train.py")
+    assert (made.elastic, made.transport, made.env["HVDLITE_TRANSPORT"]) == (True, "tcp", "tcp")

@@ -2,8 +2,8 @@
 
 The array is trained by a rule in which no step commutes, and the state keeps who took part in each
 step: so the outer loop at the end, alone, must come to the same bits. "-": someone else
-kills, by the names of the files in PIDS, before or after hvd.init(): KILLS_FROM. Or a process of
-its own kills a rank: DIES_AFTER has the seconds for each, "-": it lives; new ranks may come in.
+kills, by the names of the files in PIDS. Or a process of its own kills a rank: DIES_AFTER has the
+seconds for each, "-": it lives; new ranks may come in.
 """
 
 import os
@@ -17,15 +17,9 @@ import numpy as np
 from jobs import report
 
 import hvdlite as hvd
-from hvdlite.core import start
 
 dead = [] if sys.argv[1] == "-" else [int(r) for r in sys.argv[1].split(",")]
 when, steps = int(sys.argv[2]), int(sys.argv[3])
-
-
-def say_up(moment: str) -> None:
-    if os.environ.get("KILLS_FROM") == moment:
-        (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
 
 
 def die_after(seconds: str) -> subprocess.Popen:
@@ -35,11 +29,6 @@ def die_after(seconds: str) -> subprocess.Popen:
     )
 
 
-if start.without_mpi() is None:
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Barrier()
-say_up("before init")
 hvd.init()
 newcomer, with_pair = "HVDLITE_NEWCOMER" in os.environ, "DIES_AFTER" not in os.environ
 first = os.getpid() if newcomer else hvd.rank()
@@ -47,7 +36,8 @@ pair = hvd.global_process_set
 if with_pair and hvd.size() > 2:
     pair = hvd.add_process_set([0, hvd.size() - 1])
 committed, resets = 0, []
-say_up("after init")
+if "PIDS" in os.environ:
+    (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
 death = die_after("-" if newcomer or with_pair else os.environ["DIES_AFTER"].split(",")[first])
 
 

@@ -324,7 +324,7 @@ IMPORTERS = {
     # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
     r"hvdlite\.core(?:\.| import )mpi": {  # all else knows the World of the job
-        "mpi_world.py", "mpi_life.py", "members.py", "newcomers.py", "native.py"
+        "mpi_world.py", "mpi_life.py", "native.py"
     },
 }  # fmt: skip
 

@@ -1,11 +1,9 @@
 """init and shutdown in a process that is alone, each case in an interpreter of its own."""
 
-import threading
-
 import pytest
 from jobs import alone as run
 
-from hvdlite.lifecycle import job, limits, newcomers
+from hvdlite.lifecycle import job, limits
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
 
@@ -144,13 +142,6 @@ def test_a_wrong_limit_is_named_before_the_job_begins(name, expected, monkeypatc
     monkeypatch.setenv(f"HVDLITE_ELASTIC_{name}", "10m")
     with pytest.raises(ValueError, match=f"HVDLITE_ELASTIC_{name} is '10m': expected {expected}"):
         job.init()
-
-
-def test_a_new_rank_that_stands_still_as_it_comes_in_is_not_waited_for_without_end(monkeypatch):
-    monkeypatch.setenv(limits.PATIENCE, "0.1")
-    monkeypatch.setattr(newcomers, "GRACE_SECONDS", 0.1)
-    meeting = newcomers._Meeting(threading.Event().wait, False)
-    assert meeting.wait(lambda: False) is None
 
 
 def test_a_broadcast_that_takes_long_says_how_far_it_is():

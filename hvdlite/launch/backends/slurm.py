@@ -41,13 +41,10 @@ def _inside(job: Job) -> Plan:
 
 
 def srun_wires_up(job: Job) -> bool:
-    """Test with two ranks whether srun makes them one MPI job; mode ps needs no MPI.
-
-    An elastic job needs mpirun: srun starts nobody later.
-    """
+    """Test with two ranks whether srun makes them one MPI job; mode ps needs no MPI."""
     if job.mode == "ps":
         return True
-    if job.elastic or job.processes < 2 or "pmix" not in _srun_types():
+    if job.processes < 2 or "pmix" not in _srun_types():
         return False
     argv = [*_SRUN, "--ntasks=2", "--quiet", sys.executable, "-c", _ALONE]
     try:
