@@ -11,7 +11,9 @@ from jobs import MPI_SETTINGS
 from places import WITHOUT_MPI
 
 pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
-PROGRAMS = str(Path(__file__).parent / "scripts" / "torch_programs.py")
+SCRIPTS = Path(__file__).parent / "scripts"
+PROGRAMS = str(SCRIPTS / "torch_programs.py")
+TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
 
 
 def started_by(*command: str, timeout=250, **env) -> subprocess.CompletedProcess:
@@ -30,7 +32,7 @@ def test_programs_come_to_what_they_come_to_with_gloo():
 
     How Gloo's ends does not matter: PyTorch aborted once at its exit, after all results.
     """
-    torchrun = ("torchrun", "--standalone", "--nproc-per-node=2", PROGRAMS)
+    torchrun = (*TORCHRUN, "2", PROGRAMS)
     gloo = started_by(*torchrun, "gloo")
     ours = started_by("hvdliterun", "-n", "2", PROGRAMS, "cpu:hvdlite,cuda:gloo")
     without_mpi = started_by(*torchrun, "cpu:hvdlite,cuda:gloo", **WITHOUT_MPI)
@@ -44,6 +46,15 @@ def test_programs_come_to_what_they_come_to_with_gloo():
     )
 
 
+@pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "2")], ids=" ".join)
+def test_futures_that_many_threads_look_at_fail_only_if_the_call_did(launch):
+    """Over MPI, and by sockets where there is no MPI."""
+    env = WITHOUT_MPI if launch[0] == "torchrun" else {}
+    ended = started_by(*launch, str(SCRIPTS / "torch_futures.py"), "1000", **env)
+    said = re.findall(r"CALLS 1000 on rank \d: (\d+) problems", ended.stdout)
+    assert said == ["0"] * int(launch[-1]) and ended.returncode == 0, ended.stdout + ended.stderr
+
+
 FAILS = """
 import datetime, os, signal, sys, time
 import torch, torch.distributed as dist
@@ -51,7 +62,7 @@ how = sys.argv[1]
 limit = 3 if how == "frozen" else 60
 dist.init_process_group("hvdlite", timeout=datetime.timedelta(seconds=limit))
 rank, t = dist.get_rank(), torch.ones(1000)
-group = dist.new_group([0, 2])
+group, everyone = dist.new_group([0, 2]), dist.new_group()
 dist.all_reduce(t)
 if rank == 1:
     time.sleep(0.3)
@@ -59,6 +70,11 @@ if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     t = torch.ones(999)
 begin = time.monotonic()
+works = []
+if how == "killed":
+    works = [dist.irecv(torch.ones(9), 1), dist.isend(t, 1)]
+    works.append(dist.all_reduce(t.clone(), group=everyone, async_op=True))
+futures = [work.get_future() for work in works]
 
 def tell_of(call):
     try:
@@ -72,6 +88,10 @@ if how == "frozen" and rank == 1:
     time.sleep(60)
 else:
     tell_of(lambda: dist.all_reduce(t))
+    for future in futures:
+        tell_of(future.wait)
+if how == "killed":
+    tell_of(dist.group.WORLD.monitored_barrier)
 if how == "mismatch":
     tell_of(lambda: dist.all_reduce(t, async_op=True).get_future().wait())
 if how != "killed" and rank != 1:
@@ -87,7 +107,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     "how, who, text",
     [
-        ("killed", "02", "rank 1 .*(died|dead|gone|ended)"),
+        ("killed", "0000022222", "rank 1 .*(died|dead|gone|ended)"),
         ("frozen", "02", "Timed out waiting 3000 ms for"),
         ("mismatch", "001122", r"ranks disagree on the shape: .*rank 1: \(999,\)"),
     ],
@@ -131,7 +151,7 @@ for turn in range(3):
 def test_groups_are_made_anew_after_destroy_and_abort(tmp_path):
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
-    ended = started_by("torchrun", "--standalone", "--nproc-per-node=2", str(script))
+    ended = started_by(*TORCHRUN, "2", str(script))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "2.0")
     assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)

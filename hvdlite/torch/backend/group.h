@@ -120,7 +120,7 @@ class Group : public Backend {
         Group &group;
         std::string name;
         Milliseconds limit;
-        Clock::time_point until = Clock::now() + limit;
+        Clock::time_point until = after(limit);
 
         WorkPtr send(int to) {
             return group.exchange(OpType::SEND, "hvdlite:send", one(), name, limit,
@@ -137,10 +137,11 @@ class Group : public Backend {
             int number = 0;
             for (int r = 1; r < group.size_; r++) received.push_back(receive(r));
             for (int r = 1; r < group.size_; r++) {
-                TORCH_CHECK_WITH(DistBackendError, all || Clock::now() < until,
+                bool over = Clock::now() >= until;
+                if (comes(*received[r - 1])) continue;
+                TORCH_CHECK_WITH(DistBackendError, all || !over,
                                  "hvdlite: [Rank 0]: Rank 0 timed out in monitoredBarrier after ",
                                  limit.count(), " ms, before a signal came from rank ", r);
-                if (comes(*received[r - 1])) continue;
                 late += (number++ ? ", " : "") + std::to_string(r);
                 if (!all) break;
             }
@@ -161,11 +162,12 @@ class Group : public Backend {
             auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
             return std::max(left, Milliseconds(1));
         }
+        // False: it is late. What failed, as where a rank has died, is no late signal.
         bool comes(Work &work) const {
             try {
                 return work.wait(left());
             } catch (const c10::Error &) {
-                if (group.plans_->aborted()) throw;
+                if (auto error = work.exception()) std::rethrow_exception(error);
                 return false;
             }
         }

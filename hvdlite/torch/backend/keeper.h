@@ -67,12 +67,12 @@ class Keeper {
     }
 
     void serve(std::unique_lock<std::mutex> &lock, c10::intrusive_ptr<Operation> operation) {
-        if (--free_ == 0) add_thread();
+        if (--free_ == 0)
+            add_thread();
+        else if (!limited_.empty())
+            news_.notify_one(); // this thread may be the only one that waits for a deadline
         lock.unlock();
-        if (operation->poll())
-            operation->tell(operation->error());
-        else
-            operation->tell(failure(operation->timed_out(operation->limit())));
+        operation->conclude();
         operation.reset();
         lock.lock();
         free_++;
@@ -122,16 +122,16 @@ inline void Operation::on_end(void *operation) {
 }
 
 inline void Operation::watch() {
-    if (getpid() != process || handles_.empty()) return;
+    if (getpid() != process) return;
     {
         std::lock_guard<std::mutex> lock(mutex_);
         if (watched_) return;
         watched_ = true;
     }
-    poll();
-    unended_ = handles_.size();
+    unended_ = handles_.size() + 1; // one for this function: some calls have no tensors
     c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
     for (hvd_handle *h : handles_) core.watch(h, on_end, this);
+    on_end(this);
 }
 
 inline void Operation::abort() {
@@ -153,7 +153,7 @@ inline c10::intrusive_ptr<Future> Operation::future() {
                                                   devices_of(outputs_));
         future = future_;
     }
-    if (ended())
+    if (poll())
         tell(error_);
     else if (first) {
         keeper.limit(c10::intrusive_ptr<Operation>::reclaim_copy(this));

@@ -34,6 +34,13 @@ using Future = c10::ivalue::Future;
 
 inline pid_t process; // that has loaded this; a child forked from it has none of its threads
 
+// The time so much later. What is longer than a year, or negative as PyTorch's own conversion of a
+// timedelta overflows, counts as a year.
+inline Clock::time_point after(Milliseconds limit) {
+    static constexpr Milliseconds LONGEST{1000LL * 86400 * 365};
+    return Clock::now() + (limit < Milliseconds(0) ? LONGEST : std::min(limit, LONGEST));
+}
+
 class Operation : public Call {
   public:
     // group, number: its name in the core. what: the call. waited: at once, which the core may rely
@@ -41,14 +48,14 @@ class Operation : public Call {
     Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &group, int number,
               const char *what, Tensors outputs, Milliseconds limit, bool waited)
         : plans_(plans), number_(number), name_(group + "." + std::to_string(number)), what_(what),
-          outputs_(std::move(outputs)), limit_(std::min(limit, LONGEST)),
-          deadline_(Clock::now() + limit_), waited_(plans->begin(number) && waited) {}
+          outputs_(std::move(outputs)), limit_(limit), deadline_(after(limit)),
+          waited_(plans->begin(number) && waited) {}
 
     // Between two ranks, by the whole name.
     Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &name, const char *what,
               Tensors outputs, Milliseconds limit)
         : plans_(plans), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
-          limit_(std::min(limit, LONGEST)), deadline_(Clock::now() + limit_), waited_(false) {}
+          limit_(limit), deadline_(after(limit)), waited_(false) {}
 
     ~Operation() override {
         if (number_ != OF_TWO) plans_->end(number_);
@@ -90,7 +97,7 @@ class Operation : public Call {
     // The rank that it has come from.
     int source() const { return core.source(handles_.front()); }
 
-    // Ends it if it can be ended. The engine does nothing for what a caller was to wait for, so a
+    // Ends it if it can be ended; false: not yet, or another thread is at it. The engine does nothing for what a caller was to wait for, so a
     // caller who only asks lends it a moment.
     bool poll() {
         if (done(waited_ ? A_MOMENT : 0)) end();
@@ -121,6 +128,14 @@ class Operation : public Call {
     c10::intrusive_ptr<Future> future();
     void tell(std::exception_ptr error); // to the future, if there is one; the first word counts
 
+    // Once the core has done its part, or at the deadline: tells the future. Whether it is late is
+    // the core's to say: another thread may be ending it at this moment.
+    void conclude() {
+        if (!done(0)) return tell(failure(timed_out(limit_)));
+        settle();
+        tell(error_);
+    }
+
     std::string timed_out(Milliseconds limit) const {
         return "hvdlite: Timed out waiting " + std::to_string(limit.count()) + " ms for " + name_ +
                " (" + what_ + "): some rank has not called it, or does not answer";
@@ -130,7 +145,6 @@ class Operation : public Call {
     static void on_end(void *operation);
     bool begin_end(); // true: the caller's, who goes on with:
     void end_with(std::exception_ptr error);
-    static constexpr Milliseconds LONGEST{1000LL * 86400 * 365}; // a later time may overflow
     static constexpr int OF_TWO = -1;
     enum State { RUNNING, ENDING, ENDED };
     static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds

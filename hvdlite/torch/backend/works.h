@@ -20,7 +20,7 @@ class HvdWork : public Work {
         : Work(rank, type, title, inputs), operation_(std::move(operation)), number_(number) {}
 
     ~HvdWork() override {
-        if (!operation_->ended()) operation_->watch();
+        if (!operation_->poll()) operation_->watch();
         if (recordFunctionEndCallback_) recordFunctionEndCallback_();
     }
 
@@ -35,7 +35,7 @@ class HvdWork : public Work {
 
     bool wait(Milliseconds timeout) override {
         bool own = timeout > kNoTimeout;
-        auto until = own ? Clock::now() + timeout : operation_->deadline();
+        auto until = own ? after(timeout) : operation_->deadline();
         if (!operation_->wait_until(until))
             std::rethrow_exception(
                 failure(operation_->timed_out(own ? timeout : operation_->limit())));

@@ -1,0 +1,113 @@
+"""torch.distributed over hvdlite: futures, and waits with limits.
+
+Many threads at once: tests/frameworks/scripts/torch_futures.py.
+"""
+
+import datetime
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+LONGEST = datetime.timedelta.max
+NONE = datetime.timedelta()
+
+
+def start(group, t):
+    return dist.all_reduce(t, group=group, async_op=True)
+
+
+def test_a_future_beside_a_wait_has_no_time_out_that_never_was(groups):
+    """The copy back into a tensor with gaps takes long: the future is told while a wait does it."""
+    t = torch.ones(1500, 3000)[:, ::2].t()
+    for _ in range(12):
+        work = start(groups[0], t.fill_(1))
+        future = work.get_future()
+        work.wait()
+        assert (future.wait()[0] == dist.get_world_size()).all()
+
+
+def test_a_call_without_tensors_ends_at_once(groups):
+    group = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=5))
+    nothing = [[] for _ in range(dist.get_world_size())]
+    work = group._get_backend(torch.device("cpu")).allgather_coalesced(nothing, [])
+    assert work.get_future().wait() == []
+
+
+@pytest.mark.parametrize("days", [400_000, 100_000_000, LONGEST.days])
+def test_a_limit_of_many_years_is_no_time_out(days, groups, several):
+    limit, t = datetime.timedelta(days), torch.ones(4)
+    group = dist.new_group(backend="hvdlite", timeout=limit)
+    if dist.get_rank() == 1:
+        time.sleep(0.1)  # else the others have nothing to wait for
+    work = start(groups[0], t)
+    group.monitored_barrier(limit)
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+    start(groups[0], t).wait(limit)
+    work.wait(limit)
+    assert start(group, t).get_future().wait() == [t]
+
+
+def test_a_monitored_barrier_of_no_time_ends_at_once(groups, several):
+    if dist.get_rank() == 0:
+        group = dist.new_group([0], backend="hvdlite", use_local_synchronization=True)
+        group.monitored_barrier(NONE)
+        with pytest.raises(dist.DistBackendError, match="Rank 0 timed out in monitoredBarrier"):
+            groups[0].monitored_barrier(NONE)
+    dist.barrier(group=groups[0])
+    if dist.get_rank() != 0:
+        with pytest.raises(dist.DistBackendError, match="check rank 0 logs"):
+            groups[0].monitored_barrier(NONE)
+
+
+def test_a_callback_waits_for_a_future_that_ends_by_its_time_out(groups, several):
+    short = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
+    for _ in range(3):
+        if dist.get_rank() == 0:
+            late = start(short, torch.ones(3)).get_future()
+            waits = (
+                start(groups[0], torch.ones(3)).get_future().then(lambda _, late=late: late.wait())
+            )
+            with pytest.raises(
+                RuntimeError, match=r"Timed out waiting 300 ms for \S+ \(all_reduce"
+            ):
+                waits.wait()
+        else:
+            start(groups[0], torch.ones(3)).wait()
+
+
+def test_a_callback_that_raises_fails_its_own_future_only(groups):
+    def fails(future):
+        raise ValueError("on purpose")
+
+    futures = [start(groups[0], torch.ones(3)).get_future() for _ in range(8)]
+    failed = [future.then(fails) for future in futures]
+    for future, after in zip(futures, failed):
+        assert (future.wait()[0] == dist.get_world_size()).all()
+        with pytest.raises(RuntimeError, match="ValueError: on purpose"):
+            after.wait()
+
+
+def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, several):
+    if dist.get_rank() == 0:
+        work = start(groups[0], torch.ones(3))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends it
+            texts = []
+            for look in (work.get_future().wait, work.wait):
+                try:
+                    look()
+                except RuntimeError as error:
+                    texts.append("only that process can wait for it" in str(error))
+            os._exit(0 if texts == [True, True] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    dist.barrier(group=groups[1])
+    if dist.get_rank() != 0:
+        start(groups[0], torch.ones(3)).wait()
+    else:
+        work.wait()
