@@ -4,6 +4,7 @@ The user is told once for each reason. Strangers delay no agent: they may send l
 closes their connection soon. ``listening_addresses`` are on the networks that the user allows.
 """
 
+import errno
 import selectors
 import socket
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
 MOST_STRANGERS = 256  # in addition to the job's own agents, who may all connect at once
+ROOM_PAUSE = 0.05  # seconds, while there are no descriptors and nobody to drop
 SEND_PATIENCE = 10.0  # seconds for an agent to read what it is sent
 
 NOT_ENCRYPTED = (
@@ -96,12 +98,21 @@ class Door:
         try:
             sock = listener.accept()[0]
             link = Channel(self._wrapped(sock), channel.FROM_STRANGERS, SEND_PATIENCE)
-        except OSError:  # the peer has closed it already
+        except OSError as error:  # else the peer has closed it already
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._make_room()
             return
         self._strangers[link] = time.monotonic()
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._receive(link))
         if len(self._strangers) > self._most:
             self._drop(next(iter(self._strangers)), "there are too many that send nothing")
+
+    def _make_room(self) -> None:
+        """Let go of a descriptor: what is not accepted makes the listener ready again at once."""
+        if self._strangers:
+            self._drop(next(iter(self._strangers)), "there are no descriptors for more")
+        else:
+            time.sleep(ROOM_PAUSE)
 
     def _wrapped(self, sock: socket.socket) -> socket.socket:
         if not self._key:

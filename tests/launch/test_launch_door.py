@@ -116,6 +116,37 @@ def test_who_says_nothing_is_dropped_in_time_and_when_there_are_too_many(opened,
     assert list(opened.door._strangers)[1].sock.getpeername() == newest.getsockname()
 
 
+@contextlib.contextmanager
+def descriptors_left(number):
+    with socket.socket() as lowest:
+        limit = lowest.fileno() + number
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+
+
+@pytest.mark.parametrize("strangers", (0, 2))
+def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
+    opened, strangers, monkeypatch
+):
+    pauses = []
+    monkeypatch.setattr(door.time, "sleep", pauses.append)
+    # The kernel keeps these in its queue until the door takes them.
+    silent = [socket.create_connection(opened.address) for _ in range(strangers)]
+    agent = channel.connect(opened.invitation)
+    agent.send(channel.HELLO, hello(opened.invitation))
+    with descriptors_left(min(strangers, 1)):
+        opened.turn()
+        assert (len(opened.let_in), bool(pauses)) == ((1, False) if strangers else (0, True))
+    opened.turn()
+    assert len(opened.let_in) == 1
+    for sock in silent:
+        sock.close()
+
+
 def test_what_an_agent_may_send_is_bounded_too():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
