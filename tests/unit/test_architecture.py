@@ -240,6 +240,15 @@ def test_what_python_sees_is_cut_out_of_the_headers():
         assert ("/* cdef begin */" in text) == (path_of(header) in build.HEADERS)
 
 
+@pytest.mark.parametrize(
+    "file", ("Makefile", "hvdlite/_build.py", "hvdlite/torch/backend/compiled.py")
+)
+def test_sums_have_the_same_bits_by_every_compiler(file):
+    """Clang, unless told not to, adds a product without rounding it where the processor can."""
+    compiles = (PACKAGE.parent / file).read_text().split("-std=c")[1:]
+    assert compiles and all("-ffp-contract=off" in flags[:120] for flags in compiles)
+
+
 # What makes files: functions, and methods of any object; open() with such a mode is one, too.
 MAKES_FILES = {
     *(

@@ -92,7 +92,8 @@ def _command() -> List[str]:
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
     return [
         *shlex.split(os.environ.get("CXX", "c++")),
-        *("-std=c++20", "-O2", "-DNDEBUG", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+        *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
+        *("-shared", "-fPIC", "-pthread"),
         f"-DTORCH_EXTENSION_NAME={_MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f'-DPYBIND11_{name}="{value}"' for name, value in known.items() if value),
