@@ -4,6 +4,8 @@ It stands outside the package, because ``import hvdlite`` does more than a progr
 imports PyTorch. Nothing of hvdlite is imported before a process group asks for it.
 """
 
+import sys
+
 
 def register_with_torch() -> None:
     """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; again does nothing."""
@@ -13,6 +15,7 @@ def register_with_torch() -> None:
         return
 
     def create(*args):
+        _correct_default(dist, sys._getframe(1).f_locals.get("pg"))
         from hvdlite.torch.backend import place
 
         place.tell(*args)
@@ -27,3 +30,14 @@ def register_with_torch() -> None:
 
     dist.Backend.register_backend("hvdlite", create, devices=["cpu"])
     dist.register_rendezvous_handler("hvdlite", meet)
+
+
+def _correct_default(dist, group) -> None:
+    """Make hvdlite the default backend of a group for which the program named none, or several.
+
+    PyTorch has made Gloo the default of the first, nothing that of the second, and does not find
+    it there: DistributedDataParallel fails, others warn. PyTorch does not tell a backend its group,
+    which is a variable of the function that calls ``create``.
+    """
+    if hasattr(group, "_set_default_backend") and group.name() in ("gloo", "undefined"):
+        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

@@ -157,6 +157,42 @@ def test_groups_are_made_anew_after_destroy_and_abort(tmp_path):
     assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)
 
 
+DEFAULT = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+dist.Backend.default_device_backend_map["cpu"] = "hvdlite"
+for names in ([], ["cpu:hvdlite,cuda:gloo"]):
+    dist.init_process_group(*names)
+    rank = dist.get_rank()
+    for group in (None, dist.new_group()):
+        model = torch.nn.Linear(2, 1, bias=False)
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        model(torch.full((1, 2), 1.0 + rank)).backward()
+        assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+    mesh = dist.init_device_mesh("cpu", (2,))
+    model = torch.nn.Linear(2, 1, bias=False)
+    fully_shard(model, mesh=mesh)
+    model(torch.full((1, 2), 1.0 + rank)).backward()
+    assert model.weight.grad.full_tensor().tolist() == [[1.5, 1.5]]
+    sharded = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    print(f"CAME TO {rank}{len(names)} {sharded.sum().full_tensor().item()}\\n", end="", flush=True)
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "hvdlite"
+    dist.destroy_process_group()
+"""
+
+
+def test_a_program_that_names_no_backend_or_several_gets_it(tmp_path):
+    """DistributedDataParallel, FSDP2 and DTensor find it, and PyTorch warns of nothing."""
+    script = tmp_path / "default.py"
+    script.write_text(DEFAULT)
+    ended = started_by(*TORCHRUN, "2", str(script), OMP_NUM_THREADS="1")
+    assert ended.returncode == 0, ended.stderr
+    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "01", "11"), "6.0")
+    assert "arning" not in ended.stderr, ended.stderr
+
+
 SPAWNS = """
 import sys, tempfile, time, torch, torch.distributed as dist, torch.multiprocessing as mp
 
