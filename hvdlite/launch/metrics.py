@@ -6,12 +6,13 @@ agents, by the job's own connections.
 
 import contextlib
 import threading
-from typing import Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from hvdlite.launch.job import LaunchError
 from hvdlite.launch.output import tell
 
 _PATIENCE = 5.0  # seconds for a client to ask
+_MOST_CLIENTS = 64  # at once; one more closes the oldest
 _PATHS = ("/", "/metrics")
 
 
@@ -40,7 +41,23 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
         yield
         return
     # A fifth of the launcher's imports. A thread each: a client that never ends holds up nobody.
+    import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Server(ThreadingHTTPServer):
+        clients: List[Any] = []  # the launcher needs threads and descriptors, too
+
+        def process_request(self, request, client_address) -> None:
+            self.clients.append(request)
+            if len(self.clients) > _MOST_CLIENTS:
+                with contextlib.suppress(OSError):  # it has gone
+                    self.clients.pop(0).shutdown(socket.SHUT_RDWR)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request) -> None:
+            with contextlib.suppress(ValueError):  # a newer one has closed it
+                self.clients.remove(request)
+            super().shutdown_request(request)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE
@@ -57,7 +74,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
             """Say nothing: the terminal is the job's."""
 
     try:
-        server = ThreadingHTTPServer(address(where), Handler)
+        server = Server(address(where), Handler)
     except OSError as error:
         raise LaunchError(f"--metrics-port {where}: {error.strerror}: take another one") from error
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that goes away

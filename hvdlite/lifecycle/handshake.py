@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
 # What a connection is for. GONE: a rank ends without init(). READY: for the job without the dead.
-# NEW: a newcomer's, for that job.
-STAR, DATA, MESSAGES, GONE, WATCH, READY, NEW = range(7)
+# NEW: a newcomer's, for that job. LIFE: by its end a process's end is known.
+STAR, DATA, MESSAGES, GONE, WATCH, READY, NEW, LIFE = range(8)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")
@@ -78,7 +78,7 @@ def _proof(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
     return hmac.new(key, role + client + server, hashlib.sha256).digest()
 
 
-def introduce(connection: socket.socket, own: Hello, key: bytes) -> Hello:
+def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
     """Prove to the side that listens who this is; return what it has proved of itself.
 
     :raises Stranger: it is none of the job, or of another version.
@@ -138,7 +138,7 @@ class Visitor:
         return _unpacked(self._client)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: Any, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         more = connection.recv(min(size - len(data), 1 << 16))
@@ -148,7 +148,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def send(connection: socket.socket, value: Any) -> None:
+def send(connection: Any, value: Any) -> None:
     """Send a value; both sides are known."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
@@ -156,7 +156,7 @@ def send(connection: socket.socket, value: Any) -> None:
     connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
-def receive(connection: socket.socket) -> Any:
+def receive(connection: Any) -> Any:
     """Return the next value.
 
     :raises OSError: the connection is broken, or nothing has come within its timeout.

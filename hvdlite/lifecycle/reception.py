@@ -5,6 +5,7 @@ The port is closed when all expected ranks are connected.
 """
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
@@ -19,6 +20,7 @@ CONNECT_SECONDS = 3.0
 RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
 MOST_VISITORS = 64  # without proof, beside the expected ranks; one more closes the oldest
 MOST_LINES = 5  # in the log, about visitors that were turned away
+NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
 LOOKS = 10  # after a silent host, within the limit
 SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
 _TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
@@ -94,12 +96,16 @@ class Reception:
             self._look_after(connection)
 
     def _admit(self) -> None:
-        with contextlib.suppress(OSError):  # it is gone again, or there are no descriptors left
+        try:
             connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            deadline = time.monotonic() + VISITOR_SECONDS
-            self._visitors[connection] = Visitor(connection, self._own, self._key, deadline)
-            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError as error:  # it is gone again; or it stays in the queue
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(NO_DESCRIPTORS_SECONDS)
+            return
+        connection.setblocking(False)
+        deadline = time.monotonic() + VISITOR_SECONDS
+        self._visitors[connection] = Visitor(connection, self._own, self._key, deadline)
+        self._selector.register(connection, selectors.EVENT_READ)
         if len(self._visitors) > MOST_VISITORS + len(self._expected):
             self._turn_away(next(iter(self._visitors.values())), "too many come at once")
 

@@ -1,37 +1,41 @@
 """The roll call: after a death the ranks that are left meet, without MPI, and agree who they are.
 
 Each rank of an elastic job has a door, a port that stays open. The lowest rank that lives leads:
-the others come to its door; it asks at the doors of those that do not come. The answer is the
-kernel's, so a rank that computes, or is stopped, is waited for. Nobody answers: the process has
-ended (its host refuses), or the host has vanished (nothing comes back within the limit).
-Newcomers come to the leader's door, too, and wait there for the next roll call.
+the others come to its door. Who lives is known by ``Lives`` alone: what answers at a door may be
+anybody, until it has proved to be of the job. So a rank that computes, or is stopped, is waited
+for. Newcomers come to the leader's door, too, and wait there for the next roll call; they know
+nobody yet, and take a rank for gone that does not prove who it is within the limit.
 The connections of the roll call are those of the next job's star.
 """
 
 import contextlib
-import errno
 import functools
 import math
 import operator
+import select
 import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.core.native import HvdliteError
+from hvdlite.lifecycle.doorkeeper import Doorkeeper
 from hvdlite.lifecycle.handshake import (
+    LIFE,
     NEW,
     READY,
     Hello,
     Stranger,
-    Visitor,
     introduce,
     receive,
     send,
 )
 from hvdlite.lifecycle.limits import PATIENCE, limit_of
-from hvdlite.lifecycle.reception import Guest, Reception, bound
+from hvdlite.lifecycle.lives import ANSWERS, GONE, SILENT, Lives
+from hvdlite.lifecycle.reception import Guest, bound
 
-PAUSE_SECONDS = 0.02  # between two questions at a door
+LOOK_SECONDS = 0.01  # between two looks at who lives
+PAUSE_SECONDS = 0.02  # between two attempts at a door
+CONNECT_SECONDS = 1.0  # the kernel's own pauses between attempts grow
 DOUBT_SECONDS = 1.0  # for a leader that leads only if the watch is right
 NEWCOMER_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
 Door = Tuple[str, int]
@@ -56,20 +60,20 @@ class RollCall:
     :param lost: returns the numbers of those that the watch takes for lost, now.
     :param coming: the doors of newcomers that are known to be ready, by number.
     :param limit: seconds that a host may be silent.
+    :param lives: this rank's connections to the others of the job as it has been.
     """
 
     def __init__(
-        self, own: int, doors: Dict[int, Door], listener: socket.socket, key: bytes,
-        lost: Callable[[], Set[int]], coming: Dict[int, Door], limit: float,
+        self, own: int, doors: Dict[int, Door], keeper: Doorkeeper, key: bytes,
+        lost: Callable[[], Set[int]], coming: Dict[int, Door], limit: float, lives: Lives,
     ) -> None:  # fmt: skip
-        self._own, self._old, self._listener, self._key = own, doors, listener, key
-        self._limit, self._lost = limit, lost
+        self._own, self._old, self._keeper, self._key = own, doors, keeper, key
+        self._limit, self._lost, self._lives = limit, lost, lives
         self._doors = {**doors, **coming}
         self._silent: Set[int] = set()
         self._asked: Set[int] = set()  # whatever the watch finds of them
         self._dead: Set[int] = set()
-        self._questions: Dict[int, socket.socket] = {}  # connections to doors
-        self._unanswered: Dict[int, float] = {}  # since when
+        self._unproved: Dict[int, float] = {}  # those to which no life leads; since when
         self._patience = limit_of(PATIENCE)
         self._ends = time.monotonic() + self._patience if own in doors else math.inf
 
@@ -80,20 +84,23 @@ class RollCall:
         :raises HvdliteError: some did not come in time; or this rank is with the fewer; or it is a
             newcomer, and nobody is left.
         """
-        while True:
-            leader = min(self._living() & set(self._old), default=None)
-            if leader is None:
-                raise HvdliteError("the others have ended")
-            met = None
-            if leader != self._own:
-                met = self._follow(leader, vote, epoch)
-            else:
-                with contextlib.suppress(_Follows):
-                    return self._lead(vote, epoch, resets)
-            if met:
-                return met
-            self._check_time({leader})
-            time.sleep(PAUSE_SECONDS)
+        try:
+            while True:
+                leader = min(self._living() & set(self._old), default=None)
+                if leader is None:
+                    raise HvdliteError("the others have ended")
+                met = None
+                if leader != self._own:
+                    met = self._follow(leader, vote, epoch)
+                else:
+                    with contextlib.suppress(_Follows):
+                        return self._lead(vote, epoch, resets)
+                if met:
+                    return met
+                self._check_time({leader})
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            self._keeper.send_away()  # who has come to the wrong door, or too late
 
     def _living(self) -> Set[int]:
         self._silent |= self._lost() - self._asked
@@ -136,40 +143,41 @@ class RollCall:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-
         alone = math.inf  # since when all but newcomers are here
         doubted, begun = self._doubted(self._own), time.monotonic()
-
-        def look() -> None:
-            nonlocal alone
+        while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:
                 self._doubt(doubted)
-                if any(self._ask(number) for number in doubted):
+                if any(self._state(number) == ANSWERS for number in doubted):
+                    self._keeper.send_away()  # to the one that leads
                     raise _Follows
-            for guest in expected - set(reception.guests):
-                if not self._answers(guest[1], False):
-                    expected.discard(guest)
-            awaited = expected - set(reception.guests)
-            ranks = {number for purpose, number in awaited if purpose == READY}
+            here = {guest for guest in self._keeper.present() if guest[0] != LIFE}
+            for purpose, number in expected - here:
+                if purpose == READY and (self._is_gone(number) or self._proof_in(number) < 0):
+                    expected.discard((purpose, number))
+            missing = expected - here
+            if not missing:
+                return self._taken(here)
+            ranks = {number for purpose, number in missing if purpose == READY}
             alone = math.inf if ranks else min(alone, time.monotonic())
             if ranks:
                 self._check_time(ranks)
             elif time.monotonic() > alone + NEWCOMER_SECONDS:
-                expected.difference_update(awaited)
+                return self._taken(here)
+            self._keeper.wait_for_one(LOOK_SECONDS)
 
-        hello = Hello(READY, self._own, 0, 0)
-        reception = _Muster(self._listener.dup(), hello, self._key, expected, look)
-        try:
-            guests = reception.wait()
-        except BaseException:
-            for connection in reception.guests.values():
-                connection.close()
-            raise
-        finally:
-            for question in self._questions.values():
-                question.close()
-            self._questions.clear()
-        return {number: connection for (_, number), connection in guests.items()}
+    def _taken(self, guests: Set[Guest]) -> Dict[int, socket.socket]:
+        found: Dict[int, socket.socket] = {}
+        strange: Dict[int, socket.socket] = {}
+        for purpose, number in guests:
+            of_the_job = purpose == NEW or number in self._old
+            with contextlib.suppress(KeyError):  # it has ended a moment ago
+                taken = self._keeper.take((purpose, number))
+                (found if of_the_job else strange)[number] = taken
+        _send_all(strange, {"error": "the others have taken this rank for lost, and train on"})
+        for connection in strange.values():
+            connection.close()
+        return found
 
     def _check_majority(self, members: List[int]) -> None:
         """The others may live, behind a broken network, and train on: only one side may."""
@@ -185,28 +193,61 @@ class RollCall:
     # ---- the others ----
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
-        """Come to the leader's door; None: it is gone, or lets nobody in yet."""
-        if not self._answers(leader, True):
+        """Come to the leader's door; None: it is gone, or lets nobody in, or another one leads."""
+        question = self._connected(leader)
+        if question is None:
             return None
-        question = self._questions.pop(leader)
         doubted = self._doubted(leader)
+        patience = DOUBT_SECONDS if doubted else self._ends - time.monotonic()
+        waits = _Waits(
+            question, lambda: self._is_gone(leader), min(patience, self._proof_in(leader))
+        )
+        purpose = READY if self._own in self._old else NEW
         try:
-            rest = max(self._ends - time.monotonic(), PAUSE_SECONDS)
-            patience = None if math.isinf(rest) else rest
-            question.settimeout(DOUBT_SECONDS if doubted else patience)
-            purpose = READY if self._own in self._old else NEW
-            introduce(question, Hello(purpose, self._own, 0, 0), self._key)
-            question.settimeout(patience)
-            send(question, [vote, epoch, self._listener.getsockname()[:2]])
-            told = receive(question)
+            introduce(waits, Hello(purpose, self._own, 0, 0), self._key)
+            self._unproved.pop(leader, None)
+            waits.set_patience(patience)
+            send(waits, [vote, epoch, self._keeper.address])
+            told = receive(waits)
         except (OSError, Stranger):
             question.close()
+            self._give_up(leader)
             self._doubt(doubted)
             return None
         if "error" in told:
             question.close()
             raise HvdliteError(told["error"])
+        question.settimeout(None)
         return _met(told["value"], {0: question})
+
+    def _connected(self, leader: int) -> Optional[socket.socket]:
+        """Return a connection to what is behind the leader's door; None: the leader is gone."""
+        while not self._is_gone(leader):
+            question = socket.socket(_family(self._doors[leader]))
+            question.settimeout(CONNECT_SECONDS)
+            try:
+                bound(question, self._limit)
+                question.connect(tuple(self._doors[leader]))
+                return question
+            except ConnectionRefusedError:  # only its process can close its door
+                self._dead.add(leader)
+            except OSError:  # strangers may have filled its queue
+                time.sleep(PAUSE_SECONDS)
+            question.close()
+            self._give_up(leader)
+            self._check_time({leader})
+        return None
+
+    def _give_up(self, leader: int) -> None:
+        if self._proof_in(leader) < 0:
+            self._silent.add(leader)
+
+    def _proof_in(self, number: int) -> float:
+        """Return for how long it may still not prove who it is, where no life leads to it."""
+        if number in self._lives.numbers():
+            return math.inf
+        now = time.monotonic()
+        return self._unproved.setdefault(number, now) + max(self._limit, NEWCOMER_SECONDS) - now
 
     # ---- doors ----
 
@@ -219,61 +260,44 @@ class RollCall:
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
-    def _answers(self, number: int, wait: bool) -> bool:
-        """Ask at a rank's door; False: it is gone. Without ``wait`` the answer may take calls."""
-        while True:
-            found = self._ask(number)
-            if found is False or not wait:
-                return found is not False
-            if found:
-                return True
-            time.sleep(PAUSE_SECONDS / 10)
-
-    def _ask(self, number: int) -> Optional[bool]:
-        """Return whether a process is behind that door; None: not known yet."""
-        if number not in self._living():
-            return False
-        question = self._questions.get(number)
-        if question is None:
-            question = self._questions[number] = _begin_to_connect(self._doors[number])
-            bound(question, self._limit)
-        now = time.monotonic()  # before: what stops this process is no silence of the other's
-        code = question.connect_ex(tuple(self._doors[number]))
-        if code in (0, errno.EISCONN) and _is_open(question):
-            self._unanswered.pop(number, None)
-            return True
-        since = self._unanswered.setdefault(number, now)
-        if code == errno.ECONNREFUSED:
+    def _state(self, number: int) -> str:
+        state = self._lives.state(number, self._limit)
+        if state == GONE:
             self._dead.add(number)
-        elif now - since > self._limit:
+        if state == SILENT:
             self._silent.add(number)
-        gone = number in self._dead | self._silent
-        if gone or code not in (errno.EALREADY, errno.EINPROGRESS):
-            self._questions.pop(number).close()
-        return False if gone else None
+        return state
+
+    def _is_gone(self, number: int) -> bool:
+        if number in self._living():
+            self._state(number)
+        return number not in self._living()
 
 
 class _Follows(Exception):
     """This rank does not lead: its watch was wrong."""
 
 
-class _Muster(Reception):
-    """A reception that goes on when one that has come is gone again. Questions are no strangers."""
+class _Waits:
+    """A connection, for what waits for the other side: it ends when that is gone, or in time."""
 
-    LOOK_SECONDS = 0.01
+    def __init__(self, connection: socket.socket, gone: Callable[[], bool], patience: float):
+        self._connection, self._gone = connection, gone
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self.sendall = connection.sendall
+        self.set_patience(patience)
 
-    def _let_in(self, visitor: Visitor, hello: Hello) -> None:
-        if hello.purpose == NEW:  # it may come before its news
-            self._expected.add((NEW, hello.rank))
-        super()._let_in(visitor, hello)
+    def set_patience(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
 
-    def _ended(self, guest: Guest) -> None:
-        connection = self.guests.pop(guest)
-        self._selector.unregister(connection)
-        connection.close()
-
-    def _turn_away(self, visitor: Visitor, why: str) -> None:
-        self._drop(visitor)
+    def recv(self, size: int) -> bytes:
+        while not self._poll.poll(1000 * LOOK_SECONDS):
+            if self._gone() and not self._poll.poll(0):
+                raise ConnectionResetError("its process has ended")
+            if time.monotonic() > self._until:
+                raise socket.timeout
+        return self._connection.recv(size)
 
 
 def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
@@ -282,20 +306,8 @@ def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
     return Met(verdict, epoch, members, by_number, resets, connections)
 
 
-def _begin_to_connect(door: Door) -> socket.socket:
-    question = socket.socket(socket.AF_INET6 if ":" in door[0] else socket.AF_INET)
-    question.setblocking(False)
-    question.connect_ex(tuple(door))
-    return question
-
-
-def _is_open(question: socket.socket) -> bool:
-    try:
-        return bool(question.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+def _family(door: Door) -> int:
+    return socket.AF_INET6 if ":" in door[0] else socket.AF_INET
 
 
 def _send_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:

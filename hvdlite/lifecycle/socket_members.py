@@ -9,7 +9,6 @@ knows of one.
 import contextlib
 import json
 import os
-import socket
 import sys
 from typing import Any, Dict, List, Optional, Set
 
@@ -19,8 +18,11 @@ from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.core.reduce_ops import Max
 from hvdlite.lifecycle import resets, star, watched
+from hvdlite.lifecycle.doorkeeper import Doorkeeper
+from hvdlite.lifecycle.handshake import LIFE, Hello
 from hvdlite.lifecycle.limits import ELASTIC_LIMIT, limit_of
-from hvdlite.lifecycle.reception import bound, listen
+from hvdlite.lifecycle.lives import Lives
+from hvdlite.lifecycle.reception import bound, listen, reach
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall
 from hvdlite.numpy import allreduce
 
@@ -32,7 +34,8 @@ class _Self:
 
     def __init__(self) -> None:
         self.world: Any = None  # the newest
-        self.listener: Optional[socket.socket] = None  # behind the door
+        self.keeper: Optional[Doorkeeper] = None  # of the door
+        self.lives = Lives()
         self.doors: Dict[int, Door] = {}  # by number
         self.number = self.epoch = 0
         self.key = b""
@@ -61,7 +64,7 @@ def _told() -> Dict[str, Any]:
 
 def is_elastic() -> bool:
     """Tell whether this process goes on when others die, and they when it does."""
-    return _self.listener is not None
+    return _self.keeper is not None
 
 
 def have_died() -> bool:
@@ -73,23 +76,49 @@ def begin(world: Any) -> None:
     """Open this process's door, and learn of the others'. Collective, once in a job."""
     limit = limit_of(ELASTIC_LIMIT)
     if world is not _self.world:
-        let_go()
+        _close()
         address = os.environ.get(watched.DOOR_ADDRESS) or world.address()
-        _self.listener = listen([address], [0])
-        door = _self.listener.getsockname()[:2]
-        _self.doors = dict(zip(world.members(), world.allgather(door)))
+        _self.world, _self.key, _self.lives = world, world.key(), Lives()
         _self.number = world.members()[world.rank]
-        _self.world, _self.key = world, world.key()
+        listener = listen([address], [0])
+        _self.keeper = Doorkeeper(listener, _self.number, _self.key, world.size)
+        door = _self.keeper.address
+        _self.doors = dict(zip(world.members(), world.allgather(door)))
+        _meet(world)
         if not is_newcomer():
             watched.report_door(*door)
     world.watch.set_limit(limit)
 
 
+def _meet(world: Any) -> None:
+    """Make the connections that tell of lives, to those members that lack one. Collective."""
+    assert _self.keeper is not None
+    own, look = _self.number, world.looking()
+    known = dict(zip(world.members(), world.allgather(_self.lives.numbers())))
+    for other in sorted(set(known) - {own}):
+        if other in known[own] and own in known[other]:
+            continue
+        if other < own:
+            host, port = _self.doors[other]
+            connection, _ = reach(host, [port], Hello(LIFE, own, 0, 0), _self.key, look)
+        else:
+            connection = _self.keeper.await_one((LIFE, other), look)
+        _self.lives.add(other, connection)
+
+
+def _close() -> None:
+    if _self.keeper is not None:
+        _self.keeper.close()
+        _self.lives.close()
+        _self.keeper = None
+
+
 def let_go() -> None:
-    """Close the door, as in a child: it would hide that this process has ended."""
-    if _self.listener is not None:
-        _self.listener.close()
-        _self.listener = None
+    """Close the descriptors in a child: they would hide that this process has ended."""
+    if _self.keeper is not None:
+        _self.keeper.let_go()
+        _self.lives.close()
+        _self.keeper = None
 
 
 def have_caused(error: BaseException) -> bool:
@@ -113,9 +142,10 @@ def agreed(vote: int) -> int:
 
 
 def _roll_call(doors: Dict[int, Door], new: Dict[int, Door]) -> RollCall:
-    assert _self.listener is not None
+    assert _self.keeper is not None
     limit = limit_of(ELASTIC_LIMIT)
-    return RollCall(_self.number, doors, _self.listener, _self.key, _lost, new, limit)
+    own = _self.number
+    return RollCall(own, doors, _self.keeper, _self.key, _lost, new, limit, _self.lives)
 
 
 def are_ready() -> bool:
@@ -137,10 +167,10 @@ def come_in() -> None:
 
 
 def _come_in() -> None:
-    assert _self.listener is not None
+    assert _self.keeper is not None
     doors = {int(number): (at[0], at[1]) for number, at in _told()["doors"].items()}
     call = _roll_call(doors, {})
-    watched.report_door(*_self.listener.getsockname()[:2])
+    watched.report_door(*_self.keeper.address)
     _self.met = call.meet(0, 0, 0)
     if _self.met.verdict & resets.ALL_IS_DONE:
         raise HvdliteError("the others have ended")
@@ -211,6 +241,7 @@ def take(world: Any) -> None:
     """Go on with this world, in which this process's number is what it was."""
     if have_died():
         _self.world = world
+        _meet(world)
         world.watch.set_limit(limit_of(ELASTIC_LIMIT))
 
 

@@ -114,6 +114,17 @@ class SocketWorld:
         assert self._mesh
         return self._mesh.address
 
+    def looking(self) -> Callable[[], None]:
+        """Return what raises, while this process waits for others, if one of them has ended."""
+        wait = self._star.waiting()
+        wait.here.update(range(self.size))
+
+        def look() -> None:
+            self._star.look()
+            wait.look()
+
+        return look
+
     def key(self) -> bytes:
         """Return what the job's handshakes prove to know."""
         return self._star.key

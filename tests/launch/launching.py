@@ -134,15 +134,25 @@ def family(pid):
 
 def listening(pids):
     """Return the addresses, as /proc has them, that wait for TCP connections or any datagram."""
+    return {address for address, _ in _sockets(pids)}
+
+
+def listeners(pids):
+    """Return the ports at which these processes wait for TCP connections."""
+    return {int(port, 16) for _, port in _sockets(pids, ["tcp"])}
+
+
+def _sockets(pids, tables=("tcp", "tcp6", "udp", "udp6")):
     inodes = set()
     for pid in pids:
         for path in Path(f"/proc/{pid}/fd").glob("*"):
             with contextlib.suppress(OSError):
                 inodes.add(os.readlink(path))
     found = set()
-    for table, state in ("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07"):
+    for table in tables:
+        state = "0A" if table.startswith("tcp") else "07"
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == state and f"socket:[{words[9]}]" in inodes:
-                found.add(words[1].partition(":")[0])
+                found.add(tuple(words[1].split(":")))
     return found

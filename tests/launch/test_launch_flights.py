@@ -3,7 +3,9 @@
 import os
 import re
 import socket
+import threading
 import time
+import urllib.request
 
 from launching import call, python
 
@@ -79,6 +81,19 @@ def test_a_client_that_asks_without_end_holds_up_no_end(capsys, monkeypatch):
         client.send(b"GET /")
         time.sleep(0.5)
     client.close()
+
+
+def test_clients_without_end_leave_room_for_the_launcher(capsys):
+    """Each took a thread and a descriptor, which the launcher was then without."""
+    before = threading.active_count()
+    with metrics.served("0", lambda: "all"):
+        port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()
+        assert text == b"all"
+        assert threading.active_count() - before < 150
+    for client in clients:
+        client.close()
 
 
 def test_summary_and_metrics_name_the_slow_rank():

@@ -11,7 +11,17 @@ import pytest
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import handshake, limits, mesh, reception, roll_call, star, watch
+from hvdlite.lifecycle import (
+    doorkeeper,
+    handshake,
+    limits,
+    lives,
+    mesh,
+    reception,
+    roll_call,
+    star,
+    watch,
+)
 
 JOB = "torchrun 29500 x"
 # Below those that the system gives to anybody; other tests run in processes beside this one.
@@ -250,18 +260,41 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=()) -> list:
-    """What a roll call of these ranks comes to; those that are gone have closed their doors.
+def pair():
+    """Both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        return near, listener.accept()[0]
 
-    Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost.
+
+def lives_of(numbers) -> dict:
+    """What each process of a job knows of the others' lives."""
+    found = {number: lives.Lives() for number in numbers}
+    for one, other in itertools.combinations(numbers, 2):
+        near, far = pair()
+        found[one].add(other, near)
+        found[other].add(one, far)
+    return found
+
+
+def called(
+    numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=(), squatted=()
+) -> list:
+    """What a roll call of these ranks comes to; those that are gone have ended.
+
+    Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost. A stranger
+    listens in the place of those that are squatted: it accepts and says nothing.
     """
+    living, keepers = lives_of(set(numbers) - set(new)), []
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
     doors = {number: listener.getsockname() for number, listener in listeners.items()}
     for number in gone:
-        listeners[number].close()
+        if number not in squatted:
+            listeners[number].close()
+        living.get(number, lives.Lives()).close()
 
     def meet(number: int):
-        listener, old = listeners[number], {n: at for n, at in doors.items() if n not in new}
+        old = {n: at for n, at in doors.items() if n not in new}
         coming = {} if number in new else {n: doors[n] for n in new}
         if number in mute:
             with socket.create_connection(doors[min(old)]) as leader:
@@ -269,17 +302,25 @@ def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), w
                 handshake.introduce(leader, hello, b"key")
                 return leader.recv(1)
         silent = {*lost, *(b for a, b in wrong if a == number)}
-        call = roll_call.RollCall(number, old, listener, b"key", lambda: silent, coming, 1.0)
+        own = living.get(number, lives.Lives())
+        keeper = doorkeeper.Doorkeeper(listeners[number], number, b"key", len(numbers))
+        keepers.append(keeper)
+        call = roll_call.RollCall(number, old, keeper, b"key", lambda: silent, coming, 1.0, own)
         met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
         for connection in met.connections.values():
             connection.close()
         return met[:3]
 
     there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped)]
-    return as_threads(meet, there)
+    try:
+        return as_threads(meet, there)
+    finally:
+        for each in (*keepers, *living.values(), *(listeners[n] for n in (*gone, *lost, *stopped))):
+            each.close()
 
 
-def test_a_roll_call_comes_to_the_same_on_all_that_are_left():
+def test_a_roll_call_comes_to_the_same_on_all_that_are_left(monkeypatch):
+    monkeypatch.setattr(roll_call, "NEWCOMER_SECONDS", 2.0)
     assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
     assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
     assert called([0, 1, 2, 3], gone=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
@@ -288,6 +329,45 @@ def test_a_roll_call_comes_to_the_same_on_all_that_are_left():
     assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
     assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
     assert str(*called([0, 5], new=[5], gone=[0])) == "the others have ended"
+
+
+def test_a_stranger_at_the_door_of_a_dead_rank_is_not_taken_for_it():
+    """The others waited for that rank, and the job ended."""
+    assert called([0, 1, 2], gone=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
+    assert called([0, 1, 2], gone=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
+
+
+def test_strangers_at_a_door_let_nobody_wait():
+    """They filled its queue while its rank computed, which was then taken for lost."""
+    keeper = doorkeeper.Doorkeeper(reception.listen(["127.0.0.1"], [0]), 0, b"key", 2)
+    strangers = [socket.create_connection(keeper.address, timeout=30) for _ in range(200)]
+    for stranger, junk in zip(
+        strangers, itertools.cycle([b"", b"GET /", b"hvdlite\0", bytes(100)])
+    ):
+        with contextlib.suppress(OSError):  # it may have been sent away
+            stranger.sendall(junk)
+    with socket.create_connection(keeper.address, timeout=30) as guest:
+        handshake.introduce(guest, handshake.Hello(handshake.READY, 1, 0, 0), b"key")
+        while not keeper.present():
+            keeper.wait_for_one(1)
+        assert keeper.present() == {(handshake.READY, 1)}
+        keeper.take((handshake.READY, 1)).close()
+    for stranger in strangers:
+        stranger.close()
+    keeper.close()
+
+
+def test_a_life_ends_with_its_process_alone():
+    known = lives_of([0, 1])
+    states = set()
+    while states != {lives.UNKNOWN, lives.ANSWERS}:
+        states.add(known[0].state(1, 10))
+    assert states == {lives.UNKNOWN, lives.ANSWERS}
+    assert known[0].state(2, 60) == lives.UNKNOWN
+    known[1].close()
+    while (state := known[0].state(1, 60)) != lives.GONE:
+        assert state in states
+    known[0].close()
 
 
 def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
