@@ -7,6 +7,7 @@ from typing import List, NamedTuple, Optional, Tuple
 from hvdlite.core.files import text_of
 
 MOST_SLOTS = 1024  # more is an ssh port: MXNet's host files have `host:port`
+_LIMITS = ("max_slots", "max-slots")  # Open MPI's: how far its users may go beyond the slots
 
 
 class Host(NamedTuple):
@@ -14,6 +15,24 @@ class Host(NamedTuple):
 
     name: str
     slots: Optional[int] = None
+
+
+def named(text: str, slots: Optional[int] = None) -> Host:
+    """Return the host of that name; all names of hosts go through here.
+
+    A name is NAME or USER@NAME. One that begins with - would be an option of ssh's.
+
+    >>> named("me@server-1", 4)
+    Host(name='me@server-1', slots=4)
+    """
+    if not re.fullmatch(r"(?:[\w.][\w.+-]*@)?[\w.][\w.-]*", text):
+        raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
+    if slots is not None and not 0 < slots <= MOST_SLOTS:
+        raise ValueError(
+            f"'{text}:{slots}': a host takes 1 to {MOST_SLOTS} ranks (is that its ssh port? use "
+            "--ssh-port)"
+        )
+    return Host(text, slots)
 
 
 def parse_list(text: str) -> List[Host]:
@@ -32,26 +51,32 @@ def read_file(path: str) -> List[Host]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    return _checked([_parse_line(line) for line in lines if line], path)
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            found += [_parse_line(words) for words in [line.partition("#")[0].strip()] if words]
+        except ValueError as error:
+            raise ValueError(f"host file {path}, line {number}: {error}") from None
+    return _checked(found, path)
 
 
 def _parse_line(line: str) -> Host:
     name, *words = re.sub(r"\s*=\s*", "=", line).split()
-    slots = [word[len("slots=") :] for word in words if word.startswith("slots=")]
-    return _parse_host(":".join([name, *slots]))
+    slots = ""
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "slots" and not slots and ":" not in name:
+            slots = f":{value}"
+        elif key not in _LIMITS or not value.isdigit():
+            raise ValueError(f"'{word}' is not known: expected a host a line, then slots=NUMBER")
+    return _parse_host(name + slots)
 
 
 def _parse_host(text: str) -> Host:
-    match = re.fullmatch(r"([^:\s]+)(?::(\d+))?", text)
-    if not match:
+    name, colon, slots = text.partition(":")
+    if colon and not re.fullmatch("[0-9]{1,9}", slots):
         raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
-    name, slots = match.groups()
-    if slots is not None and not 0 < int(slots) <= MOST_SLOTS:
-        raise ValueError(
-            f"'{text}': a host takes 1 to {MOST_SLOTS} ranks (is that its ssh port? use --ssh-port)"
-        )
-    return Host(name, int(slots) if slots else None)
+    return named(name, int(slots) if colon else None)
 
 
 def _checked(hosts: List[Host], where: str) -> List[Host]:

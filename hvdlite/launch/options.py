@@ -5,11 +5,11 @@
 
 import argparse
 import itertools
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
 from hvdlite.cli import amount
-from hvdlite.core.files import text_of
+from hvdlite.launch.config import ConfigAction
 from hvdlite.lifecycle.watched import RESETS
 
 USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
@@ -272,72 +272,3 @@ def variables(args: argparse.Namespace) -> Dict[str, str]:
             number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
             found[row.variable] = str(number)
     return found
-
-
-# Section of horovodrun: the prefix that turns its keys into options.
-_SECTIONS = {
-    "params": "",
-    "library_options": "",
-    "timeline": "timeline_",
-    "stall_check": "stall_check_",
-    "logging": "log_",
-    "autotune": "autotune_",
-}
-_RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_timestamp"}
-
-
-class ConfigAction(argparse.Action):
-    """Uses the file's values as defaults, so that options before and after --config-file win."""
-
-    def __call__(self, parser, namespace, path, option_string=None):
-        others = [action for action in parser._actions if action is not self]
-        options = {_key(s): action for action in others for s in action.option_strings}
-        for name, value in read(parser, path):
-            if name == "stall_check_enabled":
-                name, value = "no_stall_check", not value
-            action = options.get(_RENAMED.get(name, name))
-            if action is None:
-                parser.error(f"{path}: there is no option '{name}'")
-            if value is not None and getattr(namespace, action.dest, None) == action.default:
-                _apply(parser, namespace, action, value)
-        setattr(namespace, self.dest, path)
-
-
-def _key(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")
-
-
-def _apply(parser, namespace, action: argparse.Action, value: Any) -> None:
-    """Apply an option as argparse does; a flag is applied if its value is true."""
-    option, is_flag = action.option_strings[-1], action.nargs == 0
-    many = isinstance(value, list) and isinstance(action.default, list)
-    for one in value if many else [value] if value or not is_flag else []:
-        try:
-            converted = parser._get_values(action, [] if is_flag else [str(one)])
-        except argparse.ArgumentError:
-            parser.error(f"{option} cannot be {one!r}")
-        action(parser, namespace, converted, option)
-
-
-def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Tuple[str, Any]]:
-    """Yield the options of a file, by the names that argparse gives them."""
-    try:
-        import yaml
-    except ImportError:
-        parser.error("--config-file needs PyYAML: run `pip install pyyaml`")
-    try:
-        content = yaml.safe_load(text_of(path)) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        parser.error(f"--config-file {path} cannot be read: {error}")
-    if not isinstance(content, dict):
-        parser.error(f"--config-file {path}: expected `option: value` lines")
-    return _flatten(content)
-
-
-def _flatten(content: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict):
-            prefix = _SECTIONS.get(key, f"{key}_")
-            yield from ((f"{prefix}{name}", item) for name, item in _flatten(value))
-        else:
-            yield str(key).replace("-", "_"), value

@@ -1,4 +1,5 @@
 import os
+import re
 
 import pytest
 from launching import call
@@ -10,23 +11,37 @@ from hvdlite.launch.job import SSH, Job
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "no host"), ("a:x", "no host"), ("a:0", "1 to 1024"), ("a,a", "twice"),
-     ("a:2222", "--ssh-port")],
+    [("", "no host"), ("a:x", "'a:x' is no host"), ("a:0", "1 to 1024"), ("a,a", "twice"),
+     ("a:2222", "--ssh-port"), ("a,-oProxyCommand=id", "'-oProxyCommand=id' is no host"),
+     ("me@-oX", "no host"), ("-l@b", "no host"), ("a;id", "no host"), ("a/b", "no host")],
 )  # fmt: skip
 def test_a_bad_list_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
         parse_list(text)
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("b slots=0", "'b:0': a host takes 1 to 1024 ranks"), ("b slot=2", "'slot=2' is not known"),
+     ("b,c", "'b,c' is no host"), ("b c", "'c' is not known"), ("b slots=", "'b:' is no host"),
+     ("-oProxyCommand=id slots=1", "'-oProxyCommand=id' is no host"), ("b:2 slots=2", "'slots=2'"),
+     ("b slots=1 slots=2", "'slots=2' is not known"), ("b max_slots=x", "'max_slots=x'"),
+     ("b 4", "'4' is not known"), ("b\0", "no host"), ("b slots=" + 99 * "9", "no host")],
+)  # fmt: skip
+def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
+    """Words that are not known were dropped; a list was taken for one host's name."""
+    file = tmp_path / "hosts"
+    file.write_text(f"a\n\n{line}\n")
+    with pytest.raises(ValueError, match=f"host file {file}, line 3: .*{re.escape(says)}"):
+        read_file(file)
+
+
 def test_a_file_may_be_that_of_mpi_or_of_mxnet(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# head\nserver1 slots=4\n\nserver2:2  # two\nserver3\n")
     assert read_file(file) == [Host("server1", 4), Host("server2", 2), Host("server3", None)]
-    file.write_text("a slots = 2 max_slots=4\nb slots=0")
-    with pytest.raises(ValueError, match="'b:0': a host takes 1 to 1024 ranks"):
-        read_file(file)
-    file.write_text("a slots = 2 max_slots=4")
-    assert read_file(file) == [Host("a", 2)]
+    file.write_text("\ufeffa slots = 2 max_slots=4\r\nme@b.example  \n")
+    assert read_file(file) == [Host("a", 2), Host("me@b.example")]
 
 
 @pytest.mark.parametrize("processes", range(1, 9))

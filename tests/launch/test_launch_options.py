@@ -223,6 +223,18 @@ def test_a_config_file_is_horovods_and_the_command_line_wins(tmp_path):
         (b"config-file: c.yaml", "no option 'config_file'"),
         (b"1: 2", "no option '1'"),
         (b"\xff", "c.yaml cannot be read"),
+        (b"a: &a\n  b: *a\n", "c.yaml, line 2: 'b' is in too many sections"),
+        (b"a: &a [*a]\n", "cannot be read: "),
+        (b"verbose: &a {b: *a}\n", "c.yaml, line 1: 'b' is in too many"),
+        (500 * b"{a: " + 500 * b"}", "c.yaml"),
+        (9999 * b"[", "c.yaml cannot be read"),
+        (b"\n\nverbose: 'false'", "c.yaml, line 3: --verbose cannot be 'false': expected true"),
+        (b"verbose: 1", "expected true or false, without quotes"),
+        (b"n: 1\nn: 2", "c.yaml, line 2: 'n' is in line 1, too"),
+        (b"n: {a: 1}", "c.yaml, line 1: there is no option 'n_a'"),
+        (b"start-timeout: [1, 2]", "--start-timeout cannot be [1, 2]"),
+        (b"n: 2024-13-45", "c.yaml"),
+        (b"n: !!python/object/apply:os.system [id]", "c.yaml cannot be read"),
     ],
 )
 def test_a_bad_config_file_is_refused(tmp_path, content, says, capsys):

@@ -9,7 +9,7 @@ from typing import List
 
 from hvdlite.core.files import text_of
 from hvdlite.launch import mpirun, submit
-from hvdlite.launch.hosts import Host, is_here
+from hvdlite.launch.hosts import Host, is_here, named
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 
 
@@ -42,7 +42,7 @@ def granted_hosts(text: str) -> List[Host]:
     [Host(name='node1', slots=4)]
     """
     words = [line.split() for line in text.splitlines() if line.strip()]
-    return [Host(name, int(slots)) for name, slots, *_ in words]
+    return [named(name, int(slots)) for name, slots, *_ in words]
 
 
 def _submit(job: Job) -> Plan:
