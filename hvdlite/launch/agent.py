@@ -105,6 +105,7 @@ class Agent:
         self._child: subprocess.Popen = None  # type: ignore[assignment]  # once it runs
         self._selector = selectors.DefaultSelector()
         self._ended = False  # the launcher or the backend ended the program
+        self._signal = 0  # by which not the launcher did
         self._kill_at = self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
         self._joined: set[bytes] = set()  # processes that have joined the job and not left it
@@ -157,6 +158,7 @@ class Agent:
         """
         failed = code != 0 or bool(self._joined)
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
+        end["signal"] = self._signal
         self._send(channel.EXIT, json.dumps(end).encode())
         if failed or self._flight.whole:  # after that: a backend gives little time
             self._send_flight()
@@ -232,7 +234,9 @@ class Agent:
             self._lose_launcher()
 
     def _signalled(self, reader: int) -> None:
-        if any(number != signal.SIGCHLD for number in os.read(reader, 512)):
+        numbers = [number for number in os.read(reader, 512) if number != signal.SIGCHLD]
+        if numbers:
+            self._signal = numbers[0] if not self._ended else self._signal
             self._end()
 
     def _receive(self, _) -> None:

@@ -29,6 +29,7 @@ class Ending(NamedTuple):
     goodbye: bool = True  # it had left the job when it ended
     silent: bool = False  # its agent was killed before the agent could report
     silence: float = 0  # seconds for which its host had answered nothing: no power, no network
+    signal: int = 0  # that its agent got, and for which it was ended
 
     @property
     def status(self) -> int:
@@ -110,6 +111,14 @@ def lost(endings: Sequence[Ending]) -> Optional[Ending]:
     return next((e for e in endings if e.silence), None)
 
 
+def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
+    """Find the first rank whose agent somebody has signalled: a backend that ends signals all."""
+    if len(endings) > 1 and all(e.signal or e.silent for e in endings):
+        return None
+    found = [e for e in endings if e.signal and e.failed]
+    return min(found, key=lambda e: e.after, default=None)
+
+
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
     """Find the rank of an elastic job that tells why nobody went on: the last not killed.
 
@@ -153,7 +162,7 @@ def report_standstill(
 
 def exit_code(first: Ending) -> int:
     """Return the job's exit code; 1 if the rank was ended after its traceback."""
-    return 1 if first.ended else first.status
+    return 128 + first.signal if first.signal else 1 if first.ended else first.status
 
 
 def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:
@@ -186,6 +195,8 @@ def _sentence(end: Ending, code: int) -> str:
         how = "ended with exit code 0 before it had left the job"
     if end.code < 0 and not end.ended:
         how = f"was killed by {signal_name(-end.code)} (exit code {code})"
+    if end.signal:
+        how = f"was ended by {signal_name(end.signal)}, which its agent got from somebody else,"
     if end.silent and not end.ended:
         how = f"ended without a report (it was killed, or {end.host} went down)"
     if end.silence:

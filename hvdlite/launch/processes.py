@@ -31,18 +31,21 @@ class BackendProcess:
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
             raise LaunchError(f"{why}: set TMPDIR to a folder with room") from error
+        order = _as_input(plan.script or "")
         env = {**plan.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:
             self._process = subprocess.Popen(
                 plan.argv,
                 env=environment.for_backend(env),
-                stdin=subprocess.DEVNULL,
+                stdin=order,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 preexec_fn=os.setpgrp,
             )
         except OSError as error:
             raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+        finally:
+            os.close(order)
         self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
         self._heirs_end = float("inf")
         self._held: List[Tuple[float, str]] = []
@@ -108,6 +111,16 @@ class BackendProcess:
         for pipe in self.pipes:
             pipe.close()
         self._folder.cleanup()
+
+
+def _as_input(text: str) -> int:
+    """Return a descriptor from which a process reads this, and then the end."""
+    memory = os.memfd_create("hvdliterun", os.MFD_CLOEXEC)
+    data = text.encode(errors="surrogateescape")
+    while data:
+        data = data[os.write(memory, data) :]
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
 
 
 def _holders(pipes: Set[str]) -> List[int]:

@@ -1,10 +1,11 @@
 """Starts the agents of a job whose ranks need no MPI: here, and over ssh on other hosts.
 
-    python -m hvdlite.launch.starter ORDER
+    python -m hvdlite.launch.starter
 
-The order is JSON: how many processes each host gets, how ssh is called, and the agents' command. On
-another host the program runs again, and is told by its standard input what to start: nothing of the
-job stands in a command line there. When that input ends, so do the agents that it has started.
+Its standard input is an order, a line of JSON: how many processes each host gets, how ssh is
+called, and the agents' command, which may be longer than a word of a command line. On another host
+the program runs again, and is told in the same way what to start: nothing of the job stands in a
+command line there. When that input ends, so do the agents that it has started.
 """
 
 import json
@@ -40,13 +41,12 @@ def plan_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
     """Return the command that starts so many agents on each host, with numbers from the first."""
     command = [*START, "--", *job.command]
     order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
-    return Plan([*_ME, json.dumps(order)], remote=bool(job.hosts))
+    return Plan(_ME, script=json.dumps(order) + "\n", remote=bool(job.hosts))
 
 
 def main() -> int:
-    if sys.argv[1:]:
-        return _on_all_hosts(json.loads(sys.argv[1]))
-    return _on_this_host(json.loads(sys.stdin.readline()))
+    order = json.loads(sys.stdin.readline())
+    return _on_all_hosts(order) if "hosts" in order else _on_this_host(order)
 
 
 def _on_all_hosts(order: Dict[str, Any]) -> int:

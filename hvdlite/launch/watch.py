@@ -25,7 +25,7 @@ KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still st
 LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
 SUMMARY_EXIT = 30.0  # the same, where agents read what --summary tells, and the machine is busy
 TICK = 0.1
-_EXIT = {"code": int, "ended": bool, "goodbye": bool}
+_EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
 REFUSED = 2  # exit code: no rank's program has run
 
 
@@ -235,12 +235,13 @@ class Watch:
         self._send(rank.link, channel.START, json.dumps(order).encode())
 
     def _ended(
-        self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False, silence=0.0
-    ) -> None:
+        self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False, silence=0.0,
+        signal: int = 0,
+    ) -> None:  # fmt: skip
         self._output.end(rank.number, rank.label)
         after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
-        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent, silence)
+        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent, silence, signal)
         needed = ranks.still_needed(self._in_order())
         if silence:
             self._tell_all(channel.LOST, rank.host.encode())
@@ -341,7 +342,7 @@ class Watch:
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         if self._job.elastic:
             return failure.last(endings)
-        return failure.culprit(endings, self._signs)
+        return failure.culprit(endings, self._signs) or failure.signalled(endings)
 
     def _since_start(self, moment: float) -> float:
         assert self._start_time is not None  # ranks end, and print, when they have begun

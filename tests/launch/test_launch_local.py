@@ -1,6 +1,7 @@
 """Jobs on this host, without namespaces: what every user sees first."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,6 +168,28 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     assert left_with(marker) == []
 
 
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_who_is_ended_by_a_signal_to_its_agent_is_named(transport):
+    """The launcher's own command was said to have ended, with exit code 0."""
+    ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
+    launcher = start_endless(ask, "--transport", transport)
+    os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode == 143, err
+    named = "hvdliterun: rank 1 on .* was ended by SIGTERM, which its agent got from somebody else"
+    assert re.search(named, err), err
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_who_exits_with_a_text_is_named(transport):
+    done = call(
+        *("--transport", transport, "-n", 3),
+        *python(ENDLESS.format("if hvd.rank() == 1: sys.exit('fatal: no data')")),
+    )
+    assert done.code == 1
+    assert re.search("rank 1 on .* failed with exit code 1 .*\\n    fatal: no data", done.err)
+
+
 FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
 
 
@@ -294,6 +317,14 @@ def test_few_open_files_are_made_more_or_named():
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("hvdliterun: 2 ranks on this host need about 34 open files, and the")
     assert "limit is 24: raise it (`ulimit -n 34`)" in done.err
+
+
+def test_arguments_may_be_longer_than_a_word_of_a_command_line():
+    """The order of the job was such a word: `Argument list too long`."""
+    many = [f"/a/folder/of/records/part-{i:05d}.rec" for i in range(8000)]
+    code = "import sys; print(len(sys.argv), len(''.join(sys.argv[1:])))"
+    done = call("--transport", "tcp", "-n", 1, *python(code), *many).passed()
+    assert done.out == f"[0] 8001 {len(''.join(many))}\n"
 
 
 def test_without_mpi_no_mpirun_is_used():
