@@ -175,6 +175,32 @@ ENGINES_BY(twice_main, arg,
 
 TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
 
+/* One of several threads that bring the same tensor, which may wait behind its like. */
+static void *queue_behind(void *arg) {
+    struct engine_rank *me = *(struct engine_rank **)arg;
+    DROPPED struct hvd_handle *h = new_handle();
+    h->tensor.request = request_of("queued", 3);
+    h->tensor.request.waited = h->tensor.queued = true;
+    for (int round = 0; round < ROUNDS / 2; round++) {
+        float data[3] = {1, 1, 1};
+        handle_renew(h, data, data);
+        if (!OK(engine_submit(me->engine, &h->tensor, ERR))) return handle_refuse(h, ERR), NULL;
+        engine_drive(me->engine, is_done, h);
+        check_finished(h, PATIENCE, HVD_OK);
+        CHECK_NEAR(data[2], me->ranks->size, 0);
+    }
+    return NULL;
+}
+
+ENGINES_BY(queued_main, arg, spin(ranks, rank)) {
+    struct engine_rank *all[CALLERS] = {me, me};
+    threads_run(CALLERS, queue_behind, all, sizeof *all);
+}
+
+TEST(test_a_tensor_queues_behind_its_like_in_a_round) {
+    for (int p = 2; p <= 3; p++) ranks_run_on_window(p, queued_main, NULL);
+}
+
 /* ---- a rank that is killed in a round, after all have left ---- */
 
 enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
@@ -204,8 +230,8 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-/* The callers wait for each other as long as it takes: the engine's thread, which would go on after
- * that, has all signals blocked, and would die of the fault. */
+/* The callers wait for each other as long as it takes: else the engine's thread goes on, and the fault
+ * is its own. */
 ENGINES_BY(killed_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE}) {
     DROPPED struct hvd_handle *h = new_handle();

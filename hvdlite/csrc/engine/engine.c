@@ -268,7 +268,6 @@ void engine_remove_region(struct engine *e, struct region *region) {
 
 /* Encodes last: what is refused leaves the residual as it was. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    HVD_TRY(express_withdraw(&e->express, tensor, err));
     if (tensor->request.failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
@@ -289,7 +288,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     if (p2p_is(&tensor->request)) return submit_p2p(e, tensor, err);
     if (!ends && express_run(&e->express, tensor)) return HVD_OK;
     HVD_TRY(prepare_data(e, tensor, err));
-    int code = tensors_add(e->tensors, tensor, &corked, err);
+    int code = express_submit(&e->express, e->tensors, tensor, &corked, err);
     if (code) free(tensor->message);
     if (!code && !corked && !waited) wake(e);
     return code;

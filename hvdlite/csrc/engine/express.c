@@ -99,6 +99,16 @@ static void make_room(struct express *x, struct express_place *p, size_t bytes) 
     x->used += fits ? all : 0;
 }
 
+/* Not for a rank with another tensor of the name, which has gone to the engine before this decision. */
+static void open_round(struct express *x, struct express_place *p, const struct tensor *tensor) {
+    monitor_lock(&x->monitor); /* which express_submit holds as it adds one */
+    bool more = tensor->behind;
+    if (!more) atomic_store_explicit(&p->state, OPEN, memory_order_release);
+    monitor_unlock(&x->monitor);
+    if (more) round_close(word_at(x, p), word_of(p->generation, 0), false, (uint64_t)x->window->n);
+    atomic_store(&x->opens, true);
+}
+
 int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *err) {
     if (x->fails || !suits(x, tensor)) return HVD_OK;
     struct express_place *p = express_find(x, &tensor->node);
@@ -107,14 +117,15 @@ int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *er
         return x->by_hosts ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
     }
     if (x->window) make_room(x, p, request_bytes(&tensor->request));
+    monitor_lock(&x->monitor); /* other threads compare its name */
     request_copy(&p->request, &tensor->request);
+    monitor_unlock(&x->monitor);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;
     p->round = 0;
     p->generation++;
     bool often = p->misses < MISSES || p->misses % SELDOM == 0;
     if (x->by_hosts) return express_open_hosts(x, p, often, err);
-    if (p->room && often) atomic_store_explicit(&p->state, OPEN, memory_order_release);
-    atomic_store(&x->opens, true);
+    if (p->room && often) open_round(x, p, tensor);
     return HVD_OK;
 }
 
@@ -310,12 +321,27 @@ bool express_run(struct express *x, struct tensor *tensor) {
     return true;
 }
 
-int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *err) {
-    if (!atomic_load_explicit(&x->opens, memory_order_acquire)) return HVD_OK;
-    struct express_place *p = express_find(x, &tensor->node);
+/* Unless a thread has it, all go to the engine until the next decision. Returns the state before. */
+static int take_away(struct express *x, struct express_place *p) {
     int state = OPEN;
-    if (!p) return HVD_OK;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))
         round_close(word_at(x, p), word_of(p->generation, p->round), false, (uint64_t)x->window->n);
-    return state == BUSY ? tensor_duplicate(tensor, err) : HVD_OK;
+    return state;
+}
+
+int express_submit(struct express *x, struct tensors *tensors, struct tensor *tensor, bool *corked,
+                   hvd_error *err) {
+    static const double LONGEST_NAP = 1e-3;
+    struct waiter waiter = {0};
+    if (!x->window) return tensors_add(tensors, tensor, corked, err);
+    for (;;) {
+        monitor_lock(&x->monitor);
+        struct express_place *p = map_find(&x->names, &tensor->node);
+        bool busy = p && take_away(x, p) == BUSY;
+        int code = busy ? HVD_OK : tensors_add(tensors, tensor, corked, err);
+        monitor_unlock(&x->monitor);
+        if (!busy) return code;
+        if (!tensor->queued) return tensor_duplicate(tensor, err);
+        waiter_do(waiter_next(&waiter, clock_now(), x->transport->patience.policy, LONGEST_NAP));
+    }
 }

@@ -34,7 +34,7 @@ struct express {
     struct transport *transport;
     const atomic_bool *failed; /* the engine has */
     int group;                 /* its number in the flight recorder */
-    struct monitor monitor;    /* guards the names */
+    struct monitor monitor;    /* guards the names; tensors are added and places opened under it */
     struct map names;
     struct express_place *places;
     /* The stepping thread's: */
@@ -69,9 +69,10 @@ int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *er
  * to the engine. */
 bool express_run(struct express *x, struct tensor *tensor);
 
-/* Before a tensor is added to the engine's table, on any thread. Fails if another thread has one of
- * its name under way here. */
-int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *err);
+/* tensors_add, for what goes to the engine. A tensor that may queue behind one of its name waits until no
+ * other thread has that in a round; any other fails. */
+int express_submit(struct express *x, struct tensors *tensors, struct tensor *tensor, bool *corked,
+                   hvd_error *err);
 
 /* ---- by hosts: the stepping thread ---- */
 
