@@ -32,7 +32,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the command that the first word names; return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     lines = [f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
-    new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join([*lines, EXAMPLES]))
+    new = parser(
+        "hvdlite",
+        "Data-parallel training on CPUs, with or without MPI.",
+        "\n".join([*lines, EXAMPLES]),
+    )
     new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
     new.add_argument("--version", action="version", version=__version__)
     new.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))

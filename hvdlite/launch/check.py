@@ -169,8 +169,8 @@ def _why_cut_off(ssh: SSH, host: str, addresses: List[str], sign: str) -> str:
 
 
 COLUMNS = (
-    *("host", "reachable", "Python", "hvdlite", "MXNet"),
-    *("MPI", "cores", "interfaces", "/dev/shm"),
+    *("host", "reachable", "Python", "hvdlite", "MPI", "cores", "interfaces", "/dev/shm"),
+    *("torch backend", "frameworks"),
 )
 
 
@@ -186,11 +186,13 @@ def _row(report: Report) -> List[str]:
     facts = report.facts
     if not facts:
         return [report.host, "yes" if report.reachable else "NO", *["-"] * (len(COLUMNS) - 2)]
-    versions = [facts["versions"][name] or "none" for name in ("Python", "hvdlite", "MXNet")]
+    versions = [facts["versions"][name] or "none" for name in ("Python", "hvdlite")]
+    frameworks = {"MXNet": facts["versions"]["MXNet"], **facts["frameworks"]}
+    there = ", ".join(f"{name} {version}" for name, version in frameworks.items() if version)
     networks = [f"{n}={a}" for n, a in facts["interfaces"].items() if not a.startswith("127.")]
     memory = f"{_gib(facts['shm_free'])} of {_gib(facts['shm'])} GiB free"
     tail = [facts["MPI"] or "none", str(facts["cores"]), " ".join(networks) or "none", memory]
-    return [report.host, "yes", *versions, *tail]
+    return [report.host, "yes", *versions, *tail, facts["torch backend"], there or "none"]
 
 
 def _gib(size: int) -> str:
@@ -210,6 +212,8 @@ def show_build() -> int:
     frameworks = {name: probe.installed(name) for name in probe.FRAMEWORKS}
     for name, version in frameworks.items():
         print(f"{_box(bool(version))} {name}: {version or 'not installed'}")
+    backend = probe.torch_backend(frameworks["PyTorch"])
+    print(f"{_box(backend in ('compiled', 'at first use'))} PyTorch backend: {backend}")
     return int(bool(trouble))
 
 

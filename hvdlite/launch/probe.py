@@ -71,6 +71,23 @@ def installed(framework):
     return None
 
 
+def torch_backend(version):
+    """Return whether hvdlite's backend of torch.distributed is compiled for this PyTorch."""
+    import glob
+    import shlex
+    import shutil
+
+    if version is None:
+        return "-"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")  # as compiled.py has it
+    cache = os.environ.get("HVDLITE_TORCH_CACHE") or os.path.join(cache, "hvdlite")
+    name = f"hvdlite_torch_backend-torch{version}-*.so"
+    if glob.glob(os.path.join(os.path.expanduser(cache), name)):
+        return "compiled"
+    compiler = shlex.split(os.environ.get("CXX") or "c++")[0]
+    return "at first use" if shutil.which(compiler) else "needs " + compiler
+
+
 def find_program(name):
     """Return an MPI program's path, first from this Python's environment, then from PATH."""
     import shutil  # agents, which ask only for versions, start 2 ms sooner
@@ -165,6 +182,8 @@ def describe(load=False, without_mpi=False):
     return {
         "host": socket.gethostname(),
         "versions": versions(),
+        "frameworks": {name: installed(name) for name in FRAMEWORKS},
+        "torch backend": torch_backend(installed("PyTorch")),
         "MPI": mpi_version(),
         "not loaded": why_not_loaded(without_mpi) if load else None,
         "no MXNet": why_no_mxnet() if load else None,

@@ -147,6 +147,13 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
             "start several before you wait for one."
         )
         return [Finding("small tensors", exposed + _median(ranks, "lost"), what, advice)]
+    if one.bytes < SMALL_BYTES * max(one.tensors, 1):
+        what = (
+            f"each of the {one.tensors:.0f} tensors waits for every rank once, and a step is too "
+            f"short to hide this; to send fewer bytes than {size} a step gains nothing."
+        )
+        advice = "Use larger batches or backward_passes_per_step; or start fewer ranks."
+        return [Finding("short steps", exposed, what, advice)]
     hosts = sorted({each.host for each in ranks})
     if len(hosts) < 2:
         what = f"moving {size} a step takes so long after the last gradient is ready."
@@ -195,6 +202,9 @@ def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
     lines = [head]
     for each in found:
         lines += _wrapped(f"{each.share:4.0%} ", f"{each.what} {each.advice}")
+    if found:
+        rest = max(1 - sum(each.share for each in found), 0)
+        lines += _wrapped(f"{rest:4.0%} ", f"own work, and causes below {LEAST:.0%} of a step.")
     if count < _ENOUGH:
         lines += _wrapped("     ", "so few steps don't show which rank is slow.")
     elif not found:

@@ -2,12 +2,16 @@
 
 import argparse
 import contextlib
+import os
+import pwd
 import shlex
 import subprocess
 import sys
+import textwrap
 import threading
 import time
-from typing import Dict, Iterator, List, Optional, Sequence, Union
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from hvdlite.launch.hosts import parse_list
 from hvdlite.launch.job import users_ssh
@@ -37,20 +41,34 @@ def job_of(which: Optional[str]) -> str:
     if len(fit) == 1:
         return fit[0]
     if fit:
-        names = ", ".join(f"{job} ({jobs[job]} ranks)" for job in fit[:_MOST_JOBS_NAMED])
-        raise memory.NoRecorder(f"several jobs run on this host: name one of {names}")
+        lines = [f"  {job}  {_described(*jobs[job])}" for job in fit[:_MOST_JOBS_NAMED]]
+        more = [f"  and {len(fit) - len(lines)} more"] if len(fit) > len(lines) else []
+        what = "several jobs run on this host: name one by its number or by a process id"
+        raise memory.NoRecorder("\n".join([what, *lines, *more]))
     what = f"no job {which} runs" if which else "no job of hvdlite runs"
     raise memory.NoRecorder(f"{what} on this host, or none that you may look at")
 
 
-def _jobs() -> Dict[str, int]:
-    """Count the ranks of each job on this host."""
-    counts: Dict[str, int] = {}
+def _jobs() -> Dict[str, Tuple[int, int, float]]:
+    """Return of each job on this host: its ranks here, the lowest rank's process, its begin."""
+    heads: Dict[str, List[dict]] = {}
     for recorder in memory.find():
         with recorder:
-            job = recorder.head()["job"]
-            counts[job] = counts.get(job, 0) + 1
-    return counts
+            head = recorder.head()
+            heads.setdefault(head["job"], []).append(head)
+    lowest = {job: min(those, key=lambda head: head["rank"]) for job, those in heads.items()}
+    return {job: (len(heads[job]), head["pid"], head["began"]) for job, head in lowest.items()}
+
+
+def _described(ranks: int, pid: int, began: float) -> str:
+    """Return what tells a job from others: its command, user, process and age."""
+    command, user = "a process that has ended", "?"
+    with contextlib.suppress(OSError, KeyError):
+        user = pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+        command = textwrap.shorten(" ".join(words), 60, placeholder=" ...")
+    minutes, seconds = divmod(int(time.monotonic() - began), 60)
+    return f"{command} ({ranks} ranks, user {user}, pid {pid}, for {minutes} min {seconds} s)"
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:

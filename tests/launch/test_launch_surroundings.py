@@ -95,6 +95,7 @@ def test_check_and_check_build():
     checked, built = call("--check"), call("--check-build")
     assert (checked.code, built.code) == (0, 0)
     assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
+    assert "torch backend  frameworks" in checked.out and "MXNet 1.9" in checked.out
     assert "[X] MPI" in built.out
     for name in ("PyTorch", "TensorFlow", "Keras", "XGBoost", "LightGBM"):
         assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)

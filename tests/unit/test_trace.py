@@ -1,14 +1,18 @@
 """hvdlite-report: the timelines of ranks, put together and drawn."""
 
+import contextlib
 import json
+import os
+import pwd
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from traces import spans_of
 
-from hvdlite.monitor import cli, steps, traces, verdict, why
+from hvdlite.monitor import cli, steps, traces, verdict, watching, why
 from hvdlite.monitor.traces import Note, Tensor
 
 
@@ -123,6 +127,8 @@ VERDICTS = [  # the ranks; what is found, its share, words of the text
     ([way(exposed=0.03), way(1, exposed=0.03, host="n2")], "network", 0.3, "at 0.27 Gbit/s"),
     ([way(exposed=0.03), way(1, exposed=0.03)], "exposed", 0.3, "1.0 MB a step"),
     ([way(exposed=0.03, sent=(200, 190, 1e5))] * 2, "small tensors", 0.3, "190 of 200 tensors"),
+    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "larger batches or backward_p"),
+    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "70% own work, and causes"),
     ([way(input=0.05), way(1, input=0.06)], "input", 0.5, "num_workers"),
     ([way(update=0.05), way(1, update=0.06)], "update", 0.5, "foreach"),
     ([way(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
@@ -151,6 +157,30 @@ def test_the_verdict_about_timelines(tmp_path, capsys):
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.03 * rank)) for rank in range(3)]
     assert why.main(paths) == 0
     assert "rank 2 works 1." in " ".join(capsys.readouterr().out.split())
+
+
+class Recorded(contextlib.nullcontext):
+    """Stands for the recorder of one rank of a job; the rank is this process."""
+
+    def __init__(self, job: str, rank: int) -> None:
+        super().__init__()
+        began = time.monotonic() - 61
+        self._head = {"job": job, "rank": rank, "pid": os.getpid(), "began": began}
+
+    def head(self) -> dict:
+        return self._head
+
+
+def test_several_jobs_are_told_by_command_user_process_and_age(monkeypatch):
+    found = [Recorded("ab1", 1), Recorded("ab1", 0), Recorded("cd2", 0)]
+    monkeypatch.setattr(watching.memory, "find", lambda: found)
+    with pytest.raises(watching.memory.NoRecorder) as raised:
+        watching.job_of(None)
+    _, first, second = str(raised.value).splitlines()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert re.match(rf"  ab1  .*py.* \(2 ranks, user {user}, pid {os.getpid()}, for 1 min", first)
+    assert second.startswith("  cd2  ") and "(1 ranks" in second
+    assert watching.job_of("c") == "cd2"
 
 
 def test_no_tensor_twice_is_no_step():
