@@ -78,7 +78,7 @@ def mpirun(ranks: int, *command: str, **options) -> Job:
 def start_mpirun(
     ranks: int,
     *command: str,
-    timeout: float = 60,
+    timeout: float = 120,
     env: Optional[Dict[str, str]] = None,
     while_running: Optional[Callable[[subprocess.Popen], None]] = None,
     options: Sequence[str] = (),
@@ -201,7 +201,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def check_nothing_left(process, job: str, shared_memory: set, output: str) -> None:
-    if not wait_until(lambda: not processes_of(job), 5):
+    if not wait_until(lambda: not processes_of(job), 30):
         left = processes_of(job)
         kill_all(process, job)
         raise AssertionError(f"processes {left} outlived their job\n{output}")
@@ -209,7 +209,7 @@ def check_nothing_left(process, job: str, shared_memory: set, output: str) -> No
     def no_new_memory() -> bool:  # that of other jobs on this machine lives for milliseconds
         return not leftovers_in_shm() - shared_memory
 
-    assert wait_until(no_new_memory, 2), f"left in /dev/shm: {leftovers_in_shm()}\n{output}"
+    assert wait_until(no_new_memory, 30), f"left in /dev/shm: {leftovers_in_shm()}\n{output}"
 
 
 def assert_passed(job: Job) -> Job:

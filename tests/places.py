@@ -46,7 +46,7 @@ def start_ranks(
     *command: str,
     env: Optional[Dict[str, str]] = None,
     ranks: Optional[Iterable[int]] = None,
-    timeout: float = 60,
+    timeout: float = 120,
     while_running: Optional[Callable[[List[subprocess.Popen]], None]] = None,
     prefixes: Optional[Sequence[Sequence[str]]] = None,
     host: str = "127.0.0.1",

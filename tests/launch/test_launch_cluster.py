@@ -178,7 +178,7 @@ def test_a_failure_ends_all_hosts_in_seconds(cluster, how, code, options):
     seconds = time.monotonic() - began
     assert launcher.returncode == code, err
     assert "hvdliterun: rank 1 on h1 " in err
-    assert seconds < 20, err  # 1, where nothing else runs
+    assert seconds < 60, err  # 1, where nothing else runs; the ranks would take 600
     assert_all_clean(cluster)
 
 
@@ -230,12 +230,12 @@ def test_without_mpi_ssh_alone_starts_the_ranks(on_cluster):
 
 @pytest.mark.parametrize("options", [[], TCP], ids=["MPI", "tcp"])
 def test_ctrl_c_ends_all_hosts(cluster, options):
-    code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(60)"
+    code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(600)"
     line = [*HVDLITERUN, *options, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
     # What has ended is nsenter: hvdliterun itself is among what must be gone.
     began = interrupt(cluster.command(line), 4, env=cluster.environment())
     assert_all_clean(cluster)
-    assert time.monotonic() - began < 20  # 1, where nothing else runs
+    assert time.monotonic() - began < 60  # 1, where nothing else runs
 
 
 def assert_all_clean(cluster):

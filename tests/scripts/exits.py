@@ -61,7 +61,7 @@ def one_ends_early_the_others_compute_on():
 def one_raises_while_the_others_compute_for_long():
     if rank == 1:
         raise RuntimeError("broken")
-    time.sleep(60)  # stands for a computation
+    time.sleep(600)  # stands for a computation
     report(rank, computed=True)
 
 
@@ -79,7 +79,7 @@ def one_raises_while_its_threads_wait():
 def one_exits_while_the_others_compute_for_long():
     if rank == 1:
         sys.exit(eval(sys.argv[2]))
-    time.sleep(60)  # stands for a computation
+    time.sleep(600)  # stands for a computation
     report(rank, computed=True)
 
 
@@ -88,7 +88,7 @@ def one_fails_when_others_have_left_and_compute_for_long():
     if rank or sys.argv[2] == "left":
         hvd.shutdown()
     if rank:
-        time.sleep(60)  # stands for a computation
+        time.sleep(600)  # stands for a computation
         report(rank, computed=True)
     elif sys.argv[2] == "waits":
         hvd.numpy.allreduce(np.ones(1))
@@ -117,7 +117,7 @@ def wait_to_be_killed():
     open(f"{os.environ['READY']}/{rank}", "w").close()
     if rank:
         hvd.numpy.allreduce(np.ones(1), name="rank 0 does not come")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def shutdown_at_work():

@@ -1,9 +1,13 @@
-"""Rank argv[1] is stopped after argv[2] s, for argv[3] s (0: for ever); arrays of argv[4]."""
+"""Rank argv[1] is stopped after argv[2] s, for argv[3] s (0: for ever); arrays of argv[4].
+
+Who has reported a failure waits in the folder argv[5] for the others: the launcher would end them.
+"""
 
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from jobs import report
@@ -36,6 +40,8 @@ except hvd.HvdliteError as error:
     blamed = error.rank if isinstance(error, hvd.RankFailedError) else None
     report(rank, text=str(error), seconds=seconds, blamed=blamed, done=done)
     sys.stdout.flush()
-    time.sleep(1)  # the others report, too, before the launcher ends the job
+    (Path(sys.argv[5]) / str(rank)).touch()
+    while len(os.listdir(sys.argv[5])) < size - 1:
+        time.sleep(0.01)
     os._exit(3)
 report(rank, done=done, longest=longest)

@@ -15,4 +15,4 @@ while True:
     if sys.argv[1] == "train":
         hvd.numpy.allreduce(np.ones(1000), name="gradient")
     elif sys.argv[1] == "sleep":
-        time.sleep(60)
+        time.sleep(600)
