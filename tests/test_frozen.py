@@ -101,11 +101,12 @@ def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone(tmp_path):
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}
 
 
-def test_one_that_wakes_when_the_others_have_given_up(tmp_path):
+def test_one_that_wakes_when_the_others_have_given_up_ends_with_an_error(tmp_path):
+    """It took them for dead, and trained on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
-    for job in jobs:
-        print(job.status, job.output)
+    assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]
     for job in (jobs[0], jobs[2]):
         cause, _, late = job.output.partition("The above exception was the direct cause")
         assert "rank 1 (process " in cause and "has waited 0.5 s for others to go on" in late
+    assert "the others have trained on, or ended, without this rank" in jobs[1].output

@@ -12,11 +12,12 @@ import fcntl
 import socket
 import termios
 import time
-from typing import Dict, List
+from typing import Dict, List, Set
 
 from hvdlite.lifecycle.reception import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, GONE = "answers", "unknown", "silent", "gone"
+_LEFT = b"!"  # this process goes on, or ends, without the other one
 _LONGEST_PAUSE = 1.0  # seconds between two questions
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -27,6 +28,7 @@ class Lives:
     def __init__(self) -> None:
         self._to: Dict[int, socket.socket] = {}
         self._asked: Dict[int, float] = {}  # when, at last
+        self.left_by: Set[int] = set()  # those that go on, or have ended, without this process
 
     def numbers(self) -> List[int]:
         return sorted(self._to)
@@ -49,8 +51,9 @@ class Lives:
             return UNKNOWN
         now = time.monotonic()  # before: what stops this process is no silence of the other's
         try:
-            while connection.recv(1 << 10):
-                pass  # its questions
+            while data := connection.recv(1 << 10):  # its questions, or that word
+                if _LEFT in data:
+                    self.left_by.add(number)
             return GONE
         except BlockingIOError:
             pass
@@ -65,6 +68,11 @@ class Lives:
         with contextlib.suppress(OSError):  # the next look finds out why
             connection.send(b"?")
         return UNKNOWN
+
+    def leave(self, number: int) -> None:
+        """Tell a process that this one goes on, or ends, without it; it may stand still now."""
+        with contextlib.suppress(KeyError, OSError):
+            self._to[number].send(_LEFT)
 
     def close(self) -> None:
         """Close the connections; while this process lives, only where the others do so, too."""

@@ -15,7 +15,7 @@ import operator
 import select
 import socket
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle.doorkeeper import Doorkeeper
@@ -29,7 +29,7 @@ from hvdlite.lifecycle.handshake import (
     receive,
     send,
 )
-from hvdlite.lifecycle.limits import PATIENCE, limit_of
+from hvdlite.lifecycle.limits import ELASTIC_LIMIT, PATIENCE, limit_of
 from hvdlite.lifecycle.lives import ANSWERS, GONE, SILENT, Lives
 from hvdlite.lifecycle.reception import Guest, bound
 
@@ -108,11 +108,16 @@ class RollCall:
 
     def _check_time(self, awaited: Set[int]) -> None:
         if time.monotonic() > self._ends:
+            self._leave(awaited)
             raise HvdliteError(
                 f"a rank has waited {self._patience:g} s for others to go on together after a "
                 f"death, of those at {', '.join(self._doors[each][0] for each in sorted(awaited))}:"
                 f" one computes, or stands still. {PATIENCE} sets how long"
             )
+
+    def _leave(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._lives.leave(number)
 
     # ---- the leader ----
 
@@ -128,6 +133,7 @@ class RollCall:
                 connection.close()
         members = sorted(told)
         try:
+            self._check_left(set(self._old) - set(members))
             self._check_majority(members)
         except HvdliteError as error:
             _send_all(came, {"error": str(error)})
@@ -138,6 +144,7 @@ class RollCall:
         epoch = max(each[1] for each in told.values()) + 1
         agreed = (verdict, epoch, members, doors, resets)
         _send_all(came, {"value": agreed})
+        self._leave(set(self._old) - set(members))
         return _met(agreed, {members.index(number): each for number, each in came.items()})
 
     def _receive(self) -> Dict[int, socket.socket]:
@@ -179,6 +186,16 @@ class RollCall:
             connection.close()
         return found
 
+    def _check_left(self, missing: Set[int]) -> None:
+        """Those that have ended may have waited for this rank, or have trained on without it."""
+        for number in missing:
+            self._lives.state(number, self._limit)
+        if self._lives.left_by:
+            raise HvdliteError(
+                "the others have trained on, or ended, without this rank, which did not answer: it "
+                f"ends, too. {PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
+            )
+
     def _check_majority(self, members: List[int]) -> None:
         """The others may live, behind a broken network, and train on: only one side may."""
         here = set(members) & set(self._old)
@@ -218,7 +235,9 @@ class RollCall:
             question.close()
             raise HvdliteError(told["error"])
         question.settimeout(None)
-        return _met(told["value"], {0: question})
+        met = _met(told["value"], {0: question})
+        self._leave(set(self._old) - set(met.members))
+        return met
 
     def _connected(self, leader: int) -> Optional[socket.socket]:
         """Return a connection to what is behind the leader's door; None: the leader is gone."""

@@ -278,12 +278,14 @@ def lives_of(numbers) -> dict:
 
 
 def called(
-    numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=(), squatted=()
-) -> list:
+    numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=(), squatted=(),
+    late=(),
+) -> list:  # fmt: skip
     """What a roll call of these ranks comes to; those that are gone have ended.
 
     Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost. A stranger
-    listens in the place of those that are squatted: it accepts and says nothing.
+    listens in the place of those that are squatted: it accepts and says nothing. Those that are
+    late come when all others have ended.
     """
     living, keepers = lives_of(set(numbers) - set(new)), []
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
@@ -301,7 +303,7 @@ def called(
                 hello = handshake.Hello(handshake.NEW, number, 0, 0)
                 handshake.introduce(leader, hello, b"key")
                 return leader.recv(1)
-        silent = {*lost, *(b for a, b in wrong if a == number)}
+        silent = {*lost, *(b for a, b in wrong if a == number)} if number not in late else set()
         own = living.get(number, lives.Lives())
         keeper = doorkeeper.Doorkeeper(listeners[number], number, b"key", len(numbers))
         keepers.append(keeper)
@@ -311,9 +313,12 @@ def called(
             connection.close()
         return met[:3]
 
-    there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped)]
+    there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped, *late)]
     try:
-        return as_threads(meet, there)
+        found = as_threads(meet, there)
+        for each in [*keepers, *(living[number] for (number,) in there if late)]:
+            each.close()
+        return found + as_threads(meet, [(number,) for number in late])
     finally:
         for each in (*keepers, *living.values(), *(listeners[n] for n in (*gone, *lost, *stopped))):
             each.close()
@@ -386,6 +391,18 @@ def test_a_wrong_alarm_on_one_rank_holds_nobody(alarm):
 def test_the_fewer_ranks_behind_a_broken_network_end():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
+
+
+def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monkeypatch):
+    """It took them for dead, and trained on from where it had stood still."""
+    *others, late = called([0, 1, 2], lost=[1], late=[1])
+    assert others == 2 * [(0, 3, [0, 2])]
+    assert "the others have trained on, or ended, without this rank" in str(late)
+    monkeypatch.setenv(limits.PATIENCE, "0.2")
+    for stopped in 0, 1:
+        *others, late = called([0, 1, 2], late=[stopped])
+        assert all("has waited 0.2 s for others to go on" in str(error) for error in others)
+        assert "the others have trained on, or ended, without this rank" in str(late)
 
 
 @pytest.fixture
