@@ -92,6 +92,11 @@ def amount(text: Any) -> float:
     raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
 
 
+def seconds(text: Any) -> float:
+    """Convert as :func:`amount` does, to a year at most: Python refuses some longer waits."""
+    return min(amount(text), 365 * 86400.0)
+
+
 def fail(prog: str, why: str) -> int:
     """Print why the program can't do its work; return its exit code."""
     print(f"{prog}: {why}", file=sys.stderr)

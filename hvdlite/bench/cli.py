@@ -46,8 +46,10 @@ def parse_args(arguments=None) -> argparse.Namespace:
     for name, (convert, known, default, text) in LISTS.items():
         kind, text = _list_of(convert, known), f"{text} ({default})"
         add(f"--{name}", type=kind, default=default, metavar="LIST", help=text)
-    add("--seconds", type=cli.amount, default=0.5, help="a line of the table (%(default)s)")
-    add("--idle", type=cli.amount, default=2, help="seconds in which nothing is done (%(default)s)")
+    add("--seconds", type=cli.seconds, default=0.5, help="a line of the table (%(default)s)")
+    add(
+        "--idle", type=cli.seconds, default=2, help="seconds in which nothing is done (%(default)s)"
+    )
     add("--no-tiny", action="store_true", help="leave out the many small arrays")
     add("--no-step", action="store_true", help="leave out the training step of LeNet")
     add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")

@@ -13,12 +13,13 @@ INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # how long init() waits for other ranks; 
 EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # how long a failed script waits for them to learn of it
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
+_A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
 # What decides which collectives a rank begins.
 _ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
 def limit_of(variable: str) -> float:
-    """Return the limit that the user has set.
+    """Return the limit that the user has set, of a year at most.
 
     :raises ValueError: it is no such number of seconds.
     """
@@ -26,7 +27,7 @@ def limit_of(variable: str) -> float:
     may_be_0 = variable in _MAY_BE_0
     with contextlib.suppress(ValueError):
         if 0 < float(text) < float("inf") or (may_be_0 and float(text) == 0):
-            return float(text)
+            return min(float(text), _A_YEAR)
     least = "of at least 0" if may_be_0 else "over 0"
     raise ValueError(f"{variable} is '{text}': expected a number of seconds {least}")
 

@@ -24,6 +24,7 @@ NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
 LOOKS = 10  # after a silent host, within the limit
 SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
 _TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
+_MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
 
 Guest = Tuple[int, int]  # purpose and rank of a proved connection
 
@@ -237,7 +238,7 @@ def _addresses(
 
 def set_patience(connection: socket.socket, limit: float) -> None:
     """Let the kernel ask the other one ten times within the limit, at most once a second."""
-    pause = max(1, int(limit / LOOKS))
+    pause = min(max(1, int(limit / LOOKS)), _MOST_PAUSE)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         *((socket.TCP_NODELAY, 1), (_TCP_THIN_LINEAR_TIMEOUTS, 1)),
@@ -249,5 +250,5 @@ def set_patience(connection: socket.socket, limit: float) -> None:
 def bound(connection: socket.socket, limit: float) -> None:
     """Let the connection break when the other host has been silent for so long."""
     set_patience(connection, limit)
-    seconds = max(limit, SHORTEST_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+    milliseconds = min(int(1000 * max(limit, SHORTEST_SECONDS)), 2**31 - 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -28,7 +28,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     watching.add_hosts(new)
     new.add_argument(
-        "--seconds", type=cli.amount, default=10.0, help="look for so long at most (default: 10)"
+        "--seconds", type=cli.seconds, default=10.0, help="look for so long at most (default: 10)"
     )
     options = new.parse_args(arguments)
     try:

@@ -37,6 +37,19 @@ TEST(test_phases) {
     }
 }
 
+TEST(test_no_number_of_seconds_ends_a_sleep_too_early) {
+    static const struct {
+        double seconds;
+        long whole, nanoseconds;
+    } CASES[] = {{0, 0, 0},        {1.5, 1, 500000000}, {-3, 0, 0},           {86400, 86400, 0},
+                 {1e10, 86400, 0}, {1e300, 86400, 0},   {INFINITY, 86400, 0}, {NAN, 86400, 0}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct timespec t = clock_span(CASES[i].seconds);
+        CHECK_INT(t.tv_sec, CASES[i].whole);
+        CHECK_INT(t.tv_nsec, CASES[i].nanoseconds);
+    }
+}
+
 TEST(test_each_wait_begins_anew) {
     for (int i = 0; i < 5; i++) {
         struct waiter w = {0};

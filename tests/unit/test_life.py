@@ -1,9 +1,13 @@
 """init and shutdown in a process that is alone, each case in an interpreter of its own."""
 
+import socket
+import threading
+
 import pytest
 from jobs import alone as run
 
-from hvdlite.lifecycle import job, limits
+from hvdlite import cli
+from hvdlite.lifecycle import job, limits, reception
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
 
@@ -131,6 +135,18 @@ def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):
         limits.limit_of(name)
+
+
+@pytest.mark.parametrize("name", limits.DEFAULTS)
+def test_a_limit_of_many_years_is_one_that_sockets_and_locks_take(name, monkeypatch):
+    monkeypatch.setenv(name, "1e300")
+    ours, theirs = socket.socketpair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    with ours, theirs, listener, socket.create_connection(listener.getsockname()) as connection:
+        ours.settimeout(limits.limit_of(name))
+        reception.bound(connection, limits.limit_of(name))
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
+        assert threading.Lock().acquire(timeout=cli.seconds("1e300"))
 
 
 @pytest.mark.parametrize(

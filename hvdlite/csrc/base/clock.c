@@ -2,7 +2,6 @@
 #include "base/clock.h"
 
 #include <sched.h>
-#include <time.h>
 
 double clock_now(void) {
     struct timespec t;
@@ -11,8 +10,7 @@ double clock_now(void) {
 }
 
 void clock_nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds};
-    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    struct timespec t = clock_span(seconds);
     nanosleep(&t, NULL); /* a signal may end it early: every caller checks again */
 }
 

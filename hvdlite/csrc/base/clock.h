@@ -5,6 +5,17 @@
 #ifndef HVDLITE_BASE_CLOCK_H
 #define HVDLITE_BASE_CLOCK_H
 
+#include <time.h>
+
+/* As the system takes it: 0 seconds to a day, after which whoever sleeps looks again. */
+static inline struct timespec clock_span(double seconds) {
+    static const double A_DAY = 86400;
+    double most = seconds < A_DAY ? seconds : A_DAY, span = most > 0 ? most : 0; /* NaN: a day */
+    struct timespec t = {.tv_sec = (time_t)span};
+    t.tv_nsec = (long)((span - (double)t.tv_sec) * 1e9);
+    return t;
+}
+
 double clock_now(void);
 void clock_nap(double seconds);
 void clock_yield(void);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { STOP = 0 };                 /* the first file: written to when the thread is to end */
@@ -124,8 +123,7 @@ unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
 /* Without the lock; who rings meanwhile writes to `event`. */
 static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
-    struct timespec timeout = {.tv_sec = (time_t)seconds};
-    timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
+    struct timespec timeout = clock_span(seconds);
     if (ppoll(files, 2, &timeout, NULL) < 0 && errno != EINTR) clock_nap(PAUSE);
 }
 

@@ -1,10 +1,11 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "base/sync.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 void monitor_init(struct monitor *m) {
     pthread_condattr_t attr;
@@ -33,11 +34,11 @@ void monitor_unlock(struct monitor *m) { pthread_mutex_unlock(&m->mutex); }
 void monitor_notify(struct monitor *m) { pthread_cond_broadcast(&m->changed); }
 
 void monitor_wait(struct monitor *m, double seconds) {
-    struct timespec until;
+    struct timespec until, span = clock_span(seconds);
     clock_gettime(CLOCK_MONOTONIC, &until);
-    double whole = (double)until.tv_nsec * 1e-9 + seconds;
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec = (long)((whole - (double)(time_t)whole) * 1e9);
+    long nanoseconds = until.tv_nsec + span.tv_nsec;
+    until.tv_sec += span.tv_sec + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
     pthread_cond_timedwait(&m->changed, &m->mutex, &until);
 }
 

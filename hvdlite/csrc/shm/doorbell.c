@@ -1,10 +1,11 @@
 #define _GNU_SOURCE /* syscall */
 #include "shm/doorbell.h"
 
+#include "base/clock.h"
+
 #include <linux/futex.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 static void futex(atomic_uint *word, int op, unsigned value, const struct timespec *timeout) {
@@ -30,8 +31,7 @@ void doorbell_ring(struct doorbell *doorbell) {
 unsigned doorbell_listen(struct doorbell *doorbell) { return atomic_load(&doorbell->rings); }
 
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) {
-    struct timespec timeout = {.tv_sec = (time_t)seconds};
-    timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
+    struct timespec timeout = clock_span(seconds);
     atomic_store(&doorbell->asleep, sleep_of(ticket));
     futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* only if rings == ticket */
     atomic_store(&doorbell->asleep, 0);
