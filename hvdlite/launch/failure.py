@@ -45,7 +45,7 @@ class Signs:
     """What ranks have told of failures before they end, by rank; in seconds since the start."""
 
     def __init__(self) -> None:
-        self.raised: Dict[int, float] = {}  # an exception that nobody caught
+        self.raised: Dict[int, float] = {}  # an exception that nobody caught, or sys.exit()
         self.blamed: Dict[int, Tuple[float, List[int]]] = {}  # others have made a collective fail
         self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # ranks stood still: how many, which
 
@@ -161,8 +161,10 @@ def report_standstill(
 
 
 def exit_code(first: Ending) -> int:
-    """Return the job's exit code; 1 if the rank was ended after its traceback."""
-    return 128 + first.signal if first.signal else 1 if first.ended else first.status
+    """Return the job's exit code; 1 if the rank was ended before it had ended by itself."""
+    if first.signal:
+        return 128 + first.signal
+    return 1 if first.ended and first.code < 0 else first.status
 
 
 def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:

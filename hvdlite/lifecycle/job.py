@@ -165,8 +165,8 @@ def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
-    if failed and failed.error:
-        watched.report_raised()  # again: a user's own sys.excepthook may have replaced the one here
+    if failed:  # before the others fail for it; sys.excepthook sees no SystemExit, or is the user's
+        watched.report_raised()
     if failed and door.is_elastic():
         script_end.flush()
         os._exit(failed.code)  # the other ranks go on

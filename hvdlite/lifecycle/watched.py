@@ -51,7 +51,7 @@ def report_recorder(path: str) -> None:
 
 
 def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
-    """Report an exception that the script does not catch; its traceback follows.
+    """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
     :param ranks: other ranks to which that is due.
     :param how: ``STALLED`` or ``SILENT``, else 0.
