@@ -45,6 +45,21 @@ def test_mpi_begins_once_and_ends(how):
     assert sorted(job.lines("SAID ")) == sorted(2 * said)
 
 
+@pytest.mark.parametrize("by_file", (False, True), ids=("by_option", "by_file"))
+def test_what_the_user_has_told_open_mpi_to_leave_out_is_not_all_that_it_has(by_file, tmp_path):
+    """Without shared memory, as where /dev/shm is too small, MPI needs its TCP."""
+    file = tmp_path / "mca-params.conf"
+    file.write_text("# for all jobs\nbtl = ^sm,ofi  # as it is full\n")
+    options = () if by_file else ("--mca", "btl", "^sm,ofi")
+    env = {"OMPI_MCA_mca_base_param_files": str(file)} if by_file else {}
+    code = "import os; os.environ.pop('OMPI_MCA_btl')\n" if by_file else ""
+    code += "from hvdlite.core import listening\n" + HVD + "hvd.init()\n" + SUM
+    code += "print('ADDED', listening.confined(listening.with_files(os.environ)))"
+    job = assert_passed(mpirun(2, "-c", code, options=options, env=env, timeout=30))
+    assert job.lines("SUM ") == ["2.0", "2.0"]
+    assert job.lines("ADDED ") == ["{}", "{}"]
+
+
 LATE = """
 import os, time
 time.sleep(12 * (os.environ["OMPI_COMM_WORLD_RANK"] == "1"))

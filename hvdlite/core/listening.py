@@ -7,22 +7,54 @@ memory makes a file in /dev/shm, which a process without a launcher never remove
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import sys
 from collections.abc import Mapping
 
 _COMPONENTS = "OMPI_MCA_btl"
+_SHARED_MEMORY = {"sm", "vader"}  # of Open MPI 5 and 4
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
 INTERFACES = "HVDLITE_NETWORK_INTERFACES"
 
 
-def confined(environ: Mapping[str, str]) -> dict[str, str]:
+def with_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with what Open MPI's files set, which variables override.
+
+    >>> with_files({"OMPI_MCA_mca_base_param_files": "/no/such.conf"})
+    {'OMPI_MCA_mca_base_param_files': '/no/such.conf'}
+    """
+    prefix = environ.get("OPAL_PREFIX") or sys.prefix
+    usual = ["~/.openmpi/mca-params.conf", f"{prefix}/etc/openmpi-mca-params.conf"]
+    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # of distributions
+    named = environ.get("OMPI_MCA_mca_base_param_files")
+    found: dict[str, str] = {}
+    for path in re.split("[:,]", named) if named else usual:
+        with contextlib.suppress(OSError), open(os.path.expanduser(path), errors="replace") as file:
+            for line in file:
+                name, equals, value = line.partition("#")[0].partition("=")
+                if equals:
+                    found.setdefault(f"OMPI_MCA_{name.strip()}", value.strip())
+    return {**found, **environ}
+
+
+def confined(environ: Mapping[str, str], apart: bool = False) -> dict[str, str]:
     """Return the variables that a rank with this environment needs in addition.
+
+    :param environ: with_files().
+    :param apart: the ranks of one host share no memory.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})
     {'OMPI_MCA_btl': '^ofi,tcp'}
+    >>> confined({**alone, "OMPI_MCA_btl": "^ofi"}, apart=True)
+    {'OMPI_MCA_btl': '^ofi,sm'}
     >>> confined({})  # no launcher
     {'OMPI_MCA_btl': '^tcp,sm'}
     >>> confined({**alone, "OMPI_MCA_btl": "self,sm,tcp"})  # the user's own choice
+    {}
+    >>> confined({**alone, "OMPI_MCA_btl": "^sm"})  # the same: without tcp there is no way left
     {}
     >>> confined({**alone, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_btl_tcp_if_include": "eth0"})
     {'HVDLITE_NETWORK_INTERFACES': 'eth0'}
@@ -32,16 +64,20 @@ def confined(environ: Mapping[str, str]) -> dict[str, str]:
         found[INTERFACES] = environ[_CHOSEN]
     given = environ.get(_COMPONENTS, "^")
     left_out = [name for name in given[1:].split(",") if name]
-    more = [name for name in _needless(environ) if name not in left_out]
+    needless = ("sm",) if apart else _needless(environ, _SHARED_MEMORY.isdisjoint(left_out))
+    more = [name for name in needless if name not in left_out]
     if given.startswith("^") and more:
         found[_COMPONENTS] = f"^{','.join(left_out + more)}"
     return found
 
 
-def _needless(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...]:
     """Return the components without which each rank still reaches every other one."""
+    if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
+        return ()
     size = environ.get("OMPI_COMM_WORLD_SIZE")
     if size is None:
         launched = any(name in environ for name in ("PMIX_RANK", "PMI_RANK"))
         return () if launched else ("tcp", "sm")
-    return ("tcp",) if size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") else ()
+    one_host = size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+    return ("tcp",) if one_host and shares_memory else ()

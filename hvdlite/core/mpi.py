@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional, Tuple
 
 from hvdlite.core import beginning
-from hvdlite.core.listening import confined
+from hvdlite.core.listening import confined, with_files
 from hvdlite.core.start import is_worker
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
@@ -24,21 +24,16 @@ _BTL = "OMPI_MCA_btl"  # Open MPI's ways to move bytes; ^: all but these
 
 
 def _is_contained() -> bool:
-    """Tell whether the launcher started this rank in a PID namespace, a container, of its own."""
+    """Tell whether the launcher started this rank in a PID namespace, a container, of its own.
+
+    Over memory that such containers share, Open MPI takes equal ids for one process.
+    """
     rank = os.environ.get("PMIX_RANK")
     try:
         first = Path("/proc/1/environ").read_bytes().split(b"\0")
     except OSError:
         return False
     return rank is not None and b"PMIX_RANK=" + rank.encode() in first
-
-
-def _without_shared_memory() -> None:
-    """Have Open MPI use TCP: over memory that such containers share, it takes equal ids for one."""
-    known = os.environ.get(_BTL, "^")
-    if known.startswith("^"):
-        left_out = [name for name in known[1:].split(",") if name not in ("", "sm", "tcp")]
-        os.environ[_BTL] = f"^{','.join([*left_out, 'sm'])}"
 
 
 def _first_line(text: object) -> str:
@@ -57,9 +52,7 @@ try:
     if is_worker():
         mpi4py.rc.initialize = False
     _given = os.environ.get(_BTL)
-    os.environ.update(confined(os.environ))
-    if _is_contained():
-        _without_shared_memory()
+    os.environ.update(confined(with_files(os.environ), apart=_is_contained()))
     with beginning.told():
         from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi

@@ -27,7 +27,8 @@ class BackendProcess:
 
     def __init__(self, plan: Plan, extra_env: Dict[str, str]):
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
+            users = [os.environ[name] for name in _SESSION_FOLDER if os.environ.get(name)]
+            self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-", dir=(*users, None)[0])
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
             raise LaunchError(f"{why}: set TMPDIR to a folder with room") from error

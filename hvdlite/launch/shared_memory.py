@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from hvdlite.core import files
+from hvdlite.core import files, listening
 
 FOLDER = "/dev/shm"
 _ROOM = 20 << 20  # bytes: Open MPI 5 wants 16 MiB and a little more, and then takes 76 KiB a rank
@@ -46,7 +46,8 @@ class SharedMemory:
             files.make_private_folder(self._folder)
         except OSError:  # there is no /dev/shm, no room anywhere, or it is another user's
             return {}
-        unset = [names for names in _OPEN_MPI if names.isdisjoint(environ)]
+        given = listening.with_files(environ)
+        unset = [names for names in _OPEN_MPI if names.isdisjoint(given)]
         return {name: self._folder for names in unset for name in names}
 
     def remove(self, all_of_it: bool) -> None:
