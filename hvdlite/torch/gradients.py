@@ -4,26 +4,36 @@ import contextlib
 from collections import Counter, defaultdict
 from functools import partial
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
-from weakref import proxy
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
+from weakref import WeakSet, proxy
 
+import numpy as np
 import torch
 
+from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, can_share, is_elementwise
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
 from hvdlite.training.plan import Plan, Reduction
 
+_alive: "WeakSet[Gradients]" = WeakSet()
+
 
 class Gradients(Plan):
     """Averages gradients over ranks; a bucket of them goes off as soon as backward has written it.
 
     The first step finds out in which order that is, and which gradients are sparse: so its
-    allreduces begin when backward has ended.
+    allreduces begin when backward has ended. A parameter that backward has reached on no rank so
+    far has no gradient, and nobody knows yet whether it will be sparse.
+
+    Only the newest of these reduces a parameter's gradient: hooks of two would do it twice, and
+    each would move the gradient to memory of its own. An older one that has the parameter, too,
+    refuses to be used, even if the newer one is gone: ranks may free it at different times.
 
     :param owner: who they belong to, as in ``names.owner_name``.
     :param named: names of the parameters, in the same order on every rank.
@@ -43,12 +53,17 @@ class Gradients(Plan):
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
-        self._sparse_names: Set[str] = set()
+        self._kinds: Dict[str, bool] = {}  # of what backward has reached: whether it is sparse
         self._frozen: Dict[torch.Tensor, str] = {}  # that want no gradient, so far
+        self._unreached: List[torch.Tensor] = []  # by backward on any rank, so far
+        self._taken: Optional[str] = None  # which parameter a newer one has, and its owner
         self.add(named)
+        _alive.add(self)
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
         """Reduce these, too, from the next step on; on every rank."""
+        for other in _alive - {self}:
+            other._yield_to(self, named)
         for param, name in named.items():
             check(name, param, gpu=True)
             if param.requires_grad:
@@ -59,8 +74,28 @@ class Gradients(Plan):
         self._forget_buckets()
 
     def __del__(self) -> None:
+        self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks.values():
             hook.remove()
+        self._hooks = {}
+
+    def _yield_to(self, newer: "Gradients", named: Dict[torch.Tensor, str]) -> None:
+        """Reduce nothing from now on, if the newer one has a parameter of this one."""
+        own = {**self._names, **self._frozen}
+        shared = [name for param, name in own.items() if param in named]
+        if not shared or self._taken:
+            return
+        if self.written and self.reduction.op == Sum:
+            raise ValueError(
+                f"parameter '{shared[0]}': backward has written its gradient for another "
+                f"DistributedOptimizer, {self.owner}: call its step() or synchronize() before you "
+                "make a second one of that parameter, or delete it"
+            )
+        self.begin_anew()
+        self._remove_hooks()
+        self._taken = f"parameter '{shared[0]}' of {self.owner} belongs to {newer.owner}"
 
     @property
     def written(self) -> bool:
@@ -83,8 +118,8 @@ class Gradients(Plan):
         self.restart()
 
     def _forget_buckets(self) -> None:
-        self._buckets = None
-        for param in self._names:
+        self._buckets, self._unreached = None, []
+        for param in self._hooks:
             self._call(partial(Gradients._note, proxy(self)), param)
 
     def _call(self, hook: Callable, param: torch.Tensor) -> None:
@@ -136,8 +171,14 @@ class Gradients(Plan):
 
         :raises hvdlite.HvdliteError: the ranks have different parameters, or one has left.
         """
+        if self._taken:
+            raise RuntimeError(
+                f"{self._taken}, a newer DistributedOptimizer, which averages its gradient since "
+                "then. Give each optimizer its own parameters, or one optimizer all of them; for "
+                "two phases of training make the optimizer of each when the phase begins"
+            )
         try:
-            done = self._add_thawed() if self._frozen else {}
+            done = self._add_late() if self._frozen or self._unreached else {}
             if self._buckets is None:
                 self._buckets = self._make_buckets()
             self._reduce(self._buckets)
@@ -168,16 +209,25 @@ class Gradients(Plan):
         if errors:
             raise errors[0]
 
-    def _add_thawed(self) -> Dict[torch.Tensor, torch.Tensor]:
-        """Add what wants a gradient by now; return the gradients of others, which are reduced."""
+    def _add_late(self) -> Dict[torch.Tensor, torch.Tensor]:
+        """Add what wants a gradient by now, or has one; return those of others, reduced."""
         thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
-        if not thawed:
+        if not self._are_reached() and not thawed:
             return {}
         self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
         buckets = self._buckets or ()  # backward has started some
         self._reduce(buckets)
         self.add(thawed)
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
+
+    def _are_reached(self) -> bool:
+        """Tell whether backward has reached on any rank what it had on none. Collective."""
+        if not self._unreached:
+            return False
+        here = np.array([any(param.grad is not None for param in self._unreached)], np.int32)
+        process_set = self.reduction.process_set
+        name = f"{self.owner}, reached"
+        return bool(collectives.allreduce(here, name, Sum, process_set=process_set)[0])
 
     def average_loss(self, loss):
         """Return the loss of all ranks' batches, as an optimizer that compares losses needs it."""
@@ -194,12 +244,18 @@ class Gradients(Plan):
         facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
         agree(self.owner, facts, process_set=process_set, remedy="Make the same model everywhere.")
         seen = [self._names[param] for param in reversed(self._written)]
-        sparse = [n for n, p in names.items() if p.grad is not None and p.grad.is_sparse]
-        everyone = allgather_object((seen, sparse), f"order.{self.owner}", process_set)
+        for name, param in names.items():
+            if param.grad is not None:
+                self._kinds[name] = self._kinds.get(name, False) or param.grad.is_sparse
+        everyone = allgather_object((seen, self._kinds), f"order.{self.owner}", process_set)
+        for name, sparse in (item for _, kinds in everyone for item in kinds.items()):
+            self._kinds[name] = self._kinds.get(name, False) or sparse
+        self._unreached = [param for name, param in names.items() if name not in self._kinds]
         order, _ = everyone[0]
         order = [*(name for name in names if name not in order), *order]
-        self._sparse_names = {name for _, theirs in everyone for name in theirs}
-        rows = [] if self.reduction.sparse_as_dense else self._sparse_names
+        order = [name for name in order if name in self._kinds]
+        rows = {name for name, is_sparse in self._kinds.items() if is_sparse}
+        rows = set() if self.reduction.sparse_as_dense else rows
         self._sparse = [param for name, param in names.items() if name in rows]
         return self._lay_out([names[name] for name in order if name not in rows])
 
@@ -237,5 +293,5 @@ class Gradients(Plan):
 
     def _make_sparse_again(self) -> None:
         for param, name in self._names.items():
-            if name in self._sparse_names and param.grad is not None:
+            if self._kinds.get(name) and param.grad is not None:
                 param.grad = param.grad.to_sparse(1)

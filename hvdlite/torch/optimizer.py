@@ -43,8 +43,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    A parameter that backward has not reached counts as zero. The closure of ``step(closure)`` is
+    A gradient that backward has not written on this rank counts as zero. A parameter that backward
+    has never reached on any rank has none, as in one process. The closure of ``step(closure)`` is
     followed by an average of gradients and of the loss, each time that it is called.
+
+    A parameter has one such optimizer: where a newer one is made of it, the older one's ``step()``
+    and ``synchronize()`` raise a RuntimeError.
 
     :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. Gradients on CUDA
         are copied to pinned memory of the host, reduced there, and copied back.
@@ -61,7 +65,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         which is sent at once. By default, groups of 1 MiB or more.
     :param sparse_as_dense: send sparse gradients whole instead of the rows that they have.
     :param process_set: the ranks among which; the optimizer of any other rank is a plain one.
-    :raises ValueError: an argument that makes no sense; a parameter on another device.
+    :raises ValueError: an argument that makes no sense; a parameter on another device, or whose sum
+        over ranks another DistributedOptimizer is making.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different parameters.
     """
 

@@ -231,8 +231,11 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
     error_set(
         err, HVD_MISMATCH,
         "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
-        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s",
-        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op));
+        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s%s",
+        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op),
+        p->request.kind == HVD_ALLGATHER
+            ? ". Gradients that are sparse are allreduced with sparse_as_dense=True"
+            : "");
 }
 
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,

@@ -1,0 +1,156 @@
+"""Parameters that several optimizers have, and those that backward reaches late."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch_tensors import batch_of, difference, joined_batch, loss_of, multilayer, same_everywhere
+
+import hvdlite.torch as hvd
+
+
+def sgd(model, name="", **options):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    named = [(f"{name}{key}", param) for key, param in model.named_parameters()]
+    return hvd.DistributedOptimizer(optimizer, named, **options)
+
+
+def steps(model, optimizer, rank, numbers) -> None:
+    for step in numbers:
+        optimizer.zero_grad()
+        loss_of(model, batch_of(rank, step)).backward()
+        optimizer.step()
+
+
+def alone(numbers):
+    model = multilayer()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in numbers:
+        optimizer.zero_grad()
+        loss_of(model, joined_batch(step)).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("call", ["step", "synchronize"])
+@pytest.mark.parametrize("used", [0, 2])
+def test_an_optimizer_whose_parameters_a_newer_one_has_says_so(call, used, rank):
+    """Before, a step of the first one took gradients of this rank alone."""
+    model = multilayer()
+    first = sgd(model, "a.")
+    steps(model, first, rank, range(used))
+    second = sgd(model, "b.")
+    loss_of(model, batch_of(rank, used)).backward()
+    with pytest.raises(
+        RuntimeError,
+        match=r"parameter 'a\.0\.weight' of optimizer\d+ belongs to optimizer\d+, a newer",
+    ):
+        getattr(first, call)()
+    second.step()
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize("how", ["kept", "deleted", "in a cycle", "wrapped again"])
+def test_one_optimizer_after_another(how, rank, report_parity):
+    """As a notebook makes them, or a search of learning rates."""
+    model, optimizers = multilayer(), []
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    for phase in range(3):
+        if how == "wrapped again":
+            optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        else:
+            optimizer = sgd(model)
+        optimizers.append(optimizer)
+        if how == "in a cycle" and phase % 2 == rank % 2:
+            optimizer.self = optimizer
+        steps(model, optimizer, rank, range(3 * phase, 3 * phase + 3))
+        del optimizer
+        if how != "kept":
+            optimizers.clear()
+    report_parity("PyTorch, one optimizer after another", difference(model, alone(range(9))), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_an_optimizer_of_other_parameters_does_not_disturb(rank, size):
+    """As of a generator and a discriminator, whose gradients come from one backward."""
+    one, two = multilayer(), copy.deepcopy(multilayer())
+    optimizers = sgd(one, "one."), sgd(two, "two.")
+    for step in range(3):
+        for each in optimizers:
+            each.zero_grad()
+        (loss_of(one, batch_of(rank, step)) + loss_of(two, batch_of(rank, step))).backward()
+        for each in optimizers:
+            each.step()
+    assert difference(one, alone(range(3))) < 5e-6 and difference(two, one) == 0
+
+
+def test_a_second_optimizer_between_backward_and_step(rank):
+    """Averages that have been made stay what they are; sums would be made twice."""
+    model = multilayer()
+    first = sgd(model)
+    steps(model, first, rank, range(2))
+    loss_of(model, batch_of(rank, 2)).backward()
+    second = sgd(model)
+    model.zero_grad()
+    loss_of(model, batch_of(rank, 2)).backward()
+    second.step()
+    assert difference(model, alone(range(3))) < 5e-6
+    del second
+    third = sgd(model, op=hvd.Sum)
+    loss_of(model, batch_of(rank, 3)).backward()
+    with pytest.raises(ValueError, match=r"'0\.weight': backward has written its gradient for"):
+        sgd(model, op=hvd.Sum)
+    third.step()
+    del first, third
+    gc.collect()
+
+
+class Tables(torch.nn.Module):
+    """Some of which no rank needs at first."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.tables = torch.nn.ModuleList(
+            [torch.nn.Embedding(6, 3, sparse=sparse) for _ in range(3)]
+        )
+
+    def forward(self, x, used):
+        return sum(self.tables[i](x).square().sum() for i in used)
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, rank, size):
+    """It has no gradient, and so no update, until some rank needs it; then it is sparse."""
+    kind = torch.optim.SparseAdam if sparse else torch.optim.AdamW
+    model, expected = Tables(sparse), Tables(sparse)
+    optimizer, plain = kind(model.parameters(), 0.1), kind(expected.parameters(), 0.1)
+    named = model.named_parameters()
+    optimizer = hvd.DistributedOptimizer(optimizer, named, sparse_as_dense=as_dense)
+    for step, of_last, of_others in ((0, [0], [0]), (1, [0, 1], [0]), (2, [0, 1, 2], [0, 2])):
+        used = [*[of_others] * (size - 1), of_last]
+        optimizer.zero_grad()
+        plain.zero_grad()
+        model(torch.tensor([rank, step]), used[rank]).backward()
+        if step == 0:
+            assert model.tables[1].weight.grad is None
+        optimizer.step()
+        for r in range(size):
+            (expected(torch.tensor([r, step]), used[r]) / size).backward()
+        plain.step()
+        assert difference(model, expected) < 1e-6
+        assert (model.tables[2].weight.grad is None) == (step < 2)
+    assert same_everywhere(*model.parameters())
+
+
+def test_a_sparse_gradient_when_a_rank_has_joined(rank, size, several):
+    model = Tables(sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(model.parameters(), 0.1))
+    model(torch.tensor([0]), [0, 1, 2]).backward()
+    optimizer.step()
+    if rank:
+        with pytest.raises(hvd.HvdliteError, match="allreduced with sparse_as_dense=True"):
+            optimizer.step()
+    hvd.join()
