@@ -67,11 +67,28 @@ def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict
     return {"op": arguments.op_of(None, op), **scaled, "group": group_of(process_set)}
 
 
+def refuse_mask(array) -> None:
+    """Raise ValueError for a masked array, or a list with one, whose mask nobody would see."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(
+            "the array is masked, and its mask would be lost: expected an array without one, such "
+            "as array.filled(0); or send array.data and the mask, np.ma.getmaskarray(array), apart"
+        )
+    if isinstance(array, (list, tuple)):
+        for each in array:
+            refuse_mask(each)
+
+
 def dense(array) -> np.ndarray:
     """Return the array with its elements in C's order: itself, or a copy.
 
-    :raises ValueError: the C library lacks its dtype; ml_dtypes' bfloat16 is found by name.
+    :raises ValueError: the C library lacks its dtype; ml_dtypes' bfloat16 is found by name. It is
+        masked.
     """
+    if type(array) is not np.ndarray:
+        refuse_mask(array)
+        if hasattr(array, "asnumpy"):  # MXNet's: NumPy would read value by value, of CSR for ever
+            array = array.asnumpy()
     array = np.asarray(array, order="C")
     if array.dtype not in DTYPES and array.dtype.name != "bfloat16":
         known = ", ".join(str(dtype) for dtype in DTYPES)

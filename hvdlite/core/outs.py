@@ -21,8 +21,9 @@ def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
     """Raise if ``out`` can't take the result; None in the shape is a size not known yet."""
     if out is None:
         return
-    if not isinstance(out, np.ndarray) or not out.flags.writeable:
-        what = "read-only" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+    is_plain = isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray)
+    if not is_plain or not out.flags.writeable:
+        what = "read-only" if is_plain else f"a {type(out).__name__}"
         raise ValueError(f"tensor '{name}': out is {what}: expected an array that can be written")
     fits = len(out.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, out.shape))
     if not fits or out.dtype != dtype:

@@ -255,6 +255,7 @@ static PyObject *find_of_tensor(PyObject *tensor, PyObject *call) {
     PyObject *dtype = PyObject_GetAttr(tensor, s_dtype), *shape = PyObject_GetAttr(tensor, s_shape);
     PyObject *key = dtype && shape ? PyTuple_Pack(3, call, dtype, shape) : NULL;
     PyObject *known = key ? find(key) : NULL;
+    if (!shape) PyErr_Clear(); /* of a nested tensor, which is refused by its name later */
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     Py_XDECREF(key);

@@ -8,7 +8,7 @@ from typing import Any, List, Sequence
 
 import numpy as np
 
-from hvdlite.core.collectives import start_all
+from hvdlite.core.collectives import refuse_mask, start_all
 from hvdlite.core.handles import Handle
 from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.outs import are_apart, deliver, room
@@ -47,6 +47,7 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
             )
         return np.full(size, rows // size, np.int64)
     try:
+        refuse_mask(splits)
         given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
     except ValueError as error:  # lists of different lengths
         raise HvdliteValueError(f"tensor '{name}': splits are {splits!r}: {error}") from None

@@ -8,6 +8,7 @@ from keras import backend, ops
 from hvdlite import numpy as collectives
 from hvdlite.core import progress
 from hvdlite.core.arguments import check_compressor, op_of
+from hvdlite.core.collectives import refuse_mask
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average
@@ -29,6 +30,12 @@ class Compression:
 
 
 def _array(value) -> np.ndarray:
+    refuse_mask(value)
+    if hasattr(value, "nested_row_splits"):
+        raise ValueError(
+            "the tensor is ragged, and zeros would be added to it: expected a dense one, such as "
+            "tensor.to_tensor(); or send tensor.flat_values and its row_splits apart"
+        )
     if isinstance(value, (float, list)):
         return np.asarray(value, np.float32)  # as tensors of the backends would be
     return np.asarray(ops.convert_to_numpy(value) if ops.is_tensor(value) else value)

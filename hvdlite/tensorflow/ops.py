@@ -15,6 +15,7 @@ import tensorflow as tf
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
 from hvdlite.core.arguments import check_compressor, op_of, scales_of
+from hvdlite.core.collectives import refuse_mask
 from hvdlite.core.names import group_names
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
@@ -24,6 +25,11 @@ from hvdlite.tensorflow.exchange import name_of, run
 from hvdlite.training.codecs import compressed
 
 _MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}  # nothing is computed
+
+
+def _tensor(value) -> tf.Tensor:
+    refuse_mask(value)
+    return tf.convert_to_tensor(value)
 
 
 def allreduce(
@@ -68,7 +74,7 @@ def grouped_allreduce(
     if len(dense) < len(tensors):
         _check_slices(name, op, scales)
     if dense:
-        sent, restored = compressed([tf.convert_to_tensor(tensors[i]) for i in dense], compression)
+        sent, restored = compressed([_tensor(tensors[i]) for i in dense], compression)
         dense_names = [names[i] for i in dense]
         arrived = differentiable.allreduce(dense_names, sent, op, scales, process_set)
         for i, reduced in zip(dense, restored(arrived)):
@@ -119,7 +125,7 @@ def grouped_allgather(
     name = name_of("allgather", name, process_set)
     names = group_names(name, tensors)
     names = [name] if len(names) == 1 else names
-    tensors = [tf.convert_to_tensor(each) for each in tensors]
+    tensors = [_tensor(each) for each in tensors]
     sent = [_movable(tensor) for tensor in tensors]
     gathered = differentiable.allgather(name, names, sent, process_set)
     return [_of_dtype(each, tensor.dtype) for each, tensor in zip(gathered, tensors)]
@@ -135,7 +141,7 @@ def broadcast(
     """
     name = name_of("broadcast", name, process_set)
     process_set.number_of(root_rank)  # raises where it is in no set, also while a graph is made
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = _tensor(tensor)
     arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
     return _of_dtype(arrived, tensor.dtype)
 
@@ -150,12 +156,12 @@ def alltoall(
     :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
-    tensor, name = tf.convert_to_tensor(tensor), name_of("alltoall", name, process_set)
+    tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
     given = splits
     if splits is None:
         each = tf.shape(tensor)[0] // process_set.size()
         splits = tf.fill([process_set.size()], each)
-    splits = tf.convert_to_tensor(splits)
+    splits = _tensor(splits)
     sent, is_even = _movable(tensor), given is None
     rows, received = differentiable.alltoall(name, sent, splits, is_even, process_set)
     rows = _of_dtype(rows, tensor.dtype)
@@ -191,7 +197,7 @@ def grouped_reducescatter(
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
     op = op_of(None, op)
     check_compressor(compression)
-    sent, restored = compressed(list(map(tf.convert_to_tensor, tensors)), compression)
+    sent, restored = compressed(list(map(_tensor, tensors)), compression)
     for name, tensor in zip(names, sent):
         if tensor.shape.rank == 0:
             raise ValueError(f"tensor '{name}' is 0-d: a reducescatter needs rows to deal out")

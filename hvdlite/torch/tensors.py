@@ -16,6 +16,8 @@ DTYPES = {
     )
 }  # fmt: skip
 
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked, fake ones have one of their own
+
 
 def check(name: str, tensor, gpu: bool = False) -> None:
     """Raise ValueError for what no collective takes.
@@ -24,6 +26,12 @@ def check(name: str, tensor, gpu: bool = False) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.is_nested or type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
+        raise ValueError(
+            f"tensor '{name}' is {'nested' if tensor.is_nested else f'a {type(tensor).__name__}'}, "
+            "whose values do not lie in memory of its own: expected a plain tensor, such as "
+            "to_padded_tensor() of a nested, get_data() of a masked or to_local() of a DTensor"
+        )
     if tensor.layout is not torch.strided:
         raise ValueError(
             f"tensor '{name}' is {tensor.layout}: expected a dense one; sparse_allreduce_async() "
