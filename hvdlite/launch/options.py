@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
 from hvdlite.cli import amount
+from hvdlite.launch import spellings
 from hvdlite.launch.config import ConfigAction
 from hvdlite.lifecycle.watched import RESETS
 
@@ -146,55 +147,11 @@ OPTIONS = {
 }
 # fmt: on
 
-# Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
-WITHOUT_EFFECT = {
-    **dict.fromkeys(("--mpi", "--tcp", "--mpi-threads-disable", "--autotune"), False),
-    **dict.fromkeys(("--timeline-mark-cycles", "--no-timeline-mark-cycles"), False),
-    **dict.fromkeys(("--hierarchical-allreduce", "--no-hierarchical-allreduce"), False),
-    **dict.fromkeys(("--hierarchical-allgather", "--no-hierarchical-allgather"), False),
-    **dict.fromkeys(("--torus-allreduce", "--no-torus-allreduce"), False),
-    **dict.fromkeys(("--stall-check", "--log-with-timestamp", "--log-without-timestamp"), False),
-    **dict.fromkeys(("--cycle-time-ms", "--num-nccl-streams", "--thread-affinity"), True),
-    **dict.fromkeys(("--gloo-timeout-seconds", "--autotune-log-file"), True),
-    **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
-    **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
-    **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
-    **dict.fromkeys(("--oversubscribe", "--allow-run-as-root"), False),  # mpirun's
-}
-_RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
-REFUSED = {
-    "--jsrun": "use --launcher mpi inside the allocation",
-    "--bind-to": "use --binding-args='--bind-to ...'",
-    "--mca": "use --mpi-args='--mca ...'",
-    **{  # torchrun's
-        spelling: _RANKS_MEET
-        for name in ("node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend")
-        for spelling in (f"--{name}", f"--{name.replace('-', '_')}")
-    },
-    **dict.fromkeys(
-        (
-            *("--host-discovery-script", "--slots-per-host", "--elastic-timeout"),
-            *("--blacklist-cooldown-range",),
-        ),
-        "elastic jobs stay on their hosts: --elastic, --min-np, --max-np (docs/elastic.md)",
-    ),
-}
-
-
-class _NoEffect(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        namespace.without_effect = [*namespace.without_effect, option_string]
-
-
-class _Refuse(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string}: {REFUSED[option_string]}")
-
 
 def parser(launchers: List[str]) -> argparse.ArgumentParser:
     """Return the parser; all words before the command are options."""
     new = cli.parser("hvdliterun", "Start a training job on one or many hosts.", EPILOG)
-    new.usage, new.no_hints = USAGE, REFUSED
+    new.usage = USAGE
     for heading, rows in OPTIONS.items():
         group = new.add_argument_group(heading) if heading else new
         for row in rows:
@@ -211,16 +168,7 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
         help="the backend that starts the ranks; the command for yarn and the manifest for k8s "
         "are generated, and have never been run on a cluster",
     )
-    new.set_defaults(without_effect=[])
-    for option, takes_one in WITHOUT_EFFECT.items():
-        new.add_argument(
-            option, action=_NoEffect, nargs=None if takes_one else 0, help=argparse.SUPPRESS
-        )
-    for option in REFUSED:
-        new.add_argument(option, action=_Refuse, nargs="?", help=argparse.SUPPRESS)
-    new.add_argument(
-        "--gloo", dest="transport", action="store_const", const="tcp", help=argparse.SUPPRESS
-    )
+    spellings.add(new)
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return new
 

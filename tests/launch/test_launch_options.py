@@ -113,7 +113,6 @@ def test_an_amount_that_is_none_is_refused(option, value, capsys):
     ("line", "says"),
     [
         ("--master_addr h t", "tells them where to meet: give -H"),
-        ("--bind-to core t", "use --binding-args"),
         ("--num-procs 2 t", "unknown option --num-procs: did you mean --num-proc?"),
         ("--start_timeout=9 t", "unknown option --start_timeout: did you mean --start-timeout?"),
         ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
@@ -139,6 +138,77 @@ def test_an_unknown_option_gets_a_hint(line, says, capsys):
 def test_torchruns_and_mpiruns_spellings_work(line, ranks, slots):
     found = job(*line.split())
     assert (found.workers, [host.slots for host in found.hosts]) == (ranks, slots)
+
+
+HOROVODS = "-bind-to none -map-by slot -x NCCL_DEBUG=INFO -x PATH -mca pml ob1 -mca btl ^openib"
+TWO = [Host("a", 2), Host("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        # Horovod: docs/mpi.rst, docs/docker.rst, docs/troubleshooting.rst
+        (f"-np 4 {HOROVODS} t", {"workers": 4, "binding": []}),
+        (
+            f"-np 4 -H a:2,b:2 {HOROVODS} t",
+            {"hosts": TWO, "mpi_args": "--mca pml ob1 --mca btl ^openib"},
+        ),
+        (
+            "-np 4 -mca btl_tcp_if_include lo,eth0 t",
+            {"mpi_args": "--mca btl_tcp_if_include lo,eth0"},
+        ),
+        ("--bind-to core --map-by socket t", {"binding": "--bind-to core --map-by socket"}),
+        ("--allow-run-as-root -oversubscribe -np 2 -host a,b t", {"workers": 2}),
+        ("-np 4 -hostfile FILE t", {"hosts": TWO}),
+        # MPICH and Intel MPI
+        ("-n 4 -ppn 2 -hosts a,b t", {"workers": 4, "hosts": TWO}),
+        ("-n 4 -perhost 2 -machinefile FILE t", {"workers": 4, "hosts": TWO}),
+        ("-f FILE -n 4 t", {"hosts": TWO}),
+        ("-genv OMP_NUM_THREADS 4 -n 2 t", {"env": {"OMP_NUM_THREADS": "4"}}),
+        ("-env A 1 -genvlist HOME -l -n 2 t", {"env": {"A": "1", "HOME": os.environ.get("HOME")}}),
+        ("-iface lo -n 2 t", {"interfaces": ["lo"]}),
+        ("-prepend-rank -n 2 t", {"workers": 2}),
+        # srun
+        ("--ntasks 4 --ntasks-per-node=2 --nodes 2 --host a,b --label t", {"hosts": TWO}),
+        ("--mpi=pmix --ntasks=3 t", {"workers": 3}),
+        # torchrun, torch.distributed.launch
+        ("--standalone --nnodes=1 --nproc_per_node=2 t", {"workers": 2}),
+        ("--nproc-per-node=2 --max-restarts=3 --log-dir=d t", {"restarts": 3, "output_dir": "d"}),
+        ("--use-env --nproc_per_node 2 -m t", {"command": [sys.executable, "-m", "t"]}),
+        # horovodrun with one dash
+        ("-np 2 -start-timeout 60 -ssh-port 22 t", {"start_timeout": 60.0}),
+        ("-p8022 -n2 -xA=1 t", {"workers": 2, "env": {"A": "1"}}),
+    ],
+)
+def test_the_lines_of_other_launchers_documents_work(line, found, tmp_path):
+    """-map-by was -m with `ap-by` behind it; -ppn was -p."""
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=2\n")
+    made = job(*line.replace("FILE", str(file)).split())._asdict()
+    for name, value in found.items():
+        expected = value.split() if name in ("mpi_args", "binding") and value else value
+        assert made[name] == expected, name
+    assert made["command"][-1] == "t"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-N 4 t", "-N: mpirun means ranks on each host, srun hosts: use --nproc-per-node 4"),
+        ("-wdir /d t", "-wdir: run hvdliterun in that folder"),
+        ("-genvall -n 2 t", "-genvall: name each variable: --genvlist A,B"),
+        ("--prefix /opt/mpi t", "set PATH and LD_LIBRARY_PATH"),
+        ("-bootstrap ssh t", "use --launcher ssh"),
+        ("-mca plm_rsh_agent rsh t", "-mca plm_rsh_agent: use --ssh-port 2222"),
+        ("--rdzv_id=7 --rdzv-endpoint=h:1 t", "tells them where to meet: give -H"),
+        ("--cpus-per-task=2 t", "-x OMP_NUM_THREADS"),
+        ("-report-bindings t", "use --mpi-args=--report-bindings"),
+    ],
+)
+def test_what_of_them_does_not_work_is_refused_with_what_does(line, says, capsys):
+    with pytest.raises(SystemExit):
+        job(*line.split())
+    assert says in capsys.readouterr().err
 
 
 def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):

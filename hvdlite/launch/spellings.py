@@ -1,0 +1,153 @@
+"""Options of other launchers, as the documents of mpirun, horovodrun, srun and torchrun have them.
+
+Each works as it is, or has no effect and says so, or is refused by a sentence with the option that
+works. One dash is as good as two, as for mpirun.
+"""
+
+import argparse
+import shlex
+from typing import Dict
+
+from hvdlite import cli
+
+# Their names for options of hvdliterun's.
+_ALSO = {
+    "--hosts": ("--host",),
+    "--hostfile": ("--machinefile", "--default-hostfile", "-f"),
+    "--nproc-per-node": ("--ppn", "--perhost", "--npernode", "--ntasks-per-node"),
+    "--num-proc": ("--ntasks",),
+    "--nnodes": ("--nodes",),
+    "--network-interfaces": ("--iface",),
+    "--restarts": ("--max-restarts", "--max_restarts"),
+    "--output-filename": ("--log-dir", "--log_dir"),
+}
+# What hvdliterun does without being asked; anything else is for mpirun.
+_OWN_BINDING = {"--bind-to": ("none",), "--map-by": ("slot",), "--rank-by": ("slot",)}
+# Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("--mpi", "--tcp", "--mpi-threads-disable", "--autotune"), False),
+    **dict.fromkeys(("--timeline-mark-cycles", "--no-timeline-mark-cycles"), False),
+    **dict.fromkeys(("--hierarchical-allreduce", "--no-hierarchical-allreduce"), False),
+    **dict.fromkeys(("--hierarchical-allgather", "--no-hierarchical-allgather"), False),
+    **dict.fromkeys(("--torus-allreduce", "--no-torus-allreduce"), False),
+    **dict.fromkeys(("--stall-check", "--log-with-timestamp", "--log-without-timestamp"), False),
+    **dict.fromkeys(("--cycle-time-ms", "--num-nccl-streams", "--thread-affinity"), True),
+    **dict.fromkeys(("--gloo-timeout-seconds", "--autotune-log-file"), True),
+    **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
+    **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
+    **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
+    # mpirun's: ranks may outnumber cores, and each line begins with its rank. Then torchrun's.
+    **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
+    **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
+    **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),  # srun's
+    **dict.fromkeys(("--standalone", "--no-python", "--no_python", "--use-env"), False),
+}
+_RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
+REFUSED = {
+    "--jsrun": "use --launcher mpi inside the allocation",
+    "-N": "mpirun means ranks on each host, srun hosts: use --nproc-per-node 4, or -H host1,host2",
+    **dict.fromkeys(
+        ("--wdir", "--wd", "--chdir"), "run hvdliterun in that folder: ranks run there"
+    ),
+    **dict.fromkeys(("--genvall", "--envall"), "name each variable: --genvlist A,B, or -x A -x B"),
+    "--prefix": "set PATH and LD_LIBRARY_PATH on all hosts, or name mpirun by HVDLITE_MPIRUN",
+    "--report-bindings": "use --mpi-args=--report-bindings",
+    **dict.fromkeys(
+        ("--bootstrap", "--rsh"), "use --launcher ssh, and HVDLITE_SSH for the command"
+    ),
+    "--cpus-per-task": "each rank takes its share of the cores: -x OMP_NUM_THREADS=4 sets threads",
+    **{  # torchrun's
+        spelling: _RANKS_MEET
+        for name in (
+            "node-rank",
+            "master-addr",
+            "master-port",
+            "rdzv-endpoint",
+            "rdzv-backend",
+            "rdzv-id",
+        )
+        for spelling in (f"--{name}", f"--{name.replace('-', '_')}")
+    },
+    **dict.fromkeys(
+        (
+            *("--host-discovery-script", "--slots-per-host", "--elastic-timeout"),
+            *("--blacklist-cooldown-range",),
+        ),
+        "elastic jobs stay on their hosts: --elastic, --min-np, --max-np (docs/elastic.md)",
+    ),
+}
+
+
+class _NoEffect(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.without_effect = [*namespace.without_effect, option_string]
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        why = REFUSED.get(option_string) or REFUSED[_with_two(option_string)]
+        parser.error(f"{option_string}: {why}")
+
+
+class _Variable(argparse.Action):
+    """-env NAME VALUE, of MPICH and Intel MPI."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.env = [*namespace.env, "=".join(values)]
+
+
+class _Variables(argparse.Action):
+    """-genvlist NAME,NAME."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.env = [*namespace.env, *values.split(",")]
+
+
+class _ForMpirun(argparse.Action):
+    """-mca NAME VALUE."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if values[0] in ("plm_rsh_args", "plm_rsh_agent"):
+            parser.error(
+                f"{option_string} {values[0]}: use --ssh-port 2222, or HVDLITE_SSH='ssh ...'"
+            )
+        words = [_with_two(option_string), *values]
+        namespace.mpi_args = f"{namespace.mpi_args} {shlex.join(words)}".strip()
+
+
+class _Binding(argparse.Action):
+    """-bind-to WHERE and the like: mpirun gets them in place of hvdliterun's own."""
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        option = _with_two(option_string)
+        if value not in _OWN_BINDING[option]:
+            words = f"{namespace.binding_args} {option} {shlex.quote(value)}"
+            namespace.binding_args = words.strip()
+
+
+def _with_two(option: str) -> str:
+    return "--" + option.lstrip("-")
+
+
+def add(parser: cli.Parser) -> None:
+    """Let the parser, which has hvdliterun's own options, take these, too."""
+
+    def more(*names: str, **how) -> None:
+        parser.add_argument(*names, help=argparse.SUPPRESS, **how)
+
+    parser.set_defaults(without_effect=[])
+    for option, takes_one in WITHOUT_EFFECT.items():
+        more(option, action=_NoEffect, nargs=None if takes_one else 0)
+    for option in REFUSED:
+        more(option, action=_Refuse, nargs="?")
+    more("--gloo", dest="transport", action="store_const", const="tcp")
+    more("-env", "--genv", dest="env", action=_Variable, nargs=2, default=[])
+    more("--genvlist", "--envlist", dest="env", action=_Variables, default=[])
+    more("--mca", "--gmca", "--prtemca", dest="mpi_args", action=_ForMpirun, nargs=2, default="")
+    more(*_OWN_BINDING, dest="binding_args", action=_Binding, default="")
+    parser.no_hints = REFUSED
+    known: Dict[str, argparse.Action] = parser._option_string_actions
+    for option, others in _ALSO.items():
+        known.update(dict.fromkeys(others, known[option]))
+    for option in [name for name in known if name.startswith("--")]:
+        known.setdefault(option[1:], known[option])
