@@ -58,12 +58,14 @@ _DEFINED_IN = {
         "rank", "size",
     ),
 }  # fmt: skip
-_SUBMODULES = ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
+_SUBMODULES = {
+    name: f"hvdlite.{name}"
+    for name in ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
+}
+_SUBMODULES["kvstore"] = "mxnet.kvstore"  # MXNet's own, which makes hvdlite's stores, too
 
 __all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]
-__getattr__, __dir__ = lazy_names(
-    globals(), _DEFINED_IN, {name: f"hvdlite.{name}" for name in _SUBMODULES}
-)
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _SUBMODULES)
 
 
 def _end() -> None:
@@ -74,6 +76,8 @@ def _end() -> None:
             importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.mpi_life" in sys.modules:
         sys.modules["hvdlite.lifecycle.mpi_life"].end()
+    if "hvdlite.mxnet.servers" in sys.modules:
+        sys.modules["hvdlite.mxnet.servers"].end()
 
 
 atexit.register(_end)

@@ -154,6 +154,7 @@ def test_a_clone_beside_a_script_is_not_taken_for_the_package(tmp_path):
 
 
 ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
+TF_CONFIG = '{"cluster":{"chief":["a:1"],"worker":["b:1","c:1"]},"task":{"type":"%s"}}'
 # The variables of a process that MPI has alone, and what its error tells of them; "": all is well.
 STARTED = {
     "RANK=1 WORLD_SIZE=2": "torchrun has started this process as one of 2 (RANK=1, WORLD_SIZE=2)",
@@ -162,6 +163,16 @@ STARTED = {
     "PMI_RANK=0 PMI_SIZE=2": "a launcher of PMI has",
     "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2": "Open MPI's mpirun has",
     "HOROVOD_RANK=0 HOROVOD_SIZE=2": "horovodrun has",
+    "DMLC_ROLE=worker DMLC_NUM_WORKER=2": "launch.py or dmlc-submit has started",
+    "DMLC_ROLE=worker DMLC_NUM_WORKER=2 DMLC_TASK_ID=0": "(DMLC_ROLE=worker, DMLC_NUM_WORKER=2)",
+    "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2": "MVAPICH's mpirun has",
+    "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2": "jsrun has",
+    "FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2": "flux has",
+    "ALPS_APP_PE=1": "aprun has started this process as one of 2 (ALPS_APP_PE=1)",
+    f"TF_CONFIG={TF_CONFIG % 'chief'}": "TensorFlow's cluster has started this process as one of 3",
+    f"TF_CONFIG={TF_CONFIG % 'ps'}": "",
+    "TF_CONFIG=no": "",
+    "DMLC_ROLE=worker DMLC_NUM_WORKER=1": "",
     "RANK=1 WORLD_SIZE=2 HVDLITE_ALONE=1": "",
     "RANK=0 WORLD_SIZE=1": "",
     "WORLD_SIZE=2": "",
@@ -181,7 +192,7 @@ for given in json.loads(sys.argv[1]):
 
 
 def test_a_process_that_is_one_of_several_does_not_train_alone():
-    given = [dict(v.split("=") for v in variables.split()) for variables in STARTED]
+    given = [dict(v.split("=", 1) for v in variables.split()) for variables in STARTED]
     lines = alone(BEGIN_WITH, json.dumps(given)).splitlines()
     assert len(lines) == len(STARTED)
     for line, told in zip(lines, STARTED.values()):

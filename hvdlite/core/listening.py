@@ -17,6 +17,17 @@ _COMPONENTS = "OMPI_MCA_btl"
 _SHARED_MEMORY = {"sm", "vader"}  # of Open MPI 5 and 4
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
 INTERFACES = "HVDLITE_NETWORK_INTERFACES"
+_OF_SERVERS = "DMLC_INTERFACE"  # MXNet's, one
+
+
+def networks(environ: Mapping[str, str]) -> list[str]:
+    """Return the interfaces and networks that ranks may use; none: all.
+
+    >>> networks({"DMLC_INTERFACE": "eth1"}), networks({"HVDLITE_NETWORK_INTERFACES": "a, b"})
+    (['eth1'], ['a', 'b'])
+    """
+    wanted = environ.get(INTERFACES) or environ.get(_OF_SERVERS) or ""
+    return [word.strip() for word in wanted.split(",") if word.strip()]
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:

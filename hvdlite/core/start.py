@@ -1,8 +1,9 @@
 """How a job starts: by MPI, or by a launcher that only tells each process its rank and a place.
 
-The latter are torchrun, by all five of its variables, and Slurm's srun. They count where no
-launcher of MPI has started the process; with HVDLITE_TRANSPORT=tcp they count there, too, and with
-mpi they never do. Where they count, neither mpi4py nor a libmpi is loaded.
+The latter are torchrun, by all five of its variables, Slurm's srun, and MXNet's launch.py, which
+tells a worker where MXNet's scheduler is, and the scheduler its rank. They count where no launcher
+of MPI has started the process; with HVDLITE_TRANSPORT=tcp they count there, too, and with mpi they
+never do. Where they count, neither mpi4py nor a libmpi is loaded.
 """
 
 import functools
@@ -18,6 +19,7 @@ TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
 _OF_MPI = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HVDLITE_WATCHED")
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
 PORTS = 8  # which rank 0 tries, one after the other
 # Of Slurm's steps: below those that systems give to anybody.
@@ -28,7 +30,7 @@ class Place(NamedTuple):
     """What a launcher tells a process of its job."""
 
     launcher: str
-    rank: int
+    rank: int  # -1: MXNet's scheduler tells it, and what follows
     size: int
     host: str  # of rank 0
     ports: Tuple[int, ...]  # one of them is rank 0's
@@ -36,6 +38,7 @@ class Place(NamedTuple):
 
 
 _given: Optional[Place] = None
+SERVERS = "MXNet's launcher"
 NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {TRANSPORT}=tcp"
 ALONE = Place("nobody", 0, 1, "127.0.0.1", (0,), "")
 
@@ -61,6 +64,8 @@ def place(environ: Mapping[str, str] = os.environ) -> Optional[Place]:
         return _checked(_by_torchrun(environ), _OF_TORCHRUN, environ)
     if all(environ.get(name) for name in _OF_SLURM):
         return _checked(_by_slurm(environ), _OF_SLURM, environ)
+    if is_of_servers(environ):
+        return _by_servers(environ)
     return ALONE if chosen or importlib.util.find_spec("mpi4py") is None else None
 
 
@@ -72,10 +77,19 @@ def is_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
     return chosen == "mpi" or (not chosen and any(name in environ for name in _OF_MPI))
 
 
+def is_of_servers(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the process is a worker beside a scheduler and servers of MXNet's."""
+    return environ.get("DMLC_ROLE") == "worker" and all(map(environ.get, _OF_SERVERS))
+
+
 def give(found: Place) -> None:
-    """Have the ranks meet there, as the program tells; before the C library is loaded."""
+    """Have the ranks meet there, as the program or MXNet's scheduler tells.
+
+    A program tells before the C library is loaded.
+    """
     global _given
     _given = found
+    without_mpi.cache_clear()
 
 
 def free_port() -> int:
@@ -117,6 +131,11 @@ def _by_slurm(environ: Mapping[str, str]) -> Place:
     rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     first = first_host(environ["SLURM_STEP_NODELIST"])
     return Place("srun", rank, size, first, _ports(environ, ports), job)
+
+
+def _by_servers(environ: Mapping[str, str]) -> Place:
+    port, size = _number(environ, "DMLC_PS_ROOT_PORT"), _number(environ, "DMLC_NUM_WORKER")
+    return Place(SERVERS, -1, size, environ["DMLC_PS_ROOT_URI"], (port,), "")
 
 
 def first_host(hosts: str) -> str:

@@ -69,7 +69,8 @@ def added(job: Job) -> dict[str, str]:
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
     elastic = {watched.ELASTIC: "1", watched.FEWEST: str(job.fewest), watched.MOST: str(job.most)}
     mode.update(elastic if job.elastic else {})
-    mode.update({"HVDLITE_SECRET": job.secret} if job.transport == "tcp" else {})
+    without_mpi = job.transport == "tcp" or job.mode == "ps"
+    mode.update({"HVDLITE_SECRET": job.secret} if without_mpi else {})
     interfaces = {listening.INTERFACES: ",".join(job.interfaces)} if job.interfaces else {}
     if job.mode == "ps" and job.interfaces:
         interfaces["DMLC_INTERFACE"] = job.interfaces[0]

@@ -10,6 +10,7 @@ import json
 import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+from hvdlite.core import start
 from hvdlite.launch import environment
 from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
@@ -151,7 +152,20 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
     # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
+    if rank.role.kind == "worker":
+        own.update(_as_one_of_the_workers(rank, rank.role, ranks))
     return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
+
+
+def _as_one_of_the_workers(rank: Rank, role: Role, ranks: List[Rank]) -> Dict[str, str]:
+    """Return what makes the workers ranks of hvdlite's, beside MXNet's servers.
+
+    They are no ranks of MPI's, which would wait for the servers.
+    """
+    workers = [other for other in ranks if other.role and other.role.kind == role.kind]
+    first = [other for other in workers if other.role and other.role.index == 0]
+    workers.sort(key=lambda other: other not in first)  # the place of rank 0 is the first one's
+    return {**torch_environment(rank, workers), "RANK": str(role.index), start.TRANSPORT: "tcp"}
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:

@@ -5,6 +5,8 @@ another MPI), starts N processes without the variables that ``core.start`` needs
 MPI finds a job of one process: N models would train side by side, unnoticed.
 """
 
+import contextlib
+import json
 import os
 from typing import NamedTuple, Optional
 
@@ -18,12 +20,14 @@ class Launcher(NamedTuple):
     """How a launcher tells a process which one it is, and of how many."""
 
     name: str
-    rank: str
+    rank: str  # where it stands, the launcher has started the process
     size: str  # "": there is none
     advice: str  # {n}: how many
 
 
 _HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
+_CLUSTER = "TF_CONFIG"  # TensorFlow's: JSON, with the addresses of all processes
+_TRAINS = ("chief", "master", "worker")  # a cluster's other processes train nothing
 _OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
 _LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
@@ -38,6 +42,18 @@ _LAUNCHERS = (
     Launcher("a launcher of PMI", "PMI_RANK", "PMI_SIZE", _OTHER_MPI),
     Launcher("a launcher of PMIx", "PMIX_RANK", "", _OTHER_MPI),
     Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", _HVDLITERUN),
+    Launcher(
+        "MXNet's launch.py or dmlc-submit",
+        "DMLC_ROLE",
+        "DMLC_NUM_WORKER",
+        f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
+        "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say",
+    ),
+    Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", _OTHER_MPI),
+    Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", _OTHER_MPI),
+    Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", _OTHER_MPI),
+    Launcher("aprun", "ALPS_APP_PE", "", _OTHER_MPI),
+    Launcher("TensorFlow's cluster", _CLUSTER, "", _HVDLITERUN),
 )
 
 
@@ -73,14 +89,26 @@ def refuse_if_one_of_several(why: str) -> None:
 
 
 def _claim(launcher: Launcher) -> Optional[_Claim]:
-    rank = _number(launcher.rank)
-    if rank < 0 or (launcher.rank == "RANK" and watched.by_an_agent()):  # hvdliterun's own RANK
+    if launcher.rank not in os.environ:
+        return None
+    size = _in_cluster() if launcher.rank == _CLUSTER else _number(launcher.size)
+    size = max(size, _number(launcher.rank) + 1)
+    if size < 1 or (launcher.rank == "RANK" and watched.by_an_agent()):  # hvdliterun's own RANK
         return None
     try:
         distance = len(ancestors.with_own(launcher.rank))
     except OSError:
         distance = 0
-    return _Claim(launcher, max(_number(launcher.size), rank + 1), distance)
+    return _Claim(launcher, size, distance)
+
+
+def _in_cluster() -> int:
+    """Return how many processes TensorFlow's variable has to train; 0: none, or not this one."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        told = json.loads(os.environ[_CLUSTER])
+        if told["task"]["type"] in _TRAINS:
+            return sum(len(told["cluster"].get(kind, ())) for kind in _TRAINS)
+    return 0
 
 
 def _number(variable: str) -> int:

@@ -16,7 +16,7 @@ from hvdlite.core.log import logger
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.lifecycle import limits, recorder, script_end, watched
+from hvdlite.lifecycle import limits, recorder, script_end, servers, watched
 from hvdlite.lifecycle.watched import FOLD
 
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
@@ -47,6 +47,8 @@ def init(comm=None, process_sets=None) -> None:
     with _joining:
         if not is_initialized():
             limits.check()
+            servers.serve()
+            servers.come(INIT_PATIENCE_SECONDS)
             door.begin(comm)
             door.join(comm, INIT_PATIENCE_SECONDS, functools.partial(_enter, process_sets))
 
@@ -184,6 +186,7 @@ def at_exit() -> None:
         clean = False  # the others wait in init(), and the usual end would wait for them
     elif not _joined and door.has_others():
         door.report_gone()
+    servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     if not clean or (failed and failed.unsaid and door.has_others()):
         _end_job(failed.code if failed else 1)
     if failed and door.has_others():  # they have left the job, and may compute for hours

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from hvdlite.core.listening import INTERFACES
+from hvdlite.core.listening import INTERFACES, networks
 from hvdlite.core.native import HvdliteError
 from hvdlite.launch import probe
 from hvdlite.lifecycle.handshake import DATA, MESSAGES, WATCH
@@ -95,9 +95,9 @@ def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
 
 def _address(star: Star, lowest: List[int]) -> Optional[str]:
     """Return where other hosts reach this one; None: where they reach rank 0."""
-    wanted = os.environ.get(INTERFACES)
+    wanted = networks(os.environ)
     if wanted:
-        return _chosen(wanted)
+        return chosen(wanted)
     if star.rank and lowest[star.rank] == 0:
         return None
     far = [c for rank, c in star.connections.items() if lowest[rank] != lowest[star.rank]]
@@ -114,10 +114,12 @@ def _identity() -> str:
         return socket.gethostname()
 
 
-def _chosen(wanted: str) -> str:
+def chosen(wanted: List[str]) -> str:
     """Return this host's address on the interfaces and networks that the user allows."""
-    words = [word.strip() for word in wanted.split(",")]
     for name, address in probe.interfaces().items():
-        if probe.is_on(name, address, words):
+        if probe.is_on(name, address, wanted):
             return address
-    raise HvdliteError(f"init(): {INTERFACES} is {wanted}: this host has no address there")
+    raise HvdliteError(
+        f"init(): {INTERFACES}, or DMLC_INTERFACE, is {','.join(wanted)}: this host has no address "
+        "there"
+    )

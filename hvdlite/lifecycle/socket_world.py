@@ -208,7 +208,9 @@ def before_end(leave: Callable[[], None]) -> None:
 
 def has_others() -> bool:
     """Tell whether other processes may wait for this one."""
-    return _place().size > 1 and not forks.is_child() and not start.is_worker()
+    place = _place()
+    known = place.rank >= 0  # or MXNet's scheduler would have to be asked
+    return known and place.size > 1 and not forks.is_child() and not start.is_worker()
 
 
 def rank() -> int:

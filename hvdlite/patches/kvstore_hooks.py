@@ -2,8 +2,8 @@
 
 This module imports neither MXNet nor MPI; creating a store imports the store's module. Besides the
 entry in MXNet's registry of stores, some functions of MXNet are replaced, for this store only;
-docs/internals.md tells why. And ``mx.kv.create`` refuses an unknown name; MXNet's would make a
-local store of it.
+docs/internals.md tells why. And ``mx.kv.create`` refuses an unknown name, of which MXNet would make
+some store, and one that needs servers where there are none.
 """
 
 import functools
@@ -16,6 +16,9 @@ _NAMES = (NAME, "horovod")  # the latter is MXNet 2's, which drops it where ther
 # What these mean when `hvdliterun --mode mpi` has started the job: there are no servers then.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
+# By these MXNet finds its servers; a process that lacks one can't make a store of them.
+_OF_SERVERS = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_SERVER",
+               "DMLC_NUM_WORKER")  # fmt: skip
 # MXNet's own stores of one process; for one context it makes none of them.
 _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_allreduce_device",
           "local_update_cpu")  # fmt: skip
@@ -76,10 +79,23 @@ def _as_store(kvstore, registry):
 
 
 def _check_known(name: str, registry) -> None:
-    if "dist" not in name and name not in (*registry, *_LOCAL):
+    """Raise where MXNet would make another store than was meant, or quote its own source."""
+    if name in registry or name in _LOCAL:
+        return
+    if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):
         raise ValueError(
             f"kvstore '{name}' is not one that MXNet knows: for training on many ranks use '{NAME}'"
         )
+    missing = [variable for variable in _OF_SERVERS if not os.environ.get(variable)]
+    if missing:
+        raise ValueError(
+            f"kvstore '{name}' needs MXNet's servers, and there are none ({missing[-1]} is not "
+            f"set): use '{NAME}', which needs no servers, or start the job with servers, by "
+            "`hvdliterun -n 2 -s 2 python train.py`"
+        )
+    servers = sys.modules.get("hvdlite.mxnet.servers")
+    if servers and servers.is_kept():
+        raise ValueError(servers.only_one(name))
 
 
 def _create(create, registry):

@@ -32,14 +32,16 @@ def test_the_same_script_without_servers(kind):
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
 
 
-def test_a_worker_is_no_rank_of_an_mpi_job():
-    """MPI's start would wait for the servers for ever, which never call it."""
+def test_the_workers_are_ranks_of_one_job_too():
+    """Each trained by itself. Over MPI they would wait for the servers for ever."""
     code = (
         "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "
-        "print(kv.num_workers, hvd.size())"
+        "own = mx.kv.create('dist_sync_mpi'); a = mx.nd.ones(1) * (own.rank + 1); "
+        "own.pushpull(0, a); "
+        "print(kv.num_workers, own.num_workers, own.rank == kv.rank, a.asscalar())"
     )
     done = call("-n", 2, "-s", 1, sys.executable, "-c", code).passed()
-    assert sorted(done.out.splitlines()) == ["[worker 0] 2 1", "[worker 1] 2 1"]
+    assert sorted(done.out.splitlines()) == [f"[worker {i}] 2 2 True 3.0" for i in range(2)]
 
 
 def test_a_python_without_hvdlite_starts_all_the_same():

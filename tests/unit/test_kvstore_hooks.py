@@ -86,15 +86,34 @@ def test_dist_sync_where_there_are_no_servers():
 
 def test_a_name_of_no_store_makes_no_silent_local_one():
     """MXNet 1.9 takes any name without 'dist' for a store of one process."""
-    *ours, unknown = created("", "horovod", "Horovod", "local", "device", "byte_ps")
+    *ours, unknown, typo = created(
+        "", "horovod", "Horovod", "local", "device", "byte_ps", "dist_snyc"
+    )
     assert ours == ["horovod", "horovod", "local", "device"]
     assert unknown.startswith("kvstore 'byte_ps' is not one that MXNet knows")
+    assert typo == unknown.replace("byte_ps", "dist_snyc")
 
 
-def test_with_servers_dist_sync_is_mxnets_own():
-    lines = created("ps", "dist_sync", "dist_sync_mpi")
-    assert any("DMLC_NUM_WORKER" in line for line in lines)
-    assert lines[-1] == "dist_sync_mpi"
+@pytest.mark.parametrize("mode", ["", "ps"])
+@pytest.mark.parametrize("name", ["dist_sync", "DIST_ASYNC"])
+def test_a_store_of_servers_where_there_are_none(mode, name):
+    """MXNet's own error is its source's: Check notnull."""
+    refused, made = created(mode, name, "dist_sync_mpi")
+    assert refused == (
+        f"kvstore '{name.lower()}' needs MXNet's servers, and there are none (DMLC_NUM_WORKER is "
+        "not set): use 'dist_sync_mpi', which needs no servers, or start the job with servers, by "
+        "`hvdliterun -n 2 -s 2 python train.py`"
+    )
+    assert made == "dist_sync_mpi"
+
+
+def test_the_proposals_way_to_the_store():
+    code = """
+import hvdlite as mpi
+kv = mpi.kvstore.create("dist_sync_mpi")
+print(kv.type, kv.num_workers)
+"""
+    assert run(code) == "dist_sync_mpi 1\n"
 
 
 def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():

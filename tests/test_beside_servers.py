@@ -1,0 +1,93 @@
+"""Jobs that MXNet's own launcher has started, with a scheduler and servers beside the workers."""
+
+import sys
+
+import pytest
+from jobs import TESTS, alone, assert_passed, mpirun
+from places import free_port
+from versions import mxnet_alone
+
+LAUNCHER = [sys.executable, str(TESTS / "scripts" / "beside_servers.py")]
+SUM = """
+kv = mx.kv.create("dist_sync_mpi")
+a = mx.nd.ones(2) * (kv.rank + 1)
+kv.pushpull("a", a)
+from jobs import report
+report(kv.rank, workers=kv.num_workers, sum=a.asnumpy().tolist())
+"""
+
+
+def beside_servers(workers: int, code: str, *options: str, **more):
+    return mpirun(workers, "-c", code, options=options, launcher=LAUNCHER, **more)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        pytest.param("import mxnet as mx, hvdlite", marks=mxnet_alone),
+        "import hvdlite, mxnet as mx",
+        "import hvdlite; hvdlite.init(); import mxnet as mx",  # servers serve in init()
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
+def test_the_workers_are_one_job_and_servers_end_with_it(imports, options):
+    """Each worker trained by itself, and the servers waited for ever."""
+    workers = 2 + len(options) // 2
+    job = assert_passed(beside_servers(workers, f"{imports}\n{SUM}", *options))
+    total = float(sum(range(workers + 1)))
+    each = {"workers": workers, "sum": [total, total]}
+    assert job.results() == dict.fromkeys(range(workers), each)
+
+
+FAIL = """
+import mxnet as mx, hvdlite, sys
+kv = mx.kv.create("dist_sync_mpi")
+if kv.rank == 1: raise ValueError("no such file")
+a = mx.nd.ones(2)
+kv.pushpull("a", a)
+mx.nd.waitall()
+"""
+
+
+def test_a_worker_that_fails_ends_all():
+    job = beside_servers(2, FAIL)
+    assert "rank 1 left the job (its script raised ValueError: no such file)" in job.output
+    assert job.lines("ENDS ") == ["['scheduler 0', 'server 0', 'worker 1', 'worker 1']"]
+
+
+BEGIN = """
+import os, hvdlite as hvd
+from jobs import report
+try: hvd.init()
+except hvd.HvdliteError as error: report(os.getpid(), refused=str(error))
+"""
+
+
+def test_a_store_of_the_servers_beside_ranks_is_refused_not_waited_for():
+    """MXNet can make only one store of servers in a process; a second one waits for ever."""
+    own = "import mxnet as mx\nkv = mx.kv.create('dist_sync')"
+    refused = assert_passed(beside_servers(2, own + BEGIN)).results().values()
+    assert len(refused) == 2
+    for each in refused:
+        assert "'dist_sync' of MXNet's servers and hvdlite's ranks" in each["refused"]
+        assert "`hvdliterun -n 2 -s 1 python train.py`" in each["refused"]
+
+
+NOBODY = {  # there: no scheduler, no server, no other worker
+    "DMLC_ROLE": "worker",
+    "DMLC_PS_ROOT_URI": "127.0.0.1",
+    "DMLC_NUM_WORKER": "2",
+    "HVDLITE_INIT_TIMEOUT_SECONDS": "1",
+}
+
+
+@pytest.mark.parametrize(
+    "servers, told",
+    [
+        ("0", "there is no server (DMLC_NUM_SERVER=0)"),
+        ("1", "init() waits for the 2 workers and 1 servers that MXNet's scheduler at 127.0.0.1"),
+    ],
+)
+def test_the_wait_for_those_who_never_come_ends(servers, told):
+    port = {"DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NUM_SERVER": servers}
+    assert told in alone(BEGIN, **NOBODY, **port, PYTHONPATH=str(TESTS))
