@@ -150,6 +150,9 @@ def job_of(args, argv: List[str]) -> Job:
     mode = args.mode or ("ps" if args.servers else "mpi")
     workers = _workers(args, given)
     servers = workers if args.servers is None else args.servers
+    env = {**options.variables(args), **environment.parse_assignments(args.env, "--env")}
+    of_servers = {**os.environ, **env}.get("DMLC_INTERFACE", "") if mode == "ps" else ""
+    networks = args.interfaces or of_servers
     made: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
         "workers": workers,
@@ -157,14 +160,14 @@ def job_of(args, argv: List[str]) -> Job:
         "mode": mode,
         "servers": servers if mode == "ps" else 0,
         "hosts": given,
-        "env": {**options.variables(args), **environment.parse_assignments(args.env, "--env")},
+        "env": env,
         "env_of": {
             "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
             "server": environment.parse_assignments(args.env_server, "--env-server"),
         },
         "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
-        "interfaces": [name for name in (args.interfaces or "").split(",") if name],
+        "interfaces": [name for name in networks.split(",") if name],
         "ssh": users_ssh(args.ssh_port, args.ssh_identity_file),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),
@@ -271,7 +274,9 @@ def _refuse_nonsense(job: Job, args) -> None:
         metrics.address(job.metrics)
     unknown = door.unknown_interface(job.interfaces)
     if unknown:
-        raise ValueError(f"--network-interfaces: this host has no {unknown}")
+        raise ValueError(
+            f"--network-interfaces, or MXNet's DMLC_INTERFACE: this host has no {unknown}"
+        )
 
 
 def show(job: Job, plan: Plan) -> None:

@@ -112,15 +112,28 @@ def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:
     return placed
 
 
-def place_servers(placed: List[Tuple[str, int]], servers: int) -> List[Tuple[str, int]]:
-    """Add a scheduler to the first host and servers around all of them; they take no slots.
+def place_servers(
+    hosts: List[Host], placed: List[Tuple[str, int]], servers: int
+) -> List[Tuple[str, List[str]]]:
+    """Return what runs on each host of a job with servers, by kind, in the order of the numbers.
 
-    >>> place_servers([("a", 1), ("b", 1)], 3)
-    [('a', 4), ('b', 2)]
+    The scheduler is on the first host. Hosts get servers in turn, first those that ``placed`` gives
+    no workers; servers take no slots.
+
+    >>> place_servers([Host("a"), Host("b")], [("a", 1), ("b", 1)], 1)
+    [('a', ['scheduler', 'server', 'worker']), ('b', ['worker'])]
+    >>> place_servers([Host("a", 2), Host("b", 2), Host("c", 2)], [("a", 2)], 1)
+    [('a', ['scheduler', 'worker', 'worker']), ('b', ['server'])]
     """
-    more = [len(range(i, servers, len(placed))) for i in range(len(placed))]
-    more[0] += 1
-    return [(host, count + extra) for (host, count), extra in zip(placed, more)]
+    workers = dict(placed)
+    in_turn = sorted((host.name for host in hosts), key=workers.__contains__)
+    serving = [in_turn[i % len(in_turn)] for i in range(servers)]
+    kinds = [
+        (name, ["server"] * serving.count(name) + ["worker"] * workers.get(name, 0))
+        for name in (host.name for host in hosts)
+    ]
+    kinds[0][1].insert(0, "scheduler")
+    return [(name, of_host) for name, of_host in kinds if of_host]
 
 
 def is_here(name: str) -> bool:

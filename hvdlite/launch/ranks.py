@@ -32,18 +32,21 @@ class Role(NamedTuple):
         return self.kind if self.kind == "scheduler" else f"{self.kind} {self.index}"
 
 
-def assign(ranks: List["Rank"], servers: int) -> List[Role]:
-    """Return the role of each rank, by its host, address and port.
+def assign(ranks: List["Rank"], job: Job) -> List[Role]:
+    """Return the role of each rank, by its number or host, its address and port.
 
     Hosts get servers in turn, because a host's network link limits its servers. MXNet's scheduler
     numbers each kind by address, the last first, then by port.
 
     >>> ranks = [Rank(n, None, "a", "10.0.0.1", port, {}) for n, port in enumerate((7, 9, 8))]
     >>> ranks += [Rank(n, None, "b", "10.0.0.2", port, {}) for n, port in enumerate((5, 6), 3)]
-    >>> [role.label for role in assign(ranks, 2)]
+    >>> [role.label for role in assign(ranks, Job([], 2, servers=2))]
     ['scheduler', 'server 1', 'worker 1', 'server 0', 'worker 0']
     """
-    kinds = _kinds([rank.host for rank in ranks], servers)
+    if job.hosts:
+        kinds = [kind for _, of_host in _servers_placed(job) for kind in of_host]
+    else:  # the backend has chosen them
+        kinds = _kinds([rank.host for rank in ranks], job.servers)
     by_port = sorted(range(len(ranks)), key=lambda rank: ranks[rank].port)
     in_order = sorted(by_port, key=lambda rank: ranks[rank].address, reverse=True)
     of_kind = {kind: [rank for rank in in_order if kinds[rank] == kind] for kind in set(kinds)}
@@ -104,8 +107,13 @@ class Rank:
 
 def placement(job: Job) -> List[Tuple[str, int]]:
     """Return how many processes each host of the job gets, in the order of their numbers."""
-    placed = place(job.hosts, job.workers)
-    return place_servers(placed, job.servers) if job.mode == "ps" else placed
+    if job.mode == "ps":
+        return [(host, len(kinds)) for host, kinds in _servers_placed(job)]
+    return place(job.hosts, job.workers)
+
+
+def _servers_placed(job: Job) -> List[Tuple[str, List[str]]]:
+    return place_servers(job.hosts, place(job.hosts, job.workers), job.servers)
 
 
 def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:

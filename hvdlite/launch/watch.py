@@ -219,7 +219,7 @@ class Watch:
             return self._end(last_words=0)
         if self._job.mode == "ps":
             there = self._in_order()
-            for rank, role in zip(there, ranks.assign(there, self._job.servers)):
+            for rank, role in zip(there, ranks.assign(there, self._job)):
                 rank.role = role
         self._start_time = time.monotonic()
         for rank in self._in_order():

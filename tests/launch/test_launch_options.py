@@ -341,3 +341,14 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
 def test_ranks_of_an_elastic_job_are_joined_by_tcp(option):
     made = job("-n", "2", *option.split(), "python", "train.py")
     assert (made.elastic, made.transport, made.env["HVDLITE_TRANSPORT"]) == (True, "tcp", "tcp")
+
+
+@pytest.mark.parametrize("line, used", [("-s 1", True), ("", False)])
+def test_mxnets_variable_names_the_network_of_its_servers(line, used, capsys, monkeypatch):
+    """DMLC_NODE_HOST, which hvdliterun sets, has MXNet ignore it."""
+    monkeypatch.setenv("DMLC_INTERFACE", "lo")
+    assert cli.main([*line.split(), "--dry-run", "-n", "1", "t"]) == 0
+    assert ("HVDLITE_NETWORK_INTERFACES=lo" in capsys.readouterr().out) == used
+    monkeypatch.setenv("DMLC_INTERFACE", "no0")
+    assert cli.main([*line.split(), "--dry-run", "-n", "1", "t"]) == (2 if used else 0)
+    assert ("or MXNet's DMLC_INTERFACE: this host has no no0" in capsys.readouterr().err) == used

@@ -69,3 +69,14 @@ def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_clust
         "[worker 0] worker 10.77.0.2 1 None",
         "[worker 1] worker 10.77.0.1 1 None",
     ]
+
+
+def test_hosts_beyond_the_workers_get_the_servers(cluster, on_cluster):
+    """They stayed idle, while the workers' hosts got the servers, too."""
+    code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'))"
+    done = on_cluster("-n", 1, "-s", 1, "-H", "h0,h1", sys.executable, "-c", code)
+    assert sorted(done.out.splitlines()) == [
+        "[scheduler] scheduler 10.77.0.1",
+        "[server 0] server 10.77.0.2",
+        "[worker 0] worker 10.77.0.1",
+    ]
