@@ -5,6 +5,7 @@ started by ``mpirun`` or ``hvdliterun``.
 """
 
 import contextlib
+import sys
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
@@ -39,8 +40,12 @@ def init(args: Any = None) -> None:
 
 
 def finalize() -> None:
-    """Leave XGBoost's collective. Collective; without it this does nothing."""
-    _open.close()
+    """Leave XGBoost's collective. Collective; without it this does nothing.
+
+    While an exception passes, as in a ``finally``, this process leaves at once: the others, which
+    wait for it inside XGBoost, get an error of XGBoost's.
+    """
+    _open.__exit__(*sys.exc_info())
 
 
 @contextlib.contextmanager

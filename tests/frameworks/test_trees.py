@@ -111,8 +111,10 @@ def test_a_line_that_is_no_sample(tmp_path):
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_rank_that_raises_ends_the_job(failing):
-    job = script(2, "fail", str(failing))
+@pytest.mark.parametrize("where", ["fail", "fail_before_finalize"])
+def test_a_rank_that_raises_ends_the_job(where, failing):
+    """finalize() in a ``finally`` waited for ranks that waited for this one."""
+    job = script(2, where, str(failing))
     assert job.status != 0
     assert "KeyError: 'label'" in job.output
     assert job.seconds < 30

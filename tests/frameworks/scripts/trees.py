@@ -64,6 +64,21 @@ def fail(failing: str) -> None:
         xgb.train({}, xgb.DMatrix(np.ones((10, 2)), np.ones(10)), 2)
 
 
+def fail_before_finalize(failing: str) -> None:
+    """The same between rabit's init and finalize."""
+    import xgboost as xgb
+
+    from hvdlite.xgboost import rabit
+
+    rabit.init()
+    try:
+        if rank == int(failing):
+            raise KeyError("label")
+        xgb.train({}, xgb.DMatrix(np.ones((10, 2)), np.ones(10)), 2)
+    finally:
+        rabit.finalize()
+
+
 def libsvm(*files: str) -> None:
     """Load this rank's part of each file."""
     for number, path in enumerate(files):
