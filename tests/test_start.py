@@ -60,6 +60,25 @@ def test_what_the_user_has_told_open_mpi_to_leave_out_is_not_all_that_it_has(by_
     assert job.lines("ADDED ") == ["{}", "{}"]
 
 
+CROWDED = """
+import os
+yields = "OMPI_MCA_mpi_yield_when_idle"
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import hvdlite as hvd
+from hvdlite.core import mpi
+hvd.init()
+print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
+"""
+
+
+@pytest.mark.parametrize("users", (None, "0"))
+def test_ranks_that_outnumber_the_cores_do_not_keep_them_in_mpi(users):
+    """140 process sets of 9 ranks on 2 cores took 83 s; and children get what the user has set."""
+    env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
+    job = assert_passed(mpirun(2, "-c", CROWDED, env=env, timeout=30))
+    assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
+
+
 LATE = """
 import os, time
 time.sleep(12 * (os.environ["OMPI_COMM_WORLD_RANK"] == "1"))

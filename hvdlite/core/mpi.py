@@ -20,7 +20,6 @@ from hvdlite.core.listening import confined, with_files
 from hvdlite.core.start import is_worker
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
-_BTL = "OMPI_MCA_btl"  # Open MPI's ways to move bytes; ^: all but these
 
 
 def _is_contained() -> bool:
@@ -51,8 +50,10 @@ try:
 
     if is_worker():
         mpi4py.rc.initialize = False
-    _given = os.environ.get(_BTL)
-    os.environ.update(confined(with_files(os.environ), apart=_is_contained()))
+    _cores = len(os.sched_getaffinity(0))
+    _added = confined(with_files(os.environ), _is_contained(), _cores)
+    _given = {name: os.environ.get(name) for name in _added}
+    os.environ.update(_added)
     with beginning.told():
         from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
@@ -64,13 +65,14 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no
 
 
 def forget_confined() -> None:
-    """Have ``OMPI_MCA_btl`` as the user gave it, when MPI has read ours.
+    """Have MPI's variables as the user gave them, when MPI has read ours.
 
     Programs that this process starts inherit it, and may be jobs of several ranks and hosts.
     """
-    if MPI.Is_initialized():
-        os.environ.pop(_BTL, None)
-        os.environ.update({} if _given is None else {_BTL: _given})
+    for name, value in _given.items() if MPI.Is_initialized() else ():
+        if not name.startswith("HVDLITE_"):  # these are for this process, and go on
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 forget_confined()
