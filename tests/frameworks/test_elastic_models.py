@@ -17,12 +17,13 @@ def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(d
         assert result["size"] == 2
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend, dead", [("tensorflow", 0), ("jax", 2)])
 def test_keras_fits_as_if_the_others_had_gone_on_from_the_commit_alone(backend, dead):
     """Killed after batch 3 of the second epoch; each second batch is committed.
 
     On these backends the failure comes out of a graph. Training of 3 processes takes 25 s.
     """
-    ended = start_ranks(3, KERAS, str(dead), "7", timeout=200, env={"KERAS_BACKEND": backend})
+    ended = start_ranks(3, KERAS, str(dead), "7", timeout=500, env={"KERAS_BACKEND": backend})
     for result in results_without({dead}, ended).values():
         assert result == {"went_on": [[0, 0], [1, 2]], "size": 2}
