@@ -59,6 +59,11 @@ class Parser(argparse.ArgumentParser):
 
     no_hints: Container[str] = ()  # options that it does not name
 
+    def _get_option_tuples(self, option_string):
+        """Take no beginning of an option for it: argparse asks for the command's own words, too."""
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if each[-1] is not None]  # -n2: what follows -n
+
     def parse_args(self, args=None, namespace=None):
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:

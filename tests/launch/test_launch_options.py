@@ -337,6 +337,13 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
     assert ("there is no mpirun" in capsys.readouterr().err) == (transport == "tcp")
 
 
+@pytest.mark.parametrize("words", ["-c 1", "-m train", "-x -w", "-n"])
+def test_the_words_after_the_program_are_its_own(words):
+    """python -c was refused: -chdir and others begin alike."""
+    assert job("-n2", "python", *words.split()).command == ["python", *words.split()]
+    assert job("-n2", "python", "t.py").workers == 2
+
+
 @pytest.mark.parametrize("option", ["--elastic", "--min-np 1", "--max-np 3", "--reset-limit 1"])
 def test_ranks_of_an_elastic_job_are_joined_by_tcp(option):
     made = job("-n", "2", *option.split(), "python", "train.py")
