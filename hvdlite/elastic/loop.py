@@ -58,7 +58,9 @@ def run(function: Callable) -> Callable:
         members.begin(world)
         left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
         has_state = not members.is_newcomer()  # of training
-        if not has_state:
+        if has_state:
+            members.wait_for_newcomers()
+        else:
             left = _Left()
             members.come_in()
         while True:

@@ -82,11 +82,8 @@ def begin(world: Any) -> None:
         _self.number = world.members()[world.rank]
         listener = listen([address], [0])
         _self.keeper = Doorkeeper(listener, _self.number, _self.key, world.size)
-        door = _self.keeper.address
-        _self.doors = dict(zip(world.members(), world.allgather(door)))
+        _self.doors = dict(zip(world.members(), world.allgather(_self.keeper.address)))
         _meet(world)
-        if not is_newcomer():
-            watched.report_door(*door)
     world.watch.set_limit(limit)
 
 
@@ -119,6 +116,15 @@ def let_go() -> None:
         _self.keeper.let_go()
         _self.lives.close()
         _self.keeper = None
+
+
+def wait_for_newcomers() -> None:
+    """Let the launcher start new ranks for the dead: this one comes to roll calls with them.
+
+    A script that does not call ``hvd.elastic.run`` lets nobody in: a new rank would train alone.
+    """
+    assert _self.keeper is not None
+    watched.report_door(*_self.keeper.address)
 
 
 def have_caused(error: BaseException) -> bool:

@@ -120,6 +120,23 @@ def test_the_example_goes_on_with_a_death_in_each_epoch():
     assert done.err.count("was killed by SIGKILL") >= 2
 
 
+def test_a_script_that_lets_nobody_in_gets_no_new_rank():
+    """It trained alone, in a job of its own, beside the others."""
+    program = """if True:
+        import os, time
+        import hvdlite as hvd
+        hvd.init()
+        print("up", hvd.size())
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), 9)
+        until = time.monotonic() + 5  # in which the launcher would start one
+        while hvd.size() == 2 and time.monotonic() < until:
+            time.sleep(0.1)
+    """
+    done = call("--elastic", "-n", 2, *python(program))
+    assert sorted(done.out.splitlines()) == ["[0] up 2", "[1] up 2"], done.out + done.err
+
+
 def test_too_few_are_left():
     done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
     assert done.code == 1
