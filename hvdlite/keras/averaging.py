@@ -7,20 +7,23 @@ from keras import backend
 from hvdlite.training.plan import Plan
 
 
-def average(grads: Sequence, plan: Plan) -> List:
-    """Return the gradients reduced over ranks; None stays None."""
+def average(grads: Sequence, plan: Plan, step) -> List:
+    """Return the gradients reduced over ranks; None stays None.
+
+    :param step: a tensor: the number of the step, which must be equal on all ranks.
+    """
     if backend.backend() == "tensorflow":
         from hvdlite.tensorflow import gradients  # TensorFlow need not be there for the others
 
-        return gradients.average(grads, plan)
+        return gradients.average(grads, plan, step)
     if plan.reduction.is_alone():
         return list(grads)  # as TensorFlow's, too
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
-    return plan.reduced(grads, present, lambda labels, tensors: on(plan, labels, tensors))
+    return plan.reduced(grads, present, lambda labels, tensors: on(plan, labels, tensors, step))
 
 
-def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence) -> List:
+def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
     import torch
     from ml_dtypes import bfloat16  # Keras needs it, too
 
@@ -39,15 +42,20 @@ def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence) -> List:
             return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    return [to_torch(array) for array in plan.reduce(labels, [to_numpy(each) for each in tensors])]
+    arrays = [to_numpy(each) for each in tensors]
+    return [to_torch(array) for array in plan.reduce(labels, arrays, step)]
 
 
-def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence) -> List:
+def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
     import jax
     from jax.experimental import io_callback
 
     results = [jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for tensor in tensors]
-    return io_callback(lambda *arrays: plan.reduce(labels, arrays), results, *tensors, ordered=True)
+
+    def reduce(step, *arrays):
+        return plan.reduce(labels, arrays, step)
+
+    return io_callback(reduce, results, step, *tensors, ordered=True)
 
 
 _ON = {"torch": _on_torch, "jax": _on_jax}

@@ -1,9 +1,15 @@
 """DistributedOptimizer: any optimizer of Keras 3, fed with gradients averaged over ranks."""
 
+import json
+import os
+import zipfile
+from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 import keras
+from keras import ops
 
+from hvdlite.core import files
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
@@ -11,6 +17,9 @@ from hvdlite.keras.averaging import average
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.local_layers import average_all_but, weights_of
 from hvdlite.training.plan import Plan, check_passes, reduction_of
+from hvdlite.training.turn import Turn
+
+_FILE = "hvdlite.json"  # in a saved model, of how its optimizer averages
 
 
 def DistributedOptimizer(
@@ -53,18 +62,21 @@ def DistributedOptimizer(
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     if passes > 1:
         _accumulate(optimizer, passes)
+    sum_of_passes = 1 if average_aggregated_gradients else passes
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
         "_plan": Plan("optimizer", reduction),  # of a copy that Keras makes
-        "_sum_of_passes": 1 if average_aggregated_gradients else passes,
+        "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
     scales_loss = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     mixin = _DistributedLossScale if scales_loss else _Distributed
     optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
     object.__setattr__(optimizer, "_local", set())
-    object.__setattr__(optimizer, "_plan", Plan(owner_name("optimizer"), reduction))
+    owner, adds = owner_name("optimizer"), _inner(optimizer).gradient_accumulation_steps or 1
+    turn = Turn(owner, f"{adds} passes a step, times {sum_of_passes}", process_set)
+    object.__setattr__(optimizer, "_plan", Plan(owner, reduction, turn))
     return optimizer
 
 
@@ -82,7 +94,9 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 
 def _accumulate(optimizer, passes: int) -> None:
     """Have Keras add up the gradients; it must know so before it builds the optimizer."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = _inner(optimizer)
+    if inner.built and inner.gradient_accumulation_steps == passes:  # as it was saved
+        return
     if inner.built or inner.gradient_accumulation_steps:
         raise ValueError(
             "backward_passes_per_step: expected an optimizer that was not built yet, and without "
@@ -91,11 +105,18 @@ def _accumulate(optimizer, passes: int) -> None:
     inner.gradient_accumulation_steps = passes
 
 
+def _inner(optimizer):
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 class _Distributed:
     """What is added to an optimizer."""
 
     _local: Any = frozenset()  # a set; of a copy that Keras makes from its configuration
     _plan: Plan
+    _sum_of_passes: int
+    _scale_local: bool
+    _trainable_variables: list  # the optimizer's
 
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""
@@ -118,9 +139,30 @@ class _Distributed:
             size = self._plan.reduction.process_set.size() if self._scale_local else 1
             return None if grad is None else grad / size
 
+        step = ops.convert_to_tensor(_inner(self)._iterations)
         return average_all_but(
-            self._local, variables, grads, lambda grads: average(grads, self._plan), divide
+            self._local, variables, grads, lambda grads: average(grads, self._plan, step), divide
         )
+
+    def save_assets(self, dir_path) -> None:
+        """Write how the optimizer averages; Keras calls it for a file that has the optimizer."""
+        reduction = self._plan.reduction
+        passes = _inner(self).gradient_accumulation_steps or 1
+        settings = {
+            "op": reduction.op,
+            "gradient_predivide_factor": reduction.predivide_factor,
+            "num_groups": reduction.num_groups,
+            "sparse_as_dense": reduction.sparse_as_dense,
+            "scale_local_gradients": self._scale_local,
+            "backward_passes_per_step": passes,
+            "average_aggregated_gradients": self._sum_of_passes != passes,
+        }
+        local = [i for i, v in enumerate(self._trainable_variables) if id(v) in self._local]
+        process_set = reduction.process_set
+        ranks = None if process_set is global_process_set else process_set.ranks
+        saved = {"settings": settings, "local": local, "ranks": ranks}
+        with files.open_named(Path(dir_path, _FILE)) as file:
+            json.dump(saved, file)
 
 
 class _DistributedLossScale(_Distributed):
@@ -149,18 +191,49 @@ def load_model(
 ):  # fmt: skip
     """Return a model that was saved with a plain or a distributed optimizer, with the latter.
 
-    Its states, such as momentum, are those that were saved.
+    Its states, such as momentum, are those that were saved; so are the arguments of a distributed
+    one, but for ``compression``. A plain one's gradients are averaged. Between the passes of a step
+    the gradients that were added up are those of the rank that has saved.
 
     :param filepath: what ``keras.models.load_model`` takes.
     :param custom_optimizers: classes of optimizers that are not Keras's own.
     :param custom_objects: by name, other classes and functions of the model.
     :param compression: for ``DistributedOptimizer``.
     :param legacy_opts: ignored: Keras 3 has none.
-    :raises ValueError: the model was saved without an optimizer.
+    :raises ValueError: the model was saved without an optimizer; or with one that this can't make
+        again: of a process set, or of several passes in a file that is not in Keras 3's format.
     """
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, {**objects, **(custom_objects or {})})
-    if getattr(model, "optimizer", None) is None:
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
         raise ValueError(f"{filepath}: the model was saved without an optimizer: it has no state")
-    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    saved = _saved_with(filepath)
+    if saved is None and _inner(optimizer).gradient_accumulation_steps:
+        raise ValueError(
+            f"{filepath}: the optimizer adds up several passes, and this file does not tell whether"
+            " it takes their sum or their mean: save the model as a .keras file, which tells it"
+        )
+    if saved and saved["ranks"] is not None:
+        raise ValueError(
+            f"{filepath}: the optimizer averaged over a process set, ranks {saved['ranks']}. "
+            "Load it with keras.models.load_model(), and give hvd.DistributedOptimizer("
+            "model.optimizer) all its arguments and a process_set"
+        )
+    settings = saved["settings"] if saved else {}
+    model.optimizer = DistributedOptimizer(optimizer, compression=compression, **settings)
+    for i in saved["local"] if saved else ():
+        optimizer.register_local_var(optimizer._trainable_variables[i])
     return model
+
+
+def _saved_with(filepath) -> Optional[Dict[str, Any]]:
+    """Return what ``save_assets`` has written; {}: the optimizer was a plain one; None: unknown."""
+    inside = f"assets/optimizer/{_FILE}"
+    if os.path.isdir(filepath):
+        file = Path(filepath, inside)
+        return json.loads(file.read_text()) if file.exists() else {}
+    if not zipfile.is_zipfile(filepath):
+        return None
+    with zipfile.ZipFile(filepath) as archive:
+        return json.loads(archive.read(inside)) if inside in archive.namelist() else {}

@@ -11,12 +11,13 @@ from hvdlite.tensorflow.ops import allreduce
 from hvdlite.training.plan import Plan
 
 
-def average(grads: Sequence, plan: Plan) -> List:
+def average(grads: Sequence, plan: Plan, step=None) -> List:
     """Return gradients reduced over ranks; None stays None, IndexedSlices stay so.
 
     In a graph those that backward has first, of the last variables, are on their way before it has
     the others. What waits for all of them is one node.
 
+    :param step: a tensor: the number of the step, which must be equal on all ranks.
     :return: on a rank outside of the process set the gradients as they are, as in Horovod.
     """
     reduction = plan.reduction
@@ -28,7 +29,9 @@ def average(grads: Sequence, plan: Plan) -> List:
             for grad in grads
         ]
     dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-    results = plan.reduced(grads, dense, lambda labels, sent: _average_dense(sent, labels, plan))
+    results = plan.reduced(
+        grads, dense, lambda labels, sent: _average_dense(sent, labels, plan, step)
+    )
     for i, grad in enumerate(grads):
         if isinstance(grad, tf.IndexedSlices):
             name, process_set = f"{plan.owner}.{i}", reduction.process_set
@@ -36,16 +39,22 @@ def average(grads: Sequence, plan: Plan) -> List:
     return results
 
 
-def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan) -> List:
-    dtypes, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
+def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan, step) -> List:
+    def start(labels, with_step, arrays):
+        return plan.start(labels, *([arrays[:-1], arrays[-1]] if with_step else [arrays]))
+
+    dtypes, shapes, steps = [t.dtype for t in tensors], [t.shape for t in tensors], []
+    if plan.turn is not None and step is not None:
+        steps = [step]
     if tf.executing_eagerly():
-        return run(partial(plan.start, labels), tensors, dtypes, shapes)
+        return run(partial(start, labels, bool(steps)), [*tensors, *steps], dtypes, shapes)
     order = range(len(tensors))
     groups = plan.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
-    begun = [
-        begin(partial(plan.start, [labels[i] for i in group]), [tensors[i] for i in group])
-        for group in groups[::-1]  # the order in which backward has them
-    ]
+    begun = []
+    for group in groups[::-1]:  # the order in which backward has them
+        told = steps if group is groups[0] else []  # with what is waited for first
+        sent = [*(tensors[i] for i in group), *told]
+        begun.append(begin(partial(start, [labels[i] for i in group], bool(told)), sent))
     return wait(begun[::-1], dtypes, shapes)
 
 

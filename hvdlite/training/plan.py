@@ -4,7 +4,7 @@ What is each framework's own: when backward has written a gradient, where it lie
 """
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
+from hvdlite.training.turn import Turn
 
 GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
 _LONGEST_NAME = 200  # of a parameter in a tensor's name, which has room for 255 bytes
@@ -89,10 +90,11 @@ class Plan:
     """The gradients of one owner: named alike on every rank, and described once for all steps.
 
     :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
+    :ivar turn: of an optimizer that tells its number of steps with its gradients.
     """
 
-    def __init__(self, owner: str, reduction: Reduction) -> None:
-        self.owner, self.reduction = owner, reduction
+    def __init__(self, owner: str, reduction: Reduction, turn: Optional[Turn] = None) -> None:
+        self.owner, self.reduction, self.turn = owner, reduction, turn
         self.forget()
 
     def forget(self) -> None:
@@ -132,8 +134,12 @@ class Plan:
                 results[i] = each
         return results
 
-    def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> Handle:
-        """Start allreduces of NumPy arrays; the handle's result is a list of new arrays."""
+    def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray], step=None) -> Handle:
+        """Start allreduces of NumPy arrays; the handle's result is a list of new arrays.
+
+        :param step: the number of the step, which is compared with the other ranks'.
+        """
+        check = None if step is None or self.turn is None else self.turn.start(int(step))
         arrays = [np.asarray(array, order="C") for array in arrays]
         outs = [np.empty(array.shape, array.dtype) for array in arrays]
         group = group_of(self.reduction.process_set)
@@ -144,14 +150,16 @@ class Plan:
         started = described.start(begins[:n], begins[n:], (arrays, outs))
 
         def finish() -> List[np.ndarray]:
+            if check:
+                check()  # first: where ranks disagree the others may never come
             started.finish()
             return outs
 
         return Handle(started.done, finish)
 
-    def reduce(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
+    def reduce(self, labels, arrays: Sequence[np.ndarray], step=None) -> List[np.ndarray]:
         """Do what :meth:`start` does, and wait; return the new arrays."""
-        return self.start(labels, arrays).synchronize()
+        return self.start(labels, arrays, step).synchronize()
 
     def _describe(self, labels, arrays) -> Repeated:
         memories = [memory_of(dense(array)) for array in arrays]

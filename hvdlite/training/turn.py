@@ -1,0 +1,64 @@
+"""Whether ranks take the same step of the same optimizer: told beside its gradients, at each step.
+
+Tensors are paired by name, and an optimizer's name counts those that a process has made. A rank
+that alone has loaded a saved model, or other states, would wait for another optimizer's gradients,
+or apply the same gradients in another way.
+"""
+
+import contextlib
+import threading
+import zlib
+from typing import Callable, Dict
+
+import numpy as np
+
+from hvdlite import numpy as collectives
+from hvdlite.core.handles import Handle
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.reduce_ops import Average
+
+_RANGE = 2**20  # of numbers whose squares float64 adds up without rounding, over 8,000 ranks
+_REMEDY = (
+    "Load a saved model or states on every rank, before the first step; or broadcast what one rank "
+    "has loaded: hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
+    "hvd.broadcast_variables(optimizer.variables, 0)"
+)
+_under_way: Dict[str, Handle] = {}
+
+
+class Turn:
+    """What must be equal on all ranks that take a step.
+
+    :param owner: the optimizer's name, and ``settings``, how it adds up and applies gradients.
+    """
+
+    def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
+        self._optimizer, self._set = f"{owner} ({settings})", process_set
+        self._is_first = True  # of this optimizer here: its states may be broadcast after it
+        # One name for all optimizers, as their own may differ. They step one after the other, but
+        # for those of other threads.
+        in_main = threading.current_thread() is threading.main_thread()
+        self._name = "optimizer" if in_main else owner
+
+    def start(self, iteration: int) -> Callable[[], None]:
+        """Tell the other ranks; return what waits for them, and raises where they disagree."""
+        numbers = [zlib.crc32(self._optimizer.encode()) % _RANGE, iteration % _RANGE]
+        first, self._is_first = self._is_first, False
+        mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
+        name = f"{self._name}, turn"
+        if name in _under_way:  # of another optimizer in the same graph
+            with contextlib.suppress(Exception):  # its own wait raises it
+                _under_way.pop(name).synchronize()
+        handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
+        _under_way[name] = handle
+
+        def finish() -> None:
+            means = handle.synchronize()
+            any_first = means[4] > 0
+            if means[0] ** 2 == means[2] and (any_first or means[1] ** 2 == means[3]):
+                return
+            lines = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
+            agree("the optimizer's step", lines, process_set=self._set, remedy=_REMEDY)
+
+        return finish

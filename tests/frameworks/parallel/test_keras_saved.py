@@ -1,0 +1,117 @@
+"""Keras models that are saved and loaded: each step is what it would have been without."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import hvdlite.keras as hvd
+
+HOW = [
+    {"backward_passes_per_step": 2},
+    {"backward_passes_per_step": 2, "average_aggregated_gradients": True},
+    {"op": hvd.Sum},
+]
+
+
+def unit_model(rank, optimizer):
+    """One weight, whose gradient is rank + 1 in each batch."""
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.compile(optimizer, linear)
+    return model, np.full((8, 1), rank + 1, "float32")
+
+
+@keras.saving.register_keras_serializable()
+def linear(y, output):
+    return output
+
+
+def trained(model, x, batches=4, **options) -> float:
+    model.fit(x[: 2 * batches], x[: 2 * batches], 2, shuffle=False, verbose=0, **options)
+    return float(model.get_weights()[0].item())
+
+
+@pytest.mark.parametrize("batches", [4, 3])
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_a_loaded_model_makes_steps_of_the_size_it_made(how, batches, rank, size, tmp_path):
+    """Also where it is saved between the passes of a step, by each rank."""
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **how)
+    model, x = unit_model(rank, optimizer)
+    passes = how.get("backward_passes_per_step", 1)
+    a_batch = -0.1 * (size + 1) / 2 * (size if "op" in how else 1)
+    a_batch /= passes if "average_aggregated_gradients" in how else 1
+    assert trained(model, x, batches) == pytest.approx(a_batch * (batches - batches % passes))
+    path = str(tmp_path / f"{rank}.keras")
+    model.save(path)
+    assert trained(keras.models.load_model(path), x) < 0  # without hvdlite
+    loaded = hvd.load_model(path)
+    done = batches + 4
+    assert trained(loaded, x) == pytest.approx(a_batch * (done - done % passes))
+
+
+def test_a_loaded_model_keeps_layers_of_this_rank_alone(rank, size, tmp_path):
+    model, x = unit_model(rank, "sgd")
+    optimizer = keras.optimizers.SGD(0.1)
+    local = {"local_layers": model.layers[0], "scale_local_gradients": False}
+    model.compile(hvd.PartialDistributedOptimizer(optimizer, **local), linear)
+    trained(model, x)
+    path = str(tmp_path / f"{rank}.keras")
+    model.save(path)
+    assert trained(hvd.load_model(path), x) == pytest.approx(-0.8 * (rank + 1))
+
+
+def test_one_rank_loads_and_broadcasts(rank, size, tmp_path):
+    """As Horovod's examples do."""
+    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    model, x = unit_model(rank, made)
+    trained(model, x)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    hvd.barrier()
+    if rank == 0:
+        again = hvd.load_model(path)
+    else:
+        optimizer = keras.optimizers.SGD(0.1)
+        again, _ = unit_model(rank, hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2))
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    after = trained(again, x, callbacks=[first])
+    assert after == pytest.approx(-0.8 * (size + 1) / 2)
+
+
+@pytest.mark.parametrize("what", ["another optimizer", "other settings", "iteration 7"])
+def test_a_rank_that_is_elsewhere_than_the_others_is_named(what, rank, size, several, tmp_path):
+    """As one that alone has loaded a model: every rank gets the error, and none waits."""
+    options = {"backward_passes_per_step": 2}
+    if what == "other settings" and rank == 0:
+        options["average_aggregated_gradients"] = True
+    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+    model, x = unit_model(rank, made)
+    if what != "other settings":
+        trained(model, x)
+        model.save(str(tmp_path / f"{rank}.keras"))
+    if rank == 0 and what == "another optimizer":
+        model = hvd.load_model(str(tmp_path / "0.keras"))
+    elif rank == 0 and what == "iteration 7":
+        made._iterations.assign(6)
+    shown = {
+        "another optimizer": "rank 0: optimizer",
+        "other settings": r"times 1\); rank.* times 2",
+        "iteration 7": "rank 0: iteration 7; rank.*: iteration 5",
+    }
+    with pytest.raises(Exception, match="the optimizer's step: ranks disagree") as caught:
+        trained(model, x, 2)
+    assert re.search(shown[what], str(caught.value)), str(caught.value)
+    if rank and what == "another optimizer":
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))  # owners are counted alike again
+
+
+def test_several_passes_in_a_file_that_does_not_tell_their_size(rank, tmp_path):
+    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    model, x = unit_model(rank, made)
+    trained(model, x)
+    path = str(tmp_path / f"{rank}.h5")
+    model.save(path)
+    with pytest.raises(ValueError, match="does not tell whether it takes their sum or their mean"):
+        hvd.load_model(path)
