@@ -27,6 +27,7 @@ _WORLD = "mpi_world" if start.without_mpi() is None else "socket_world"
 door = importlib.import_module(f"hvdlite.lifecycle.{_WORLD}")
 
 _joined = False  # ever
+_broken = False  # the last job has failed: a rank may never come to the end
 _joining = threading.RLock()  # two threads may call init() at once
 
 
@@ -69,7 +70,7 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
 
 
 def _enter(process_sets, world: World) -> None:
-    global _joined
+    global _joined, _broken
     limits.check_alike(world)
     world.init()
     topology.enter(world)
@@ -81,7 +82,7 @@ def _enter(process_sets, world: World) -> None:
         door.before_end(shutdown)
         script_end.watch_uncaught(_before_a_traceback)
         _watch_end_of_a_worker()
-    _joined = True
+    _joined, _broken = True, False
     recorder.begin(world, door.TRANSPORT)
     watched.report(watched.JOINED)
     registry.begin(process_sets)
@@ -118,7 +119,9 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1):  # short waits let Ctrl-C through
         if time.monotonic() > deadline:
             return False
+    global _broken
     sound = lib.hvd_check(new_error()) == lib.HVD_OK
+    _broken = not sound
     recorder.before_leaving()
     lib.hvd_flight_bell(-1, b"")
     lib.hvd_close()
@@ -189,8 +192,8 @@ def at_exit() -> None:
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     if not clean or (failed and failed.unsaid and door.has_others()):
         _end_job(failed.code if failed else 1)
-    if failed and door.has_others():  # they have left the job, and may compute for hours
-        door.end_by(until, failed.code, _last_words())
+    if (failed or _broken) and door.has_others():  # they may compute for hours, or stand still
+        door.end_by(until, failed.code if failed else 1, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
 
