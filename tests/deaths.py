@@ -1,0 +1,274 @@
+"""Jobs in which a rank dies at a random moment: each wait of each other rank has to end in time.
+
+``python tests/deaths.py --cases 500`` prints the longest of each class, and each case beyond its
+limit with the stacks of its ranks.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Dict, Iterable, List, NamedTuple, Optional
+
+from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, kill_all, processes_of
+
+SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: a stopped rank's
+EXIT = 2.0  # HVDLITE_EXIT_TIMEOUT_SECONDS
+INIT = 6.0  # HVDLITE_INIT_TIMEOUT_SECONDS
+SOON = 5.0  # docs/launch.md: a failure has ended the job
+HANGS = 40.0  # then the case is over
+
+REACHES = ("window", "sockets", "hosts", "mpi", "mpi without a window")
+HOWS = ("SIGKILL", "SIGSTOP", "_exit", "exit", "raise", "after shutdown")
+WHENS = ("init", "open", "collectives", "collectives", "collectives", "closing", "exit")
+GROUPS = (["world"], ["set"], ["group"], ["world", "set"], ["world", "group"],
+          ["set", "group"], ["world", "set", "group"])  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """How a case ended: seconds after the death until the last wait had, and the last process."""
+
+    case: dict
+    waits: float
+    job: float
+    limit: float
+    trouble: str  # "": none
+    story: str  # what was when after the death
+
+    def is_late(self, more: float = 0.0) -> bool:
+        """Tell whether it hung, or took so much longer than is documented."""
+        late = max(self.waits - self.limit, self.job - job_limit_of(self.case))
+        return bool(self.trouble) or late > more
+
+
+def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
+    """Return so many cases; each seed has its own."""
+    rng = random.Random(seed)
+    for i in range(count):
+        ranks = rng.choice((2, 3, 4))
+        case = {
+            "seed": f"{seed}.{i}",
+            "reach": rng.choice(REACHES[:3] if torch else REACHES),
+            "ranks": ranks,
+            "groups": rng.choice((["torch"], ["world", "torch"])) if torch else rng.choice(GROUPS),
+            "threads": rng.choice((1, 1, 2)),
+            "how": rng.choice(HOWS),
+            "when": rng.choice(WHENS[torch:]),  # PyTorch's own store waits for half an hour
+            "victim": rng.randrange(ranks),
+            "then": rng.choice(("raise", "shutdown", "end")),
+        }
+        others = [rank for rank in range(ranks) if rank != case["victim"]]
+        if ranks == 2:  # a set of all ranks is the world's
+            case["groups"] = sorted({name.replace("set", "group") for name in case["groups"]})
+        most = len(others) - ("set" in case["groups"])
+        some = rng.sample(others, rng.randint(1, most))
+        case["members"] = sorted([case["victim"], *some])
+        if case["how"] == "after shutdown":
+            case["how"] = rng.choice(("SIGKILL", "_exit", "exit", "raise"))
+            case["when"] = "collectives"
+            case["leaver"] = rng.choice(others)
+            case["leaves"] = rng.random() * 0.3
+        longest = {"init": 0.3, "open": 0.03, "collectives": 0.6, "closing": 0.02, "exit": 0.02}
+        case["delay"] = rng.random() * longest[case["when"]]
+        if case["reach"] == "hosts":
+            case["host"] = True
+        yield case
+
+
+def _commands(case: dict) -> List[List[str]]:
+    program = [str(TESTS / "scripts" / "dies.py"), json.dumps(case)]
+    python, ranks, launcher = sys.executable, str(case["ranks"]), []
+    hvdliterun = str(Path(python).parent / "hvdliterun")
+    if case["reach"].startswith("mpi"):
+        launcher = [find_mpirun(), "-n", ranks]
+        if case["seed"][-1] in "02468":
+            launcher = [hvdliterun, "-n", ranks]
+    elif "leaver" in case:
+        launcher = [hvdliterun, "--transport", "tcp", "-n", ranks]
+    if launcher:
+        return [[*launcher, python, *program]]
+    return [[python, *program]] * case["ranks"]
+
+
+def _environment(case: dict, job: str) -> Dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        **os.environ, **MPI_SETTINGS, MARK: job,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+        "HVDLITE_DATA_TIMEOUT_SECONDS": str(SILENCE),
+        "HVDLITE_EXIT_TIMEOUT_SECONDS": str(EXIT),
+        "HVDLITE_INIT_TIMEOUT_SECONDS": str(INIT),
+        "HVDLITE_WINDOW": "0" if case["reach"] in ("sockets", "mpi without a window") else "1",
+    }  # fmt: skip
+    if case["reach"].startswith("mpi"):
+        return settings
+    size = str(case["ranks"])
+    return {
+        **settings, "HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+    }  # fmt: skip
+
+
+def limit_of(case: dict) -> float:
+    """Return the documented seconds from the death until all that waits has ended."""
+    if case["when"] == "init":  # one that has begun it is waited for ten seconds longer
+        return INIT + (11 if case["how"] == "SIGSTOP" else 2)
+    return 1.25 * SILENCE + 1 if case["how"] == "SIGSTOP" else SOON
+
+
+def job_limit_of(case: dict) -> float:
+    """Return the same, until the last process has ended, the launcher included."""
+    exits = 2 * EXIT if case["when"] == "init" else EXIT  # it also tells those that come later
+    return limit_of(case) + exits + (SOON if len(_commands(case)) == 1 else 0)
+
+
+def run(case: dict) -> Ended:
+    """Run a case to its end, or to ``HANGS``; leave nothing behind."""
+    job = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
+        case = {**case, "folder": folder}
+        settings, commands, processes = _environment(case, job), _commands(case), []
+        for rank, command in enumerate(commands):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if len(commands) > 1 else {}
+            with open(f"{folder}/output", "a") as output:
+                process = subprocess.Popen(
+                    command, env={**settings, **own}, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                )  # fmt: skip
+            processes.append(process)
+        try:
+            return _watch(case, job, processes, Path(folder))
+        finally:
+            for process in processes:
+                kill_all(process, job)
+
+
+def _events(folder: Path) -> Dict[int, List[dict]]:
+    found = {}
+    for file in folder.glob("[0-9]*"):
+        lines = file.read_text().splitlines()
+        found[int(file.name)] = [json.loads(line) for line in lines if line.endswith("}")]
+    return found
+
+
+def _death(events: Dict[int, List[dict]]) -> Optional[float]:
+    times = [each["at"] for of in events.values() for each in of if each["what"] == "death"]
+    return min(times, default=None)
+
+
+def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
+    began = time.monotonic()
+    by_hand = len(processes) > 1
+    stopped = case["victim"] if case["how"] == "SIGSTOP" and by_hand else None
+    others = [p for rank, p in enumerate(processes) if rank != stopped]
+    over = 0.0
+    while not over:
+        if all(p.poll() is not None for p in others):
+            over = time.monotonic()
+        events = _events(folder)
+        death = _death(events)
+        if _all_wait_in_finalize(case, events):
+            over = time.monotonic()
+        if time.monotonic() - (death or began) > (HANGS if death else 2 * HANGS):
+            break
+        time.sleep(0.02)
+    trouble = "" if over else _stacks(job, folder)
+    events = _events(folder)
+    death = _death(events)
+    if death is None:
+        trouble = trouble or "nobody has died"
+        death = began
+    waits = [
+        each["at"] - death
+        for rank, of in events.items()
+        for each in of
+        if rank != case["victim"] and each["what"] in ("ended", "shut down")
+    ]
+    end = (over or time.monotonic()) - death
+    story = [
+        f"{each.pop('at') - death:7.2f} s, rank {rank}: {' '.join(map(str, each.values()))}"
+        for rank, of in events.items()
+        for each in of
+    ]
+    story = [*sorted(story), (folder / "output").read_text()[-3000:]]
+    limit = limit_of(case)
+    return Ended(case, max(waits, default=0.0), end, limit, trouble, "\n".join(story))
+
+
+def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
+    """Tell whether all have left: then MPI waits for a stopped rank, as for one that computes."""
+    others = [of for rank, of in events.items() if rank != case["victim"]]
+    ended = len(others) == case["ranks"] - 1 and all(
+        of and of[-1]["what"] == "exit" for of in others
+    )
+    good = not any(each["what"] == "failed" for of in others for each in of)
+    return ended and good and case["how"] == "SIGSTOP" and case["reach"].startswith("mpi")
+
+
+def _stacks(job: str, folder: Path) -> str:
+    """Return what each rank stands in, from Python and from C."""
+    pids = processes_of(job)
+    for pid in pids:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/dies.py"):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)
+    native = ""
+    for pid in pids if os.environ.get("DEATHS_GDB") else ():
+        shown = subprocess.run(
+            ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        native += f"\n== {pid}\n{shown.stdout}"
+    return f"hangs{native}"
+
+
+def class_of(case: dict) -> str:
+    how = f"{case['how']}{' after shutdown' if 'leaver' in case else ''}"
+    return f"{case['reach']}, {how}, {case['when']}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--torch", action="store_true", help="groups of torch.distributed")
+    parser.add_argument("--only", default="", help="of the class, a pattern")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds added to each limit")
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    chosen = list(cases(given.seed, given.cases, given.torch))
+    chosen = [case for case in chosen if re.search(given.only, class_of(case))]
+    longest: Dict[str, List[float]] = collections.defaultdict(lambda: [0, 0.0, 0.0])
+    beyond = 0
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        for ended in pool.map(run, chosen):
+            of = longest[class_of(ended.case)]
+            of[:] = [of[0] + 1, max(of[1], ended.waits), max(of[2], ended.job)]
+            if ended.is_late(given.slow):
+                beyond += 1
+                case = {k: v for k, v in ended.case.items() if k != "folder"}
+                print(f"BEYOND: waits {ended.waits:.1f} s, job {ended.job:.1f} s, {case}")
+                text = f"{ended.trouble}\n{ended.story}"
+                print("    " + text.replace("\n", "\n    "), flush=True)
+    for name, (count, waits, job) in sorted(longest.items()):
+        print(f"{count:4d} {name}: waits {waits:.1f} s, job {job:.1f} s")
+    print(f"{len(chosen)} cases, {beyond} beyond their limit")
+    return bool(beyond)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
