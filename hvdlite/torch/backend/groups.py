@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 from datetime import timedelta
 from typing import Dict, Iterator, List, Tuple
 
@@ -9,10 +10,13 @@ import torch
 import torch.distributed as dist
 
 from hvdlite.core import collectives, objects, registry, topology
+from hvdlite.core.native import call, lib
 from hvdlite.launch.addresses import addresses_of_ranks
 from hvdlite.lifecycle import job
 from hvdlite.torch.backend import compiled
 from hvdlite.torch.tensors import empty_shared
+
+LOOK = timedelta(seconds=0.5)
 
 _numbers = itertools.count()  # of the groups in which this process is the first rank
 _core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
@@ -42,9 +46,21 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
     turn = (store.add("hvdlite/turn", 1) - 1) // size  # the store may have had a group before
     store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{turn}/{other}" for other in range(size)]
-    store.wait(keys, timeout)
+    _wait(store, keys, timeout)
     told = [value.decode().split() for value in store.multi_get(keys)]
     return [int(words[0]) for words in told], int(told[0][1])
+
+
+def _wait(store, keys: List[str], timeout: timedelta) -> None:
+    """Wait for the keys, unless the job fails: the store does not know which ranks are dead."""
+    until = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            return store.wait(keys, min(timeout, LOOK))
+        except RuntimeError:
+            call(lib.hvd_check)
+            if time.monotonic() >= until:
+                raise
 
 
 def _core_group(members: List[int], number: int) -> int:
