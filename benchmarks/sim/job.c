@@ -188,7 +188,7 @@ static void die(int argc, char **argv) {
     sim_end(job.actors[dead]);
     sg_actor_sleep_for(NOTICED);
     for (int r = 0; r < job.size; r++)
-        if (r != dead) transport_note_death(sim_network_rank(job.network, r), dead);
+        if (r != dead) transport_note_death(sim_network_rank(job.network, r), dead, FATE_DIED);
 }
 
 /* ---- the command ---- */

@@ -102,7 +102,7 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
 def open_among(ranks: List[int], number: int) -> int:
     """Open a group of the C library, in this order; return its number. Only these ranks call it.
 
-    If one dies meanwhile, this may never return.
+    If one dies or stands still meanwhile, the job ends: by an error, or, over MPI, at once.
 
     :param number: one that the first of them has not given yet, and gives to all of them.
     """

@@ -37,7 +37,7 @@ class World(Protocol):
         """
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        """Do the same for these ranks, which alone make the call. If one dies, it may not end.
+        """Do the same for these ranks, which alone make the call.
 
         :param number: one that the first of them has not given yet, and gives to all of them.
         """

@@ -181,9 +181,11 @@ void hvd_group_close(int group);
 void hvd_close(void);
 
 /* Prints the words and ends this process with the code after so many seconds, whatever it waits for,
- * unless the limit is lifted. NULL: no memory for it; that does nothing when it is lifted. */
+ * unless the limit is lifted. `ranks`, of a job, are those that it waits for in MPI, which nothing
+ * ends: it is seen meanwhile that they answer, and the seconds begin when the job has failed. NULL: no
+ * memory for it; that does nothing when it is lifted. */
 typedef struct hvd_limit hvd_limit;
-hvd_limit *hvd_limit_set(double seconds, int code, const char *words);
+hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code, const char *words);
 void hvd_limit_lift(hvd_limit *limit);
 
 /* Ends a child that was forked from a process with MPI, with the exit code that was given before.

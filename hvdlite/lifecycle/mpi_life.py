@@ -4,8 +4,9 @@ mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; 
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
 """
 
+import contextlib
 import time
-from typing import Callable, Optional, Tuple
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from hvdlite.core.mpi import MPI, forget_confined
 from hvdlite.core.native import HvdliteError, ffi, lib
@@ -55,12 +56,24 @@ def end() -> None:
     """Finalize MPI if it began here, or if that has a limit; for the last exit function."""
     if not is_running() or not (_began_here or _limit):
         return
+    until, code, words = _limit or (float("inf"), 0, "")
+    with limited(until - time.monotonic(), code, words):
+        MPI.Finalize()
+
+
+@contextlib.contextmanager
+def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) -> Iterator[None]:
+    """End the process with the words after so many seconds in MPI, whose waits nothing else ends.
+
+    :param ranks: of the job, for which MPI waits: the seconds begin when the job has failed.
+    """
     limit = ffi.NULL
-    if _limit:
-        until, code, words = _limit
-        limit = lib.hvd_limit_set(max(until - time.monotonic(), 0), code, words.encode())
-    MPI.Finalize()
-    lib.hvd_limit_lift(limit)
+    if seconds < float("inf"):
+        limit = lib.hvd_limit_set(max(seconds, 0), ranks, len(ranks), code, words.encode())
+    try:
+        yield
+    finally:
+        lib.hvd_limit_lift(limit)
 
 
 def before_finalize(leave: Callable[[], None]) -> None:

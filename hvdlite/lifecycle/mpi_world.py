@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from hvdlite.core import start
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, mpi_life, orphan
+from hvdlite.lifecycle import alone, limits, mpi_life, orphan
 from hvdlite.lifecycle.arrivals import Arrivals, ended_without
 from hvdlite.lifecycle.watched import ELASTIC
 
@@ -36,7 +36,10 @@ class MPIWorld:
         self.comm, self._own = comm, own
 
     def init(self) -> None:
-        call(lib.hvd_init, ffi.cast("void *", MPI._addressof(self.comm)))
+        limit = limits.limit_of(limits.INIT) or float("inf")
+        how = f"hvdlite: rank {self.rank} ends the job: MPI has not joined all in {limit:.0f} s\n"
+        with mpi_life.limited(limit, 1, how):  # all have come into init()
+            call(lib.hvd_init, ffi.cast("void *", MPI._addressof(self.comm)))
 
     def numbers(self, number: int) -> List[int]:
         all_numbers = np.zeros(self.size, np.intc)  # no pickles: MPI may return half of them
@@ -58,14 +61,20 @@ class MPIWorld:
         return self.comm.recv(source=rank, tag=_VALUE)
 
     def open(self, ranks: List[int]) -> Optional[int]:
-        # All ranks split: where one dies meanwhile, Open MPI's Create_group may never return.
-        if self.rank not in ranks:
+        with self._opens(range(self.size)):
+            if self.rank in ranks:
+                return _opened(self.comm.Split(0, ranks.index(self.rank)), ranks)
             self.comm.Split(MPI.UNDEFINED)
             return None
-        return _opened(self.comm.Split(0, ranks.index(self.rank)), ranks)
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        return _opened(self.comm.Create_group(self.comm.group.Incl(ranks)), ranks)
+        with self._opens(ranks):
+            return _opened(self.comm.Create_group(self.comm.group.Incl(ranks)), ranks)
+
+    def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
+        """MPI waits for ever for a rank that is stopped."""
+        how = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank for ever\n"
+        return mpi_life.limited(limits.limit_of(limits.EXIT), 1, how, list(ranks))
 
     def check_groups(self) -> None:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:

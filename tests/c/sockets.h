@@ -62,7 +62,7 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
     hvd_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};
-    return transport_tcp_open(t, &own, window, err);
+    return transport_tcp_open(t, &own, window, 0, err);
 }
 
 #endif

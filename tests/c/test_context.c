@@ -50,7 +50,7 @@ static int end_of_child(double seconds, bool lifts) {
     int status = 0;
     pid_t child = fork();
     if (!child) {
-        hvd_limit *limit = hvd_limit_set(seconds, 7, "");
+        hvd_limit *limit = hvd_limit_set(seconds, NULL, 0, 7, "");
         if (lifts) hvd_limit_lift(limit);
         while (!lifts) pause();
         _exit(3);

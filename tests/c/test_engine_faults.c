@@ -111,7 +111,7 @@ struct dying {
 static int die_meanwhile(void *arg, hvd_error *err) {
     const struct dying *d = arg;
     for (int r = 0; r < d->me->ranks->size; r++)
-        transport_note_death(rank_transport(d->me->ranks, r), d->dead);
+        transport_note_death(rank_transport(d->me->ranks, r), d->dead, FATE_DIED);
     return d->before.meanwhile(d->before.arg, err);
 }
 

@@ -109,3 +109,29 @@ TEST(test_a_silent_leader_keeps_no_error_from_its_host) {
 TEST(test_a_rank_that_returns_in_time_goes_on) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 6);
 }
+
+/* No engine waits for the rank that stands still; a thread does, that opens a group with it. */
+ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
+    static const int BOTH[] = {0, 1};
+    struct transport *t = rank_transport(me->ranks, me->rank), *group = NULL;
+    const bool stopped = me->rank == stop.rank;
+    hvd_error err = {0};
+    check_in_order(me, "before");
+    if (stopped) atomic_store(&stop.closed, true);
+    ranks_meet(me->ranks);
+    if (!stopped) {
+        CHECK_CODE(transport_tcp_open_among(&group, t, BOTH, 2, 1, false, &err), HVD_RANK_DEAD,
+                   err);
+        CHECK_HAS(err.text, "does not answer: it may be stopped");
+        CHECK(err.nblamed == 1 && err.blamed[0] == stop.rank);
+    }
+    ranks_meet(me->ranks);
+    if (stopped) open_links(t);
+}
+
+TEST(test_a_group_is_not_opened_with_a_silent_rank) {
+    stop = (struct stop){.timeout = 0.4};
+    for (; stop.rank < 2; stop.rank++)
+        for (int per_host = 1; per_host <= 2; per_host++)
+            ranks_run_by(64 * 1024, 2, hub_of(2, per_host, true), opening_main, NULL);
+}

@@ -67,7 +67,7 @@ static int step(hvd_error *err) {
         mortal.dead = true;
         if (mortal.late) clock_nap(1e-3);
         for (int r = 0; r < mortal.ranks->size; r++)
-            transport_note_death(rank_transport(mortal.ranks, r), mortal.rank);
+            transport_note_death(rank_transport(mortal.ranks, r), mortal.rank, FATE_DIED);
     }
     return mortal.dead ? error_set(err, HVD_TRANSPORT, "this rank is dead") : HVD_OK;
 }

@@ -251,7 +251,7 @@ ENGINES_BY(killed_main, arg,
     while (!atomic_load(&frozen)) clock_nap(1e-3);
     engine_leave(me->engine, "done");
     CHECK(engine_ended(me->engine, PATIENCE));
-    if (!me->rank) transport_note_death(t, 1);
+    if (!me->rank) transport_note_death(t, 1, FATE_DIED);
     if (!me->rank) threads_join(&thread, 1);
     ranks_meet(me->ranks);
     atomic_store(&thaws, true);

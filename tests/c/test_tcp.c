@@ -236,7 +236,7 @@ static void run_end(enum end how) {
     for (int i = 0; i < 10; i++) net_look(e.net[1]);
     CHECK_INT(e.lost[1], how == SILENT || how == JUNK);
     CHECK_INT(e.rings[1], how == FAREWELL ? 2 : 1);
-    if (how == FAREWELL || how == STREAMS_IN_A_CHILD) net_bury(e.net[1], 0, false);
+    if (how == FAREWELL || how == STREAMS_IN_A_CHILD) net_bury(e.net[1], 0, FATE_DIED);
     CHECK_INT(e.lost[1], how == SILENT || how == JUNK || how == STREAMS_IN_A_CHILD);
     send_text(e.channel[1], "to nobody");
     close_end(&e, 1, true);

@@ -211,7 +211,8 @@ static int look_until_failure(struct transport *group, bool busy, hvd_error *err
 }
 
 struct how {
-    bool window, busy, host_lost;
+    bool window, busy;
+    enum fate fate;
 };
 
 /* Rank 1's engine does not start in a group that all have opened; its last words come first. */
@@ -280,9 +281,9 @@ static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
     if (rank == 0) {
         OK(transport_check_life(group, ERR));
-        transport_died(t, 1, how->host_lost);
+        transport_died(t, 1, how->fate);
         FAILS(transport_check_life(group, ERR), HVD_RANK_DEAD);
-        CHECK(ERR->blamed[0] == 1 && group->host_lost == how->host_lost);
+        CHECK(ERR->blamed[0] == 1 && group->fate == (int)how->fate);
     }
     ranks_meet(ranks);
     transport_close(group, false);
@@ -290,13 +291,15 @@ static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_each_group_learns_of_a_death_from_the_job) {
-    run_on(APART, false, tell_of_a_death, &(struct how){.host_lost = true});
+    run_on(APART, false, tell_of_a_death, &(struct how){.fate = FATE_HOST_LOST});
     run_on(TOGETHER, true, tell_of_a_death, &(struct how){.window = true});
+    run_on(TOGETHER, true, tell_of_a_death, &(struct how){.window = true, .fate = FATE_SILENT});
 }
 
 static void run_each_way(rank_main *run) {
     for (int how = 0; how < 4; how++)
-        run_on(how / 2 ? TOGETHER : APART, how / 2, run, &(struct how){how / 2, how % 2, false});
+        run_on(how / 2 ? TOGETHER : APART, how / 2, run,
+               &(struct how){how / 2, how % 2, FATE_DIED});
 }
 
 TEST(test_a_group_that_one_has_closed) { run_each_way(close_a_group); }
@@ -319,7 +322,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     static const int PAIR[] = {0, 1};
     if (rank) return;
-    transport_died(t, 2, true);
+    transport_died(t, 2, FATE_HOST_LOST);
     FAILS(transport_tcp_open_among(&group, t, PAIR, 2, 6, false, ERR), HVD_RANK_DEAD);
     CHECK_INT(ERR->blamed[0], 2);
 }
@@ -331,7 +334,7 @@ static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
         ranks_meet(ranks);
         return;
     }
-    transport_died(t, 2, true);
+    transport_died(t, 2, FATE_HOST_LOST);
     double *took = (double *)arg + rank, begin = clock_now();
     close_own(ranks, rank, false);
     *took = clock_now() - begin;

@@ -18,6 +18,7 @@ struct engine {
     struct express express;
     struct p2p p2p;
     struct log log;
+    void (*give_up)(const hvd_error *cause);
     pthread_t thread;
     struct wheel wheel;
     bool was_rung; /* a sleep of the thread was ended by a ring or a nudge; the thread's own */
@@ -50,6 +51,8 @@ static void fail(struct engine *e, const hvd_error *err) {
         silence_blame(&e->negotiation, &cause);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
+    transport_give_up(e->t, &cause);
+    if (e->give_up) e->give_up(&cause);
     transport_abandon(e->t);
     e->cause = cause;
     atomic_store(&e->failed, true);
@@ -216,6 +219,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
     e->t = t;
     e->log = config->log;
+    e->give_up = config->give_up;
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, &e->log, err));

@@ -27,6 +27,8 @@ struct engine_config {
     struct timeline *timeline; /* the caller owns it; NULL: none */
     struct flight *flight;     /* the same */
     int group;                 /* its number in the flight recorder */
+    /* Tells the job's other groups of a rank that is dead or silent; NULL: there are none. */
+    void (*give_up)(const hvd_error *cause);
 };
 
 /* Starts the thread; collective. The caller owns the transport and closes it after engine_stop. */

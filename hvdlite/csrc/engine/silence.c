@@ -51,7 +51,9 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     if (*name)
         snprintf(text, size, "tensor '%s'%s wait%s", name, others, more ? "" : "s");
     else
-        snprintf(text, size, "this rank has left and waits for that rank's last message");
+        snprintf(text, size,
+                 n->left ? "this rank has left and waits for that rank's last message"
+                         : "this rank opens a group of ranks with it");
     return *name || n->left;
 }
 
@@ -89,8 +91,8 @@ void silence_report(struct negotiation *n, int rank, const char *text) {
 }
 
 static int look_at(struct negotiation *n, int rank, bool waits, const char *what, hvd_error *err) {
-    bool needed = waits && rank != n->t->at.rank &&
-                  (n->coordinator || n->tree.above[rank] || p2p_awaits(n->p2p, rank));
+    bool member = n->coordinator || n->tree.above[rank] || p2p_awaits(n->p2p, rank);
+    bool needed = rank != n->t->at.rank && ((waits && member) || transport_awaits(n->t, rank));
     enum watch_finding found = watch_look(&n->watch, rank, needed);
     if (found == WATCH_FAILED) return fail_silent(n, rank, err);
     bool warns = n->coordinator || rank == COORDINATOR; /* it tells all of other ranks */

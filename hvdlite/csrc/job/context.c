@@ -97,13 +97,24 @@ static void context_free(struct context *c) {
     free(c);
 }
 
+/* On an engine's thread, for which nobody waits under the write lock. */
+static void give_up(const hvd_error *cause) {
+    if (context_enter(NULL)) return;
+    for (int id = 0; id < current->job.ngroups; id++) {
+        struct group *g = job_group(&current->job, id);
+        if (g) transport_give_up(g->transport, cause);
+    }
+    context_leave();
+}
+
 int context_open(struct reach *reach, hvd_error *err) {
     write_lock();
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = job_open(&c->job, reach, err);
     if (!code) code = fork_watch(in_child, err); /* calling it again does no harm */
+    if (!code) c->job.config.give_up = give_up;
+    if (!code) code = job_open(&c->job, reach, err);
     if (!code) {
         current = c;
     } else if (c) {

@@ -96,7 +96,7 @@ static int open_transport(const struct job *j, struct group *g, struct reach *re
         return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
                                         reach->number, o->window, err);
     reach->taken = true;
-    return transport_tcp_open(&g->transport, &reach->sockets, o->window, err);
+    return transport_tcp_open(&g->transport, &reach->sockets, o->window, o->data_timeout, err);
 }
 
 int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
@@ -224,7 +224,7 @@ static void open_flight(struct job *j) {
 }
 
 int job_open(struct job *j, struct reach *reach, hvd_error *err) {
-    *j = (struct job){.config.options = OPTIONS_DEFAULT};
+    *j = (struct job){.config = {.options = OPTIONS_DEFAULT, .give_up = j->config.give_up}};
     int id, code = options_read(&j->config.options, err);
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;

@@ -39,7 +39,7 @@ struct job {
     struct flight *flight;    /* NULL: switched off, or no memory for it */
 };
 
-/* Collective. Reads the environment. job_close also takes a zeroed job. */
+/* Collective. Reads the environment; keeps config.give_up. job_close also takes a zeroed job. */
 int job_open(struct job *j, struct reach *reach, hvd_error *err);
 void job_close(struct job *j);
 

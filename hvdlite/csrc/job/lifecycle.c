@@ -174,35 +174,65 @@ void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size);
 
 struct hvd_limit {
     pthread_t thread;
-    double until;
+    double seconds, until;
     int code;
+    const char *words;
+    int nranks, *ranks;     /* that the process waits for in MPI; none: for nobody known */
     struct monitor monitor; /* guards `lifted` */
     bool lifted;
-    char words[];
 };
 
+static void end_now(const struct hvd_limit *l, const hvd_error *why) {
+    ssize_t written = write(STDERR_FILENO, why->text, strlen(why->text));
+    written += write(STDERR_FILENO, l->words, strlen(l->words));
+    (void)written;
+    _exit(l->code);
+}
+
+static bool has_failed(hvd_error *why) {
+    if (context_enter(NULL)) return false;
+    bool failed = context_why_failed(why);
+    context_leave();
+    return failed;
+}
+
 static void *end_at_limit(void *arg) {
+    static const double LOOK = 0.2;
     struct hvd_limit *l = arg;
+    hvd_error why = {.code = HVD_OK};
     monitor_lock(&l->monitor);
-    for (double left; !l->lifted && (left = l->until - clock_now()) > 0;)
-        monitor_wait(&l->monitor, left);
-    if (!l->lifted) {
-        ssize_t written = write(STDERR_FILENO, l->words, strlen(l->words));
-        (void)written;
-        _exit(l->code);
+    while (!l->lifted) {
+        double now = clock_now();
+        if (l->nranks && !has_failed(&why)) l->until = now + l->seconds;
+        if (now >= l->until) end_now(l, &why);
+        monitor_wait(&l->monitor, l->nranks ? LOOK : l->until - now);
     }
     monitor_unlock(&l->monitor);
     return NULL;
 }
 
-hvd_limit *hvd_limit_set(double seconds, int code, const char *words) {
-    hvd_limit *l = calloc(1, sizeof *l + strlen(words) + 1);
+static void await_all(const struct hvd_limit *l, int by) {
+    if (!l->nranks || context_enter(NULL)) return;
+    for (int i = 0; i < l->nranks; i++)
+        transport_await(context_world()->transport, l->ranks[i], by);
+    context_leave();
+}
+
+/* One block of memory: the ranks, then the words, follow. */
+hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
+                         const char *words) {
+    size_t bytes = (size_t)nranks * sizeof *ranks;
+    hvd_limit *l = calloc(1, sizeof *l + bytes + strlen(words) + 1);
     if (!l) return NULL;
-    l->until = clock_now() + seconds;
-    l->code = code;
-    strcpy(l->words, words);
+    *l = (struct hvd_limit){.seconds = seconds, .until = clock_now() + seconds, .code = code};
+    l->nranks = nranks;
+    l->ranks = (int *)(l + 1);
+    l->words = strcpy((char *)(l->ranks + nranks), words);
+    if (bytes) memcpy(l->ranks, ranks, bytes);
     monitor_init(&l->monitor);
+    await_all(l, 1);
     if (!thread_start(&l->thread, end_at_limit, l, "hvdlite-end", NULL)) return l;
+    await_all(l, -1);
     monitor_destroy(&l->monitor);
     free(l);
     return NULL;
@@ -215,6 +245,7 @@ void hvd_limit_lift(hvd_limit *l) {
     monitor_notify(&l->monitor);
     monitor_unlock(&l->monitor);
     thread_join(l->thread);
+    await_all(l, -1);
     monitor_destroy(&l->monitor);
     free(l);
 }

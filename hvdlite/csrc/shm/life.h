@@ -10,6 +10,13 @@
 
 enum { LIFE_HOST = 64 };
 
+/* What is known of a rank that can't go on. */
+enum fate {
+    FATE_DIED,
+    FATE_HOST_LOST, /* it was not seen to die: its host has vanished */
+    FATE_SILENT     /* an engine, here or elsewhere, has given it up */
+};
+
 struct life_card {
     uint64_t space; /* process ids of the same space can be compared; 0: unknown */
     int64_t pid;

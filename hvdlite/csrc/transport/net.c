@@ -47,7 +47,7 @@ static struct link_owner owner_of(struct source *s) {
 static void note_end(struct net *n, int rank) {
     struct peer *p = &n->peers[rank];
     if (p->gone || p->left) return;
-    bool caused = !p->failed || p->host_lost;
+    bool caused = !p->failed || p->fate != FATE_DIED;
     if (!caused && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->gone = true;
     n->reader->lost(n, rank);
@@ -134,10 +134,10 @@ void net_look_seldom(struct net *n) {
 }
 
 /* A child that the process has left behind may keep its streams open. */
-void net_bury(struct net *n, int peer, bool host_lost) {
+void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
-    p->host_lost = host_lost;
+    if (!p->gone) p->fate = fate;
     if (p->ended[LANE_MESSAGES] <= 0) p->ended[LANE_MESSAGES] = clock_now();
     note_end(n, peer);
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/sync.h"
+#include "shm/life.h"
 #include "transport/link.h"
 
 enum lane { LANE_DATA, LANE_MESSAGES, LANES };
@@ -30,9 +31,9 @@ struct net_reader {
 
 struct peer {
     struct link links[LANES];
-    bool left; /* its farewell has come */
-    bool gone; /* it is dead, or its host is lost */
-    bool host_lost;
+    bool left;      /* its farewell has come */
+    bool gone;      /* it is dead or lost, or an engine has given it up */
+    enum fate fate; /* then */
     bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
     double ended[LANES]; /* when each stream has; 0: it has not */
 };
@@ -75,8 +76,8 @@ void net_pull(struct net *n, int peer, enum lane lane);
 void net_send(struct net *n, int peer, enum lane lane, struct piece *p); /* as link_send */
 /* Some link must be looked at though its socket tells nothing. */
 bool net_tries_again(const struct net *n);
-/* The peer's process has ended, or its host is lost: nothing comes after what the streams hold. */
-void net_bury(struct net *n, int peer, bool host_lost);
+/* The peer is gone: nothing comes after what the streams hold. */
+void net_bury(struct net *n, int peer, enum fate fate);
 /* No transfer of this peer will ever come or go, though the rank lives. */
 bool net_is_cut(const struct net *n, int peer);
 bool net_sends(const struct net *n); /* something still waits for room in a socket */

@@ -69,9 +69,11 @@ static int open_window(struct on_host *o, struct transport *t, bool wanted, hvd_
     return HVD_OK;
 }
 
-static int open_cards(struct on_host *o, const struct transport *t, bool nudge, hvd_error *err) {
+static int open_cards(struct on_host *o, struct transport *t, bool nudge, hvd_error *err) {
     o->cards = calloc((size_t)t->all.size, sizeof *o->cards);
-    if (!o->cards) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", t->all.size);
+    if (!t->job_ranks) t->awaited = calloc((size_t)t->all.size, sizeof *t->awaited);
+    if (!o->cards || (!t->job_ranks && !t->awaited))
+        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", t->all.size);
     struct card *own = &o->cards[t->all.rank];
     own->life = life_card_of_this_process();
     if (nudge)
@@ -79,7 +81,7 @@ static int open_cards(struct on_host *o, const struct transport *t, bool nudge, 
     return HVD_OK;
 }
 
-static void died(void *transport, int rank) { transport_died(transport, rank, false); }
+static void died(void *transport, int rank) { transport_died(transport, rank, FATE_DIED); }
 static void wake(void *transport) { transport_wake(transport); }
 
 static int watch_host(struct on_host *o, struct transport *t) {
@@ -135,6 +137,7 @@ void on_host_close(struct on_host *o, struct transport *t, bool clean) {
     on_host_unwatch(o);              /* first: both ring the doorbell */
     close_nudges(o);
     free(o->cards);
+    free(t->awaited);
     o->cards = NULL;
     for (double until = clock_now() + TO_SEND; clean && host_waits(&o->host); clock_nap(1e-4))
         if (host_flush(&o->host, NULL) || clock_now() > until) break;

@@ -27,24 +27,29 @@ bool transport_is_dead(const struct transport *t, int rank) {
     return atomic_load_explicit(&t->dead, memory_order_acquire) == rank + 1;
 }
 
-void transport_note_death(struct transport *t, int rank) {
+void transport_note_death(struct transport *t, int rank, enum fate fate) {
     int none = 0;
+    if (!atomic_load(&t->dead)) atomic_store(&t->fate, fate);
     atomic_compare_exchange_strong(&t->dead, &none, rank + 1);
     t->ops->wake(t);
 }
 
-void transport_note_loss(struct transport *t, int rank) {
-    if (!atomic_load(&t->dead)) atomic_store(&t->host_lost, true);
-    transport_note_death(t, rank);
+void transport_died(struct transport *t, int rank, enum fate fate) {
+    (t->ops->died ? t->ops->died : transport_note_death)(t, rank, fate);
 }
 
-void transport_died(struct transport *t, int rank, bool host_lost) {
-    if (t->ops->died)
-        t->ops->died(t, rank, host_lost);
-    else if (host_lost)
-        transport_note_loss(t, rank);
-    else
-        transport_note_death(t, rank);
+void transport_give_up(struct transport *t, const hvd_error *cause) {
+    for (int r = 0; cause->code == HVD_RANK_DEAD && r < t->at.size; r++)
+        for (int i = 0; i < cause->nblamed && r != t->at.rank; i++)
+            if (transport_job_rank(t, r) == cause->blamed[i]) transport_died(t, r, FATE_SILENT);
+}
+
+void transport_await(struct transport *job, int rank, int by) {
+    if (job->awaited) atomic_fetch_add(&job->awaited[rank], by);
+}
+
+bool transport_awaits(const struct transport *t, int rank) {
+    return t->awaited && atomic_load(&t->awaited[rank]) > 0;
 }
 
 /* This rank's own host is another one of the same name. */
@@ -52,7 +57,7 @@ void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {
         const char *own = t->cards[t->at.rank].life.host;
         if (strcmp(t->cards[r].life.host, host) == 0 && strcmp(own, host) != 0)
-            transport_died(t, r, true);
+            transport_died(t, r, FATE_HOST_LOST);
     }
 }
 
@@ -77,14 +82,16 @@ void transport_complete(const struct transport *t, hvd_error *err) {
 }
 
 int transport_check_life(const struct transport *t, hvd_error *err) {
+    static const char *const HOW[] = {"is dead", "is lost: its host has vanished",
+                                      "is dead, or does not answer: it may be stopped"};
     char who[TRANSPORT_WHO];
     int rank = atomic_load_explicit(&t->dead, memory_order_acquire) - 1;
     if (rank < 0) return HVD_OK;
+    int fate = atomic_load(&t->fate);
     transport_who(t, rank, who);
-    error_set(err, HVD_RANK_DEAD, "%s is %s", who,
-              atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
+    error_set(err, HVD_RANK_DEAD, "%s %s", who, HOW[fate]);
     transport_blame(t, rank, err);
-    for (int r = rank + 1; atomic_load(&t->host_lost) && r < t->at.size; r++)
+    for (int r = rank + 1; fate == FATE_HOST_LOST && r < t->at.size; r++)
         if (strcmp(t->cards[r].life.host, t->cards[rank].life.host) == 0)
             error_blame(err, transport_job_rank(t, r));
     return HVD_RANK_DEAD;

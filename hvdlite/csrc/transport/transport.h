@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/stats.h"
+#include "shm/life.h"
 #include "transport/layout.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
@@ -41,7 +42,7 @@ struct transport_ops {
      * rank's are there. */
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
     /* As transport_died. NULL: this transport alone learns of it. */
-    void (*died)(struct transport *, int rank, bool host_lost);
+    void (*died)(struct transport *, int rank, enum fate fate);
     void (*forked)(struct transport *); /* NULL: there is nothing to do */
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
@@ -63,7 +64,8 @@ struct transport {
     bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
-    atomic_bool host_lost;    /* it was not seen to die: its host has vanished */
+    atomic_int fate;          /* of it: enum fate */
+    atomic_int *awaited;      /* [rank]: threads that wait for it while no engine does; or NULL */
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
@@ -92,10 +94,15 @@ int transport_check_life(const struct transport *t, hvd_error *err);
 bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
 /* Any thread: */
-void transport_note_death(struct transport *t, int rank);
-void transport_note_loss(struct transport *t, int rank); /* the same, with its host */
-/* The process of a rank has ended, or its host is lost: all groups of the job learn it. */
-void transport_died(struct transport *t, int rank, bool host_lost);
+void transport_note_death(struct transport *t, int rank, enum fate fate);
+/* The same, and all groups of the job learn it. */
+void transport_died(struct transport *t, int rank, enum fate fate);
+/* The ranks that are dead, or do not answer, by this error: no group of the job waits for them. */
+void transport_give_up(struct transport *t, const hvd_error *cause);
+/* A thread begins (1), or ends (-1), to wait for the rank outside of any engine: the job's engine
+ * sees meanwhile that it answers. */
+void transport_await(struct transport *job, int rank, int by);
+bool transport_awaits(const struct transport *t, int rank);
 /* Another host has lost its power or its network. The cards are known. */
 void transport_lose_host(struct transport *t, const char *host);
 

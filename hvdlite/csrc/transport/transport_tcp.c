@@ -1,5 +1,6 @@
 #include "transport/transport_tcp.h"
 
+#include "base/clock.h"
 #include "base/poller.h"
 #include "transport/channel.h"
 #include "transport/on_host.h"
@@ -12,9 +13,9 @@
 enum { NOBODY = -1 };
 
 struct tcp_transport {
-    struct transport transport;  /* first: cast back by self() */
-    const struct transport *job; /* of all ranks: it learns of lost hosts, too */
-    struct net *net;             /* the job's; the transport of all ranks closes it */
+    struct transport transport; /* first: cast back by self() */
+    struct transport *job;      /* of all ranks: it learns of lost hosts, too */
+    struct net *net;            /* the job's; the transport of all ranks closes it */
     struct channel *channel;
     int *peers;   /* [rank]: its rank in the job */
     int *members; /* [rank of the job]: its rank here, or NOBODY */
@@ -27,9 +28,12 @@ static struct tcp_transport *self(struct transport *t) { return (struct tcp_tran
 
 /* ---- data ---- */
 
-static void keep_handle(struct transfer *x, struct piece *p) {
-    x->handle[0] = (uint64_t)(uintptr_t)p;
-    x->active = p != NULL;
+/* Ends a call that begins a transfer. */
+static int begun(struct tcp_transport *m, struct transfer *x, struct piece **p, int code) {
+    net_unlock(m->net);
+    x->handle[0] = (uint64_t)(uintptr_t)*p;
+    x->active = *p != NULL;
+    return code;
 }
 
 static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to,
@@ -37,10 +41,7 @@ static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to
     struct tcp_transport *m = self(t);
     struct piece *p = NULL;
     net_lock(m->net);
-    int code = channel_isend(m->channel, data, bytes, m->peers[to], &p, err);
-    net_unlock(m->net);
-    keep_handle(x, p);
-    return code;
+    return begun(m, x, &p, channel_isend(m->channel, data, bytes, m->peers[to], &p, err));
 }
 
 static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
@@ -48,10 +49,7 @@ static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, st
     struct tcp_transport *m = self(t);
     struct piece *p = NULL;
     net_lock(m->net);
-    int code = channel_irecv(m->channel, data, bytes, m->peers[from], &p, err);
-    net_unlock(m->net);
-    keep_handle(x, p);
-    return code;
+    return begun(m, x, &p, channel_irecv(m->channel, data, bytes, m->peers[from], &p, err));
 }
 
 static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
@@ -163,17 +161,28 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* The next message of that rank, while no engine runs. */
+/* A rank may open a group late, but all open the job at once. */
+static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
+    HVD_TRY(transport_check_life(m->job, err));
+    HVD_TRY(check_channel(m, m->peers[from], 0, err));
+    return m->job == &m->transport ? comm_check_wait(m->job, from, seconds, err) : HVD_OK;
+}
+
+/* The next message of that rank, while no engine of the group runs. */
 static int await(struct tcp_transport *m, int from, struct message *message, hvd_error *err) {
     static const double LOOK = 0.5;
-    for (;;) {
+    double since = clock_now();
+    int code = HVD_OK;
+    transport_await(m->job, m->peers[from], 1);
+    while (!code) {
         unsigned ticket = bell_listen(&m->bell);
         take(m, m->peers[from], net_look, message);
-        if (message->data) return HVD_OK;
-        HVD_TRY(transport_check_life(m->job, err));
-        HVD_TRY(check_channel(m, m->peers[from], 0, err));
-        bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
+        if (message->data) break;
+        code = check_opening(m, from, clock_now() - since, err);
+        if (!code) bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
     }
+    transport_await(m->job, m->peers[from], -1);
+    return code;
 }
 
 static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
@@ -202,18 +211,17 @@ static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *er
 
 static void ring(void *transport) { tcp_wake(transport); }
 
-static void tcp_died(struct transport *t, int rank, bool host_lost) {
+static void tcp_died(struct transport *t, int rank, enum fate fate) {
     struct tcp_transport *m = self(t);
     net_lock(m->net);
-    net_bury(m->net, m->peers[rank], host_lost); /* which tells every group of the job */
+    net_bury(m->net, m->peers[rank], fate); /* which tells every group of the job */
     net_unlock(m->net);
 }
 
 static void lost(void *transport, int peer) {
     struct tcp_transport *m = self(transport);
     int rank = m->members[peer];
-    bool host_lost = m->net->peers[peer].host_lost;
-    if (rank != NOBODY) (host_lost ? transport_note_loss : transport_note_death)(transport, rank);
+    if (rank != NOBODY) transport_note_death(transport, rank, m->net->peers[peer].fate);
 }
 
 /* ranks: NULL: all of the job. */
@@ -227,9 +235,8 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID,
-                             "a group's rank %d: expected each rank once, from 0 to %d", peer,
-                             all - 1);
+            return error_set(err, HVD_INVALID, "a group's rank %d: expected each once, 0 to %d",
+                             peer, all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
@@ -237,14 +244,6 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     m->transport.all.rank = m->members[m->net->rank];
     if (m->transport.all.rank != NOBODY) return HVD_OK;
     return error_set(err, HVD_INVALID, "rank %d opens a group that it is not in", m->net->rank);
-}
-
-static int open_channel(struct tcp_transport *m, int number, hvd_error *err) {
-    struct channel_owner owner = {ring, lost, &m->transport};
-    net_lock(m->net);
-    int code = channel_open(&m->channel, m->net, (uint32_t)number, owner, err);
-    net_unlock(m->net);
-    return code;
 }
 
 /* hosts: [rank of the job], the same number for the ranks of one host. */
@@ -261,10 +260,13 @@ static int open_here(struct tcp_transport *m, const int *hosts, bool window, hvd
 static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts, int number,
                     bool window, hvd_error *err) {
     struct transport *t = &m->transport;
-    int code = bell_open(&m->bell, err);
+    int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    HVD_TRY(open_channel(m, number, err)); /* by whose end the others learn of a failure */
-    HVD_TRY(code);
+    net_lock(m->net); /* by the channel's end the others learn of a failure */
+    int code = channel_open(&m->channel, m->net, (uint32_t)number,
+                            (struct channel_owner){ring, lost, t}, err);
+    net_unlock(m->net);
+    HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->rings);
     t->blocks = !t->rings;
@@ -318,14 +320,13 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     return m;
 }
 
-int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, hvd_error *err) {
+int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, double timeout,
+                       hvd_error *err) {
     struct net *n = NULL;
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, s->size, err);
-    if (!m) {
-        net_close(n, false);
-        return err->code;
-    }
+    if (!m) return net_close(n, false), err->code;
+    m->transport.patience.timeout = timeout;
     int code = open_all(m, NULL, s->lowest, 0, window, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
@@ -337,9 +338,8 @@ int transport_tcp_open_among(struct transport **out, struct transport *job, cons
     if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
         return error_set(
             err, HVD_INVALID,
-            "a group of %d ranks with number %d: expected a job by sockets, and numbers "
-            "over 0",
-            size, number);
+            "a group of %d ranks, number %d: expected more than 0, in a job by sockets", size,
+            number);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
     m->job = job;

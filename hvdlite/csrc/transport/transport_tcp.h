@@ -9,9 +9,9 @@
 #include "transport/transport.h"
 
 /* Collective. Owns the descriptors from now on, also if it fails. If `window`, the ranks of one host
- * share a window where they can. */
+ * share a window where they can. timeout: seconds until a wait for another rank fails; 0: never. */
 int transport_tcp_open(struct transport **out, const hvd_sockets *sockets, bool window,
-                       hvd_error *err);
+                       double timeout, hvd_error *err);
 
 /* Collective over the ranks: opens the transport of a group of the job whose transport is `job`,
  * which must be closed last. number: > 0, the same on all of them and new in this job. */
