@@ -221,6 +221,8 @@ def load_model(
             "model.optimizer) all its arguments and a process_set"
         )
     settings = saved["settings"] if saved else {}
+    if saved and not _inner(optimizer).built:
+        _inner(optimizer).gradient_accumulation_steps = None  # from here on the settings' own
     model.optimizer = DistributedOptimizer(optimizer, compression=compression, **settings)
     for i in saved["local"] if saved else ():
         optimizer.register_local_var(optimizer._trainable_variables[i])
