@@ -129,8 +129,9 @@ def run_task() -> None:
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)
+    # Only cloudpickle knows the classes again that it has made here of those of a caller's script.
     with files.create(path + ".result", "xb") as file:
-        pickle.dump(result, file)
+        (_cloudpickle() or pickle).dump(result, file)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,24 @@ def test_results_come_back_by_rank(tmp_path, head):
     assert sorted(shown) == ["[0] here", "[1] here"]
 
 
+RETURNS_ITS_CLASS = """
+import hvdlite as hvd
+class Result:
+    pass
+def make():
+    return Result()
+if __name__ == "__main__":
+    print("RESULT", [type(each) is Result for each in hvd.run(make, np=2)])
+"""
+
+
+def test_a_result_of_a_class_of_the_script_comes_back(tmp_path):
+    (tmp_path / "script.py").write_text(RETURNS_ITS_CLASS)
+    line = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert "RESULT [True, True]" in done.stdout, done.stderr
+
+
 def test_an_exception_is_reported():
     with pytest.raises(JobFailed, match="ZeroDivisionError") as caught:
         hvd.run(divmod, args=(1, 0), np=2)
