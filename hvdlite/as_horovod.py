@@ -101,6 +101,9 @@ def main(arguments: List[str]) -> None:
     """
     if not arguments or arguments == ["-m"]:
         sys.exit(_USAGE)
+    if arguments[0] in ("-h", "--help"):
+        print(f"{_USAGE}\n\n{sys.modules['hvdlite.as_horovod'].__doc__}", end="")
+        return
     module = arguments[0] == "-m"
     sys.argv = arguments[module:]
     main = sys.modules["__main__"] = types.ModuleType("__main__")

@@ -160,6 +160,18 @@ def test_programs_are_run_as_python_runs_them(tmp_path, how):
     assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
 
 
+def test_an_error_before_init_has_horovods_words():
+    code = "import hvdlite.as_horovod, horovod.mxnet as hvd; hvd.rank()"
+    error = python("-c", code).stderr.splitlines()[-1]
+    assert error.endswith("ValueError: Horovod has not been initialized; use hvd.init()."), error
+
+
+def test_help_is_printed():
+    ended = python("-m", "hvdlite.as_horovod", "--help")
+    assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m"), ended.stderr
+    assert "Puts hvdlite in the place of Horovod" in ended.stdout
+
+
 STARTS_RANKS = """
 import horovod
 def where():

@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import importlib
+import os
 import sys
 import threading
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -86,6 +87,10 @@ _ERRORS = {
 }
 
 
+# Programs for Horovod look for these words in the error.
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
 def new_error():
     """Return an ``hvd_error *`` for a call to fill."""
     return ffi.new("hvd_error *")
@@ -93,7 +98,10 @@ def new_error():
 
 def exception_of(error) -> Exception:
     """Return the exception for an ``hvd_error *`` that a failed call has filled."""
-    raised = _ERRORS.get(error.code, HvdliteError)(_text(error.text))
+    text = _text(error.text)
+    if error.code == lib.HVD_NOT_INITIALIZED and os.environ.get("HVDLITE_AS_HOROVOD"):
+        text = _NOT_INITIALIZED
+    raised = _ERRORS.get(error.code, HvdliteError)(text)
     if isinstance(raised, HvdliteError):
         raised.__dict__.update(_fields(error))
         _recent.append(copy.copy(raised))  # without what its traceback keeps alive
