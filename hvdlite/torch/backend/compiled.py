@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Iterator, List
 
 import torch
-from torch.utils import cpp_extension
 
 from hvdlite.core import files
 from hvdlite.core.native import ffi, lib
@@ -61,12 +60,11 @@ def build(patience: float) -> Path:
 
     :param patience: seconds to wait while another process compiles.
     """
-    command = _command()
-    path = _folder() / f"{_MODULE}-torch{torch.__version__}-{_hash_of(command)}.so"
+    path = _folder() / f"{_MODULE}-torch{torch.__version__}-{_hash_of(_flags())}.so"
     if not files.refuse_strangers(path):
         with _locked(path.with_suffix(".lock"), patience):
             if not path.exists():
-                _compile(command, path)
+                _compile(_command(), path)
     return path
 
 
@@ -85,11 +83,10 @@ def _folder() -> Path:
     return folder
 
 
-def _command() -> List[str]:
-    """Return the compiler's command, without the output."""
+def _flags() -> List[str]:
+    """Return the compiler, and what it is told but for places."""
     names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # by which pybind11 knows PyTorch's types again
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
-    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
     return [
         *shlex.split(os.environ.get("CXX", "c++")),
         *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
@@ -97,6 +94,16 @@ def _command() -> List[str]:
         f"-DTORCH_EXTENSION_NAME={_MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f'-DPYBIND11_{name}="{value}"' for name, value in known.items() if value),
+    ]
+
+
+def _command() -> List[str]:
+    """Return the compiler's command, without the output."""
+    from torch.utils import cpp_extension  # takes 0.2 s, and a rank rarely compiles
+
+    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
+    return [
+        *_flags(),
         *(f"-isystem{folder}" for folder in includes),
         str(_HERE / "backend.cpp"),
         *(f"-L{folder}" for folder in cpp_extension.library_paths()),
@@ -104,9 +111,8 @@ def _command() -> List[str]:
     ]
 
 
-def _hash_of(command: List[str]) -> str:
+def _hash_of(flags: List[str]) -> str:
     texts = [file.read_bytes() for file in [*_SOURCES, *_HEADERS]]
-    flags = [word for word in command if not word.startswith(("-isystem", "-L", "/"))]
     about = [sysconfig.get_config_var("SOABI") or "", *flags]
     return hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
 
