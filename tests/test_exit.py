@@ -24,15 +24,18 @@ from places import results_without, start_ranks
 
 SECONDS = 120  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
 
+FEWER = (
+    "; if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call"
+)
 REASONS = {
     "raise": "its script raised RuntimeError: no more data",
     "raise SystemExit": "its script ended with exit code 3",
     "sys.exit(text)": "its script ended with exit code 1 (no such file: a.rec)",
     "exit function": "an exit function of its script raised KeyError: 'label'",
-    "end": "its script has ended",
-    "exit 0": "its script has ended",
+    "end": f"its script has ended{FEWER}",
+    "exit 0": f"its script has ended{FEWER}",
     "interrupt": "its script raised KeyboardInterrupt",
-    "shutdown": "it called shutdown()",
+    "shutdown": f"it called shutdown(){FEWER}",
 }
 TENSORS = {
     "numpy": "allreduce.w",

@@ -21,7 +21,11 @@ from hvdlite.lifecycle.watched import FOLD
 
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
-GOOD_END = "its script has ended"
+_UNEVEN = (
+    "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
+    "hvd.join() after the last one"
+)
+GOOD_END = f"its script has ended; {_UNEVEN}"
 
 _WORLD = "mpi_world" if start.without_mpi() is None else "socket_world"
 door = importlib.import_module(f"hvdlite.lifecycle.{_WORLD}")
@@ -98,7 +102,7 @@ def shutdown() -> None:
     """
     if is_initialized():
         frameworks.submit_all()
-        _leave("it called shutdown()")
+        _leave(f"it called shutdown(); {_UNEVEN}")
 
 
 def begin_to_leave() -> None:

@@ -12,7 +12,7 @@ import mxnet as mx
 
 from hvdlite.core.collectives import describe
 from hvdlite.core.native import call, exception_of, ffi, find_failures_by, lib, new_error, own_error
-from hvdlite.lifecycle import job
+from hvdlite.lifecycle import job, script_end
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
 
@@ -240,11 +240,15 @@ def submit_all() -> None:
 
 
 def _report_failed() -> None:
-    """Print the error of failed work that the script never waited for, without a traceback."""
+    """Print the error of failed work that the script never waited for, without a traceback.
+
+    Where the script has failed, work that had to wait finds no job any more: that explains nothing.
+    """
     try:
         mx.nd.waitall()
     except mx.MXNetError as error:
-        print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
+        if not script_end.failure():
+            print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
 job.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
