@@ -61,8 +61,10 @@ def test_an_exception_raised_from_anothers_is_the_users_own():
     assert "hvdliterun: rank 1 on " in done.err
 
 
-@pytest.mark.parametrize("transport", ["mpi", "tcp"])
-@pytest.mark.parametrize("variable", ["HVDLITE_GUARD_STEPS", "HVDLITE_ELASTIC"])
+@pytest.mark.parametrize(
+    "variable, transport",
+    [("HVDLITE_GUARD_STEPS", "mpi"), ("HVDLITE_GUARD_STEPS", "tcp"), ("HVDLITE_ELASTIC", "tcp")],
+)
 def test_an_option_that_must_be_alike_is_named_if_it_is_not(variable, transport):
     """The ranks waited for each other in init(), or later."""
     rank = "os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['RANK']"
