@@ -13,6 +13,7 @@ from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
 from hvdlite.core import start
 from hvdlite.launch import ranks
+from hvdlite.launch.job import Job
 
 
 def open_hvdlite(comm):
@@ -112,7 +113,7 @@ def open_ps(comm):
     workers = (comm.size - 1) // 2
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
-    role = ranks.assign(everyone, workers)[comm.rank]
+    role = ranks.assign(everyone, Job([], workers, servers=workers))[comm.rank]
     os.environ.update(ranks.role_environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx

@@ -33,8 +33,12 @@ class Job(NamedTuple):
     seconds: float
 
     def lines(self, start: str) -> List[str]:
-        """The lines of the output that begin with `start`, without it, in order of appearance."""
-        return [line[len(start) :] for line in self.output.splitlines() if line.startswith(start)]
+        """The lines of the output that begin with `start`, without it, in order of appearance.
+
+        hvdliterun puts the rank before each line.
+        """
+        lines = (re.sub(r"^\[\d+\] ", "", line) for line in self.output.splitlines())
+        return [line[len(start) :] for line in lines if line.startswith(start)]
 
     def results(self) -> Dict[int, dict]:
         """What each rank gave to :func:`report`, its calls joined."""
@@ -135,10 +139,10 @@ def script(ranks: int, name: str, *arguments: str, **options) -> Job:
     return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, **options)
 
 
-def assert_pieces_run(page: str, folder: Path) -> int:
+def assert_pieces_run(page: str, folder: Path, launcher: Sequence[str] = ()) -> int:
     """Run the Python code of a page of docs/ on two ranks; return how many pieces it has."""
-    file = ROOT / "docs" / f"{page}.md"
-    job = assert_passed(script(2, "snippets", str(file), str(folder), timeout=120))
+    file, options = ROOT / "docs" / f"{page}.md", {"timeout": 120, "launcher": launcher}
+    job = assert_passed(script(2, "snippets", str(file), str(folder), **options))
     pieces = file.read_text().count("\n```python\n") - (page == "training")
     assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
     return pieces
