@@ -32,15 +32,9 @@ def test_the_code_of_the_page_on_training(tmp_path):
 
 
 @no_examples
-@pytest.mark.parametrize("page", ["compression", "kvstore", "migrate"])
+@pytest.mark.parametrize("page", ["compression", "elastic", "kvstore", "migrate"])
 def test_the_code_of_the_page(page, tmp_path):
     assert_pieces_run(page, tmp_path)
-
-
-@no_examples
-def test_the_code_of_the_page_on_elastic_training(tmp_path):
-    """Ranks that MPI starts refuse it."""
-    assert_pieces_run("elastic", tmp_path, [sys.executable, "-m", "hvdlite.launch", "--elastic"])
 
 
 def test_the_code_of_the_page_on_jobs_from_python(tmp_path):
