@@ -1,0 +1,75 @@
+"""The connections to the agents of a job's ranks."""
+
+import selectors
+from typing import Callable, Dict
+
+from hvdlite.launch import channel
+from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+from hvdlite.launch.ranks import Rank
+
+
+class Links:
+    """Sends frames to agents, and hands on what they send.
+
+    :param heard: called with each frame; it raises BadFrame if the rank may not send that now.
+    :param lost: called when an agent is gone, with the seconds that its host has been silent.
+    :param complain: called with the connection and the reason if an agent sends a wrong frame.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, heard: Callable[[Rank, int, bytes], None],
+        lost: Callable[[Rank, float], None], complain: Callable[[Channel, str], None],
+    ):  # fmt: skip
+        self._selector, self._heard = selector, heard
+        self._lost, self._complain = lost, complain
+        self._ranks: Dict[Channel, Rank] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def add(self, rank: Rank) -> None:
+        self._ranks[rank.link] = rank
+        self._selector.register(rank.link.sock, selectors.EVENT_READ, lambda _: self._receive(rank))
+
+    def send(self, link: Channel, kind: int, data: bytes = b"") -> None:
+        try:
+            link.send(kind, data)
+        except ChannelClosed:
+            if not link.has_more():  # else the agent's end comes after what is still to be read
+                self.lose(link)
+
+    def send_all(self, kind: int, data: bytes = b"") -> None:
+        for link in list(self._ranks):
+            # A silent host gets no LOOK: the kernel would send it again ever more rarely.
+            if kind != channel.LOOK or link.silence() < channel.LATE:
+                self.send(link, kind, data)
+
+    def lose(self, link: Channel, silence: float = 0) -> None:
+        """Close the connection, unless that has been done."""
+        if link in self._ranks:
+            self._selector.unregister(link.sock)
+            link.close()
+            self._lost(self._ranks.pop(link), silence)
+
+    def lose_all(self, unread: bool) -> None:
+        """Close the connections.
+
+        :param unread: also those from which something is still to be read.
+        """
+        for link in list(self._ranks):
+            if unread or not link.has_more():
+                self.lose(link)
+
+    def close(self) -> None:
+        for link in self._ranks:
+            link.close()
+
+    def _receive(self, rank: Rank) -> None:
+        try:
+            for kind, data in rank.link.receive():
+                self._heard(rank, kind, data)
+        except BadFrame as why:
+            self._complain(rank.link, f"rank {rank.label} sent what it never sends: {why}")
+            self.lose(rank.link)
+        except ChannelClosed:
+            self.lose(rank.link)

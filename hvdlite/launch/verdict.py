@@ -1,0 +1,73 @@
+"""The verdict on a job that has ended: its exit code, and what the user is told."""
+
+from typing import Callable, List, NamedTuple, Optional
+
+from hvdlite.launch import failure
+from hvdlite.launch.failure import Ending, Signs
+
+REFUSED = 2  # exit code: no rank's program has run
+
+
+class Evidence(NamedTuple):
+    """What the launcher knows of a job that has ended."""
+
+    signal: Optional[int]  # by which the user ended the job
+    refusal: Optional[str]  # why no rank's program was started
+    elastic: bool
+    endings: List[Ending]  # of the ranks that took part in training
+    signs: Signs
+    started: bool  # the ranks' programs were
+    ended: bool  # by the launcher
+    finished: bool  # all ranks that train have ended by themselves, without failure
+    backend: str  # its program
+    backend_code: int
+    backend_lines: List[str]  # that it printed last
+    last_lines: Callable[[int], List[str]]  # that a rank printed
+
+
+class Verdict(NamedTuple):
+    """What becomes of the job."""
+
+    code: int
+    report: List[str] = []  # about a failure
+    first: List[str] = []  # lines of the backend, to be shown before the report
+
+
+def verdict(known: Evidence) -> Verdict:
+    """Judge the job by the first of these that holds.
+
+    The user ended it; it was not started; a rank of an elastic job ended well; a rank failed;
+    all ranks have finished; the backend ended too soon.
+    """
+    if known.signal is not None:
+        return Verdict(128 + known.signal)
+    if known.refusal:
+        return Verdict(REFUSED, [f"hvdliterun: {line}" for line in known.refusal.splitlines()])
+    if known.elastic and any(not (e.failed or e.ended) for e in known.endings):
+        return Verdict(0)
+    first = failure.lost(known.endings) or _first_failure(known)
+    if first:
+        return _of_failure(first, known)
+    code = known.backend_code
+    if known.finished and (code == 0 or known.ended):
+        return Verdict(0, first=known.backend_lines)
+    why = failure.report_backend(known.backend, code, known.started)
+    return Verdict(code or 1, [*known.backend_lines, why])
+
+
+def _first_failure(known: Evidence) -> Optional[Ending]:
+    if known.elastic:
+        return failure.last(known.endings)
+    return failure.culprit(known.endings, known.signs) or failure.signalled(known.endings)
+
+
+def _of_failure(first: Ending, known: Evidence) -> Verdict:
+    code = failure.exit_code(first)
+    late, more = failure.who_stood_still(first, known.endings, known.signs)
+    if late:
+        lines = known.last_lines(late[0].rank)
+        return Verdict(code, failure.report_standstill(late, more, first, lines))
+    lines = known.last_lines(first.rank)
+    # Where the rank has printed nothing, mpirun may tell why MPI has ended it.
+    told = known.backend_lines if not lines and first.code in failure.LOST_PEER else []
+    return Verdict(code, failure.report(first, code, lines, len(known.endings) - 1), told)
