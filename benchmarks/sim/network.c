@@ -280,11 +280,8 @@ static bool open_rank(struct sim_network *n, int rank, const int *lowest) {
     struct transport *t = &r->transport;
     hvd_error err;
     r->network = n;
-    *t = (struct transport){.ops = &SIM_OPS,
-                            .all = {t, rank, n->size},
-                            .rings = true,
-                            .blocks = true,
-                            .pace = PACE_DEFAULT};
+    *t = (struct transport){
+        .ops = &SIM_OPS, .all = {t, rank, n->size}, .wakes = WAKES_DATA, .pace = PACE_DEFAULT};
     monitor_init(&r->monitor);
     r->transfers = calloc((size_t)n->size, sizeof *r->transfers);
     r->streams = calloc((size_t)n->size, sizeof *r->streams);

@@ -38,7 +38,7 @@ static void check_agreement(struct ranks *ranks, int rank, void *failing) {
     CHECK_CODE(transport_agree(t, code, &err), expected, err);
     if (expected == HVD_RANK_LEFT) CHECK_HAS(err.text, "rank 1 could not start");
     if (expected == HVD_RANK_LEFT) CHECK(err.nblamed == 1 && err.blamed[0] == 1 && err.pid > 0);
-    CHECK(t->rings && t->blocks == !t->all.window);
+    CHECK(transport_rings(t) && transport_blocks(t) == !t->all.window);
     CHECK_INT(t->layout.host.window != NULL, local_hub_rank(ranks->hub, rank)->layout.windows);
 }
 

@@ -150,10 +150,10 @@ TEST(test_longest_sleep) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double rings = transport_longest_sleep(t, true);
-    t->rings = false;
+    t->wakes = WAKES_NUDGE;
     double nudged = transport_longest_sleep(t, true), idle = transport_longest_sleep(t, false);
     CHECK(nudged < rings && nudged < idle && idle < rings);
-    t->deaf = true;
+    t->wakes = WAKES_POLL;
     CHECK(transport_longest_sleep(t, true) < nudged && transport_longest_sleep(t, false) < idle);
     CHECK(transport_longest_sleep(t, true) <= 1e-3);
 }

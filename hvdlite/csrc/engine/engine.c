@@ -133,7 +133,7 @@ static double next_nap(struct engine *e) {
     longest = express_sleep(&e->express, now, gather_sleep(&e->negotiation.gather, now, longest));
     double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
-    return nap > 0 && e->t->rings ? longest : nap;
+    return nap > 0 && transport_rings(e->t) ? longest : nap;
 }
 
 /* ---- the engine's thread ---- */
@@ -280,7 +280,7 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(p2p_submit(&e->p2p, tensor, err));
-    if (!e->t->rings || !wheel_try(&e->wheel, p2p_step, &e->p2p)) wake(e);
+    if (!transport_rings(e->t) || !wheel_try(&e->wheel, p2p_step, &e->p2p)) wake(e);
     return HVD_OK;
 }
 
@@ -299,7 +299,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {
-    if (e->t->rings) wheel_drive(&e->wheel, e->t, done, arg);
+    if (transport_rings(e->t)) wheel_drive(&e->wheel, e->t, done, arg);
     if (!done(arg) || is_pending(e)) wake(e);
 }
 

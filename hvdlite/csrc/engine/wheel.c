@@ -79,7 +79,7 @@ static bool get_turn(struct wheel *w, bool (*done)(void *), void *arg) {
 static bool nap(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;
-    if (!t->blocks || ++*naps > MOST) return false;
+    if (!transport_blocks(t) || ++*naps > MOST) return false;
     transport_sleep(t, ticket, NAP);
     return true;
 }
@@ -92,7 +92,7 @@ static void drive(struct wheel *w, struct transport *t, bool (*done)(void *), vo
     for (unsigned looks = 0; !done(arg) && !w->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
-        unsigned ticket = t->blocks ? transport_listen(t) : 0; /* else no nap needs one */
+        unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0; /* else no nap needs one */
         if (w->step(w->engine, &progress, &w->failure)) return;
         if (progress) waiter = (struct waiter){0};
         if (progress) naps = 0;

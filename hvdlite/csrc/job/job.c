@@ -71,7 +71,7 @@ static int group_number(const int *job_ranks, int size) {
  * of 0.64 ms, on 4x2 0.40 instead of 0.85. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
-    if (t->blocks) patience.policy.spin = 0;
+    if (transport_blocks(t)) patience.policy.spin = 0;
     return patience;
 }
 
@@ -136,7 +136,7 @@ struct group *job_take(struct job *j, int id) {
 static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
         log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
-                 t->blocks ? "sockets" : "MPI", t->no_window.text);
+                 transport_blocks(t) ? "sockets" : "MPI", t->no_window.text);
     log_line(&j->config.log, LOG_INFO,
              "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
              t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",

@@ -48,7 +48,7 @@ struct awaited {
 /* Even a short sleep moves what other waits are for. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
     double nap = waiter_next(waiter, clock_now(), t->patience.policy, LONGEST_DATA_NAP);
-    if (t->blocks && (nap > 0 || (nap < 0 && what.rings)))
+    if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
         transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
     else
         waiter_do(nap);
@@ -82,7 +82,7 @@ static void end_wait(struct transport *t, struct waiter *waiter) {
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err) {
     struct transport *t = comm->transport;
     while (x->active) {
-        struct awaited what = {x->peer, true, t->blocks ? transport_listen(t) : 0};
+        struct awaited what = {x->peer, true, transport_blocks(t) ? transport_listen(t) : 0};
         HVD_TRY(t->ops->test(t, x, err));
         if (x->active) HVD_TRY(keep_waiting(t, stream, what, err));
     }
@@ -102,7 +102,7 @@ int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uin
     struct waiter waiter = {0};
     struct awaited what = {.peer = transport_rank(comm, rank)};
     while (!window_raised(comm->window, rank, flag, round)) {
-        if (t->blocks) what.ticket = transport_listen(t);
+        if (transport_blocks(t)) what.ticket = transport_listen(t);
         HVD_TRY(keep_waiting(t, &waiter, what, err));
     }
     if (waiter.since > 0) end_wait(t, &waiter);

@@ -128,8 +128,8 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
     t->at = layout_topology(&t->layout, &t->all);
     HVD_TRY(open_window(o, t, window, err));
     /* All ranks are on this host: every message passes through a mailbox, and rings. */
-    t->rings = t->all.window != NULL;
-    return open_signs(o, t, nudge && !t->rings, err);
+    t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_NUDGE;
+    return open_signs(o, t, nudge && !t->all.window, err);
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {

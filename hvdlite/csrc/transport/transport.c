@@ -15,12 +15,13 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 /* A look at MPI takes some 30 us. One in 1 ms costs a core 3 %, which is spent only while a tensor
  * waits; a lost nudge costs one nap. */
 double transport_longest_sleep(struct transport *t, bool pending) {
-    static const double RINGS = 0.5, NUDGED = 10e-3, NUDGED_IDLE = 50e-3, DEAF = 1e-3,
-                        DEAF_IDLE = 10e-3;
-    if (t->ops->polls && t->ops->polls(t)) return DEAF;
-    if (t->rings) return RINGS;
-    if (t->deaf) return pending ? DEAF : DEAF_IDLE;
-    return pending ? NUDGED : NUDGED_IDLE;
+    static const double POLL = 1e-3, LONGEST[][2] = {/* idle, pending */
+                                                     [WAKES_POLL] = {10e-3, POLL},
+                                                     [WAKES_NUDGE] = {50e-3, 10e-3},
+                                                     [WAKES_MESSAGE] = {0.5, 0.5},
+                                                     [WAKES_DATA] = {0.5, 0.5}};
+    if (t->ops->polls && t->ops->polls(t)) return POLL;
+    return LONGEST[atomic_load(&t->wakes)][pending];
 }
 
 bool transport_is_dead(const struct transport *t, int rank) {
@@ -105,7 +106,7 @@ bool transport_find_dead(const struct transport *t, hvd_error *cause) {
 }
 
 void transport_linger(struct transport *t) {
-    if (t->rings) return;
+    if (transport_rings(t)) return;
     static const double LINGER = 0.2, LOOK = 2e-3;
     struct message m;
     hvd_error err;

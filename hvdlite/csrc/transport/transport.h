@@ -48,6 +48,14 @@ struct transport_ops {
     void (*close)(struct transport *, bool clean);
 };
 
+/* What ends the sleep of a rank that has nothing to do. Each value includes those above it. */
+enum wakes {
+    WAKES_POLL,    /* Nothing, for some messages: only a poll of the transport finds them. */
+    WAKES_NUDGE,   /* A nudge (nudge.h) sent beside the message; the message may come later. */
+    WAKES_MESSAGE, /* The arrival of the message. Data does not: a wait for a transfer polls. */
+    WAKES_DATA,    /* The arrival of a message or of data: a wait for a transfer sleeps, too. */
+};
+
 struct transport {
     const struct transport_ops *ops;
     hvd_topology at;
@@ -58,10 +66,8 @@ struct transport {
     struct stats *stats;  /* NULL: nothing is counted */
     struct patience patience;
     struct pace pace;
-    struct cost cost; /* between hosts */
-    bool rings;       /* every message ends a sleep, at once */
-    bool blocks;      /* so does every byte of a transfer: a wait for one sleeps */
-    bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
+    struct cost cost;         /* between hosts */
+    atomic_int wakes;         /* enum wakes; ask transport_rings and transport_blocks */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
     atomic_int fate;          /* of it: enum fate */
@@ -70,6 +76,15 @@ struct transport {
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
     return t->job_ranks ? t->job_ranks[rank] : rank;
+}
+
+/* A message wakes this rank at once. */
+static inline bool transport_rings(const struct transport *t) {
+    return atomic_load_explicit(&t->wakes, memory_order_relaxed) >= WAKES_MESSAGE;
+}
+/* Data does, too. */
+static inline bool transport_blocks(const struct transport *t) {
+    return atomic_load_explicit(&t->wakes, memory_order_relaxed) == WAKES_DATA;
 }
 
 /* Message lane; neither call blocks. */

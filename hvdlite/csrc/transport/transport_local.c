@@ -143,7 +143,7 @@ static bool rank_init(struct local_rank *r, int rank, int size, const int *lowes
     hvd_error no_memory;
     *t = (struct transport){.ops = &LOCAL_OPS,
                             .all = {t, rank, size},
-                            .rings = true,
+                            .wakes = WAKES_MESSAGE,
                             .pace = PACE_DEFAULT,
                             .cost = COST_ON_A_HOST};
     monitor_init(&r->monitor);

@@ -168,7 +168,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
 static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct mpi_transport *m = self(t);
     HVD_TRY(on_host_receive(&m->here, t, message, err));
-    return message->data || t->rings ? HVD_OK : receive_by_mpi(m, message, err);
+    return message->data || t->all.window ? HVD_OK : receive_by_mpi(m, message, err);
 }
 
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
@@ -176,7 +176,7 @@ static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)
 
 /* MPI sends only while it is called, and room in a mailbox rings nobody. */
 static bool mpi_polls(struct transport *t) {
-    t->deaf = !t->rings && nudges_missing(self(t)->here.nudges);
+    if (!t->all.window) t->wakes = nudges_missing(self(t)->here.nudges) ? WAKES_POLL : WAKES_NUDGE;
     return self(t)->outgoing || host_waits(&self(t)->here.host);
 }
 

@@ -268,10 +268,9 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     net_unlock(m->net);
     HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, window, err));
-    atomic_store(&m->by_doorbell, t->rings);
-    t->blocks = !t->rings;
+    atomic_store(&m->by_doorbell, t->all.window != NULL);
     if (ranks) on_host_unwatch(&m->here); /* the job's transport watches for all groups */
-    t->rings = true;
+    t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_DATA;
     return HVD_OK;
 }
 
