@@ -22,7 +22,7 @@ copyright = author
 release = hvdlite.__version__
 html_title = f"hvdlite {release}"
 html_theme = "furo"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_inline_tabs"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["requirements.txt"]
 html_copy_source = False
 html_static_path = ["static"]
@@ -50,8 +50,6 @@ def take_from_root(_app, page: str, source: list) -> None:
     for name, file in ROOT_PAGES.items():
         text = text.replace(f"]({file}", f"]({name}.md")
     text = re.sub(r"\]\((examples/|LICENSE)", r"](../\1", text.replace("](docs/", "]("))
-    text = re.sub(r"<details.*?<b>(\w+)</b>.*\n", r"````{tab} \1\n", text)  # GitHub has no tabs
-    text = text.replace("</details>\n", "````\n")
     source[0] = f"{text}\n{source[0]}"
 
 

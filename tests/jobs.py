@@ -154,17 +154,18 @@ def assert_pieces_run(page: str, folder: Path) -> int:
     return pieces
 
 
-def readme_program(framework: str) -> str:
-    """The code of README.md."""
-    codes = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+def whole_program(framework: str) -> str:
+    """The program of README.md (PyTorch) or of docs/programs.md (the other frameworks)."""
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs" / "programs.md").read_text()
+    codes = re.findall(r"^```python\n(.*?)^```", pages, re.M | re.S)
     (code,) = [code for code in codes if f"\nimport {framework}\n" in code.replace(" as mx", "")]
     assert code.count("\n") <= 40
     return code
 
 
 def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
-    """Run README.md's program on two ranks; the next job goes on from its checkpoint."""
-    code = readme_program(framework)
+    """Run a whole program on two ranks; the next job continues from its checkpoint."""
+    code = whole_program(framework)
     (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{code}")
     for _ in range(jobs):
         job = assert_passed(mpirun(2, str(folder / "train.py"), timeout=150))

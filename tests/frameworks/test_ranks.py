@@ -22,7 +22,7 @@ from jobs import (
     assert_program_learns,
     mpirun,
     rank_commands,
-    readme_program,
+    whole_program,
 )
 
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
@@ -82,7 +82,7 @@ def test_other_backends_of_keras(backend):
 
 
 @pytest.mark.parametrize("framework", ["keras", "xgboost"])  # torch: mpirun -n 2, below
-def test_the_program_of_the_readme(framework, tmp_path):
+def test_the_whole_program(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
 
@@ -110,7 +110,7 @@ def commands() -> set:
 
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_a_command_of_the_pages(command, tmp_path):
-    (tmp_path / "train.py").write_text(readme_program("torch"))
+    (tmp_path / "train.py").write_text(whole_program("torch"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, env={**os.environ, **MPI_SETTINGS, "PATH": path},
