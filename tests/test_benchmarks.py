@@ -45,7 +45,7 @@ def test_every_kind_in_every_memory(ranks, tmp_path):
         assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
     reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
     ways = {(row["memory"], row["algorithm"], row["shared"]) for row in reduced}
-    ways -= {("private", "express", 0)}  # NumPy's calls, which wait, unless a rank is late
+    ways -= {("private", "fast path", 0)}  # NumPy's calls, which wait, unless a rank is late
     assert ways == (
         {
             ("private", "window allreduce", 0),

@@ -19,7 +19,7 @@ STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a leaving rank waits for its report
 _STACKS_SECONDS = 1.0  # for a process to append its stacks; a stopped one never does
 _LAST_OPS = 8  # of each rank
-_EXPRESS = 1 << 62  # engine/express.c numbers its batches from here on
+_FAST_PATH = 1 << 62  # engine/fast_place.h numbers its rounds from here on
 _MOST_STALLS = 5  # reports of one process; the log has the texts of all
 
 
@@ -147,8 +147,8 @@ def _brief(op: Op) -> str:
 
 def _batch(op: Op) -> str:
     """Return its number; "e3" is the third of those that no negotiation has numbered."""
-    express, number = divmod(op["batch"], _EXPRESS)
-    return "e" * bool(express) + str(number) if op["batch"] else "-"
+    fast, number = divmod(op["batch"], _FAST_PATH)
+    return "f" * bool(fast) + str(number) if op["batch"] else "-"
 
 
 def operations(one: Snapshot) -> List[str]:

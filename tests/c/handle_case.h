@@ -37,14 +37,14 @@ static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_in
 
 enum { TRIES = 100 };
 
-/* Tells whether all ranks' last tensors went express: where others have the core, a rank may be so late
- * that one which waits asks the coordinator. All ranks call it. */
-static inline bool all_went_express(struct engine_rank *me) {
+/* All ranks' last tensors took the fast path. They may not where other processes use the cores: then
+ * a rank is so late that another one asks the coordinator. All ranks call it. */
+static inline bool all_went_fast(struct engine_rank *me) {
     static atomic_int n;
     ranks_meet(me->ranks);
     if (!me->rank) atomic_store(&n, 0);
     ranks_meet(me->ranks);
-    atomic_fetch_add(&n, !strcmp(engine_algorithm(me->engine), "express"));
+    atomic_fetch_add(&n, !strcmp(engine_algorithm(me->engine), "fast path"));
     ranks_meet(me->ranks);
     return atomic_load(&n) == me->ranks->size;
 }

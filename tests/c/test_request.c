@@ -48,7 +48,7 @@ TEST(test_names) {
     CHECK_HAS(ERR->text, "nnnnnnnn");
     r.name[HVD_MAX_NAME - 1] = 0;
     is(HVD_OK, r);
-    /* Of two with other names, in a round of express, one was lost. */
+    /* Of two with other names, in a round of the fast path, one was lost. */
     is(HVD_INVALID, WITH(request_of("second", 0), kind, HVD_JOIN));
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }

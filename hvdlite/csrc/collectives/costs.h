@@ -12,7 +12,7 @@
  * share links, ranks that come late meet others' bytes, and nothing hides additions and copies. On
  * 8 emulated hosts with two cores f was 1.25.
  *
- * Up to 4 KiB go by doubling in any case: engine/express_hosts.c saves the negotiation then.
+ * Up to 4 KiB go by doubling in any case: engine/fast_hosts.c saves the negotiation then.
  * Doubling sends sums in the accumulator's dtype, the circulant does on half of its way. On 2 and 3
  * ranks the circulant saves no step. docs/scaling.md: what is chosen in simulated clusters. */
 #ifndef HVDLITE_COLLECTIVES_COSTS_H

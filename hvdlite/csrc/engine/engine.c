@@ -15,7 +15,7 @@ struct engine {
     struct transport *t;
     struct tensors *tensors;
     struct regions regions;
-    struct express express;
+    struct fast_path fast;
     struct p2p p2p;
     struct log log;
     void (*give_up)(const hvd_error *cause);
@@ -76,7 +76,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     if (atomic_load(&e->stopping))
         return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job ended");
     HVD_TRY(leave_if_asked(e, err));
-    HVD_TRY(express_check(&e->express, err));
+    HVD_TRY(fast_window_check(&e->fast, err));
     HVD_TRY(negotiate_step(&e->negotiation, progress, err));
     return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
@@ -130,7 +130,7 @@ static double next_nap(struct engine *e) {
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
-    longest = express_sleep(&e->express, now, gather_sleep(&e->negotiation.gather, now, longest));
+    longest = fast_hosts_sleep(&e->fast, now, gather_sleep(&e->negotiation.gather, now, longest));
     double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     return nap > 0 && transport_rings(e->t) ? longest : nap;
@@ -198,7 +198,7 @@ static void release(struct engine *e) {
     execute_free(&e->executor);
     tensors_free(e->tensors);
     regions_free(&e->regions);
-    express_close(&e->express);
+    fast_path_close(&e->fast);
     p2p_free(&e->p2p);
     wheel_close(&e->wheel);
     monitor_destroy(&e->monitor);
@@ -213,9 +213,9 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
-    express_open(&e->express, t, &e->executor, &e->failed, config->group);
     /* A round that a late rank closes may be fused with others, and summed in another order. */
-    if (config->options.deterministic) e->express.by_hosts = false;
+    fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
+                   !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
     e->t = t;
     e->log = config->log;
@@ -223,7 +223,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, &e->log, err));
-    e->negotiation.express = &e->express;
+    e->negotiation.fast = &e->fast;
     e->negotiation.p2p = &e->p2p;
     e->negotiation.flight = config->flight;
     e->negotiation.group = config->group;
@@ -290,9 +290,9 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);
     if (p2p_is(&tensor->request)) return submit_p2p(e, tensor, err);
-    if (!ends && express_run(&e->express, tensor)) return HVD_OK;
+    if (!ends && fast_window_run(&e->fast, tensor)) return HVD_OK;
     HVD_TRY(prepare_data(e, tensor, err));
-    int code = express_submit(&e->express, e->tensors, tensor, &corked, err);
+    int code = fast_window_submit(&e->fast, e->tensors, tensor, &corked, err);
     if (code) free(tensor->message);
     if (!code && !corked && !waited) wake(e);
     return code;

@@ -50,7 +50,7 @@ static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error
 }
 
 static int join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
-    HVD_TRY(express_join(n->express, n->now, err));
+    HVD_TRY(fast_hosts_join(n->fast, n->now, err));
     return report_tensor(n, tensor, err);
 }
 
@@ -58,10 +58,10 @@ static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) 
     bool comes, again = cache_by_name(n->cache, &tensor->node);
     tensor->flight = flight_add(n->flight, &tensor->request, tensor->submitted, n->group,
                                 again ? tensor->node.hash : 0);
-    HVD_TRY(express_come(n->express, tensor, n->now, &comes, err));
+    HVD_TRY(fast_hosts_come(n->fast, tensor, n->now, &comes, err));
     if (comes) return HVD_OK;
     if (tensor->request.kind != HVD_JOIN) return report_tensor(n, tensor, err);
-    if (!n->express->coming) return join(n, tensor, err);
+    if (!n->fast->hosts.coming) return join(n, tensor, err);
     n->joins = tensor;
     return HVD_OK;
 }
@@ -72,21 +72,21 @@ int follow_report(struct negotiation *n, hvd_error *err) {
         HVD_TRY(submit(n, tensor, err));
     }
     struct tensor *joins = n->joins;
-    if (!joins || n->express->coming) return HVD_OK;
+    if (!joins || n->fast->hosts.coming) return HVD_OK;
     n->joins = NULL;
     return join(n, joins, err);
 }
 
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
     struct tensor *back;
-    HVD_TRY(express_take(n->express, m, &back, err));
+    HVD_TRY(fast_hosts_take(n->fast, m, &back, err));
     return back ? report_tensor(n, back, err) : HVD_OK;
 }
 
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    if (n->express->coming) return HVD_OK; /* what comes back from a round goes before */
+    if (n->fast->hosts.coming) return HVD_OK; /* what comes back from a round goes before */
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);
@@ -133,7 +133,7 @@ static uint32_t rows_expected(const struct negotiation *n, const struct request 
 /* All ranks know the tensor. */
 static int note_waits(struct negotiation *n, const struct wire_item *item,
                       const struct tensor *tensor, hvd_error *err) {
-    if (item->waited) return express_agreed(n->express, tensor, err);
+    if (item->waited) return fast_path_agreed(n->fast, tensor, err);
     struct cache_entry *known = tensor->request.waited ? cache_by_id(n->cache, item->id) : NULL;
     if (known) known->waited_alone++;
     return HVD_OK;
@@ -178,7 +178,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
     }
     if ((*out)->request.kind == HVD_JOIN) {
         gather_joined(&n->gather);
-        n->express->joined = false;
+        n->fast->hosts.joined = false;
     }
     (*out)->request.contributors = (int32_t)(size - joined);
     (*out)->stage = TENSOR_AGREED;
@@ -251,7 +251,7 @@ int follow_decision(struct negotiation *n, int from, const struct wire_item *ite
     case WIRE_ABORT: return follow_abort(n, item, err);
     case WIRE_BYE:
         n->bye = true;
-        atomic_store(&n->express->over, true);
+        atomic_store(&n->fast->shared.over, true);
         return HVD_OK;
     case WIRE_REQUEST:
     case WIRE_HIT:

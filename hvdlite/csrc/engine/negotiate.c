@@ -130,7 +130,7 @@ static int spread(struct negotiation *n, const void *data, size_t size, hvd_erro
 
 /* Passes the message on first: other ranks wait for it, too. */
 static int take(struct negotiation *n, struct message *m, hvd_error *err) {
-    if (express_is_message(m)) return follow_round(n, m, err);
+    if (fast_hosts_is_message(m)) return follow_round(n, m, err);
     if (p2p_is_message(m)) return p2p_take(n->p2p, m, err);
     if (n->coordinator) return handle(n, m->from, m->data, m->size, coordinate_item, err);
     if (wire_spreads(m->data, m->size)) HVD_TRY(spread(n, m->data, m->size, err));
@@ -167,7 +167,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(p2p_step(n->p2p, progress, err));
     n->now = clock_now(); /* after every submission so far */
     HVD_TRY(take_all(n, progress, err));
-    HVD_TRY(express_ask(n->express, n->now, err));
+    HVD_TRY(fast_hosts_ask(n->fast, n->now, err));
     HVD_TRY(gather_late(&n->gather, n->now, &n->out, err));
     HVD_TRY(send_up_report(n, progress, err));
     HVD_TRY(silence_look(n, err));

@@ -7,7 +7,7 @@
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 
-#include "engine/express.h"
+#include "engine/fast_path.h"
 #include "engine/p2p.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
@@ -19,7 +19,7 @@ enum { COORDINATOR = 0 };
 struct negotiation {
     struct transport *t;
     struct tensors *tensors;
-    struct express *express;
+    struct fast_path *fast;
     struct p2p *p2p;
     struct cache *cache;             /* of this rank */
     struct coordinator *coordinator; /* on rank 0, else NULL */

@@ -12,7 +12,7 @@
 
 #include <stdalign.h>
 
-enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_EXPRESS = 1 << 20 };
+enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_FAST_PATH = 1 << 20 };
 
 /* The rounds of which this rank has ... */
 enum window_flag {
@@ -31,7 +31,7 @@ struct window_rank {
     struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* to and from local rank 0 */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
-    _Alignas(4096) unsigned char express[WINDOW_EXPRESS]; /* engine/express.h */
+    _Alignas(4096) unsigned char fast_path[WINDOW_FAST_PATH]; /* engine/fast_window.c */
 };
 
 struct window {

@@ -1,6 +1,6 @@
 """A group's calls, at once and later, waited for in many ways and orders: each has its own result.
 
-What goes express, what is queued, what the engine decides and what the keeper ends never mix.
+What takes the fast path, what is queued, what the engine decides and what the keeper ends never mix.
 """
 
 import os
@@ -73,7 +73,7 @@ def calls_of_a_group(group, number):
     left, later = [], 0
     shapes = [(common.choice(KINDS), 1 + common.randrange(7) * 90) for _ in range(60)]
     for call in range(CALLS):
-        if call % 200 == 0:  # with 0 on all ranks, those of a name that comes again go express
+        if call % 200 == 0:  # with 0 on all ranks, those of a repeated name take the fast path
             later = own.choice((0, 0.02, 0.5)) if common.random() < 0.6 else 0
         kind, n = shapes[call % 60]
         if common.random() < 0.03:

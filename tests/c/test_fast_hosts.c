@@ -1,4 +1,4 @@
-/* Tensors that go by express between hosts of a rank each: the bits, and who is late, leaves or
+/* Tensors on the fast path between hosts of one rank each: the bits, and who is late, leaves or
  * joins. */
 #include "handle_case.h"
 #include "random.h"
@@ -39,7 +39,7 @@ static void open_rounds(struct engine_rank *me, struct hvd_handle *h) {
     int tries = 0;
     for (int i = 0; i < 2; i++) use(me, h, me->ranks->size);
     do use(me, h, me->ranks->size);
-    while (!all_went_express(me) && ++tries < TRIES);
+    while (!all_went_fast(me) && ++tries < TRIES);
     CHECK(tries < TRIES);
 }
 
@@ -60,13 +60,13 @@ ENGINES_BY(bits_main, arg, spin(ranks, rank)) {
         h->tensor.request.prescale = c % 2 ? 1 : 0.3;
         h->tensor.request.dims[0] = N / 2;
         for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)random_next(&seed);
-        for (int use = 0; use < 3 || (!all_went_express(me) && use < TRIES); use++) {
+        for (int use = 0; use < 3 || (!all_went_fast(me) && use < TRIES); use++) {
             begin(me, h, in, out[use > 0]);
             end(me, h, HVD_OK);
             if (use < 2) CHECK_TEXT(engine_algorithm(me->engine), "recursive doubling");
             if (use) CHECK(!memcmp(out[0], out[1], request_bytes(&h->tensor.request)));
         }
-        CHECK_TEXT(engine_algorithm(me->engine), "express");
+        CHECK_TEXT(engine_algorithm(me->engine), "fast path");
     }
 }
 
@@ -85,7 +85,7 @@ ENGINES_BY(late_main, arg, spin(ranks, rank)) {
         do {
             if (me->rank == *(int *)arg) clock_nap(LATE[i]);
             use(me, h, me->ranks->size);
-        } while (all_went_express(me) != (i != 1) && ++tries < TRIES);
+        } while (all_went_fast(me) != (i != 1) && ++tries < TRIES);
         CHECK_CASE(tries < TRIES, "%g s", LATE[i]);
     }
 }

@@ -1,45 +1,27 @@
-#include "engine/express_place.h"
+/* The word of a round in a window, in which ranks count themselves.
+ *
+ * generation (40 bits) | round (8) | closed (1) | number of ranks that have arrived (15). */
+#ifndef HVDLITE_ENGINE_FAST_ROUND_H
+#define HVDLITE_ENGINE_FAST_ROUND_H
 
 #include "base/clock.h"
+#include "transport/wait.h"
 
-#include <stdlib.h>
+#include <stdatomic.h>
 
-bool express_takes(const struct express *x, const struct tensor *tensor) {
-    const struct executor *by = x->by;
-    bool traced = log_on(by->log, LOG_TRACE) || timeline_on(by->timeline);
-    return tensor->request.waited && !tensor->request.failed && !tensor->nviews && !traced;
+enum { UNTIMED = 16 }; /* looks at memory for one look at the clock */
+
+static inline uint64_t word_of(uint64_t generation, uint64_t round) {
+    return generation << 24 | (round & 0xff) << 16;
 }
-
-struct express_place *express_find(struct express *x, const struct map_node *like) {
-    monitor_lock(&x->monitor);
-    struct express_place *p = map_find(&x->names, like);
-    monitor_unlock(&x->monitor);
-    return p;
-}
-
-struct express_place *express_add(struct express *x, const struct request *r) {
-    struct express_place *p = calloc(1, sizeof *p);
-    hvd_error ignored;
-    if (!p) return NULL;
-    request_copy(&p->request, r);
-    p->node = map_node_of(p->request.name, p);
-    p->next = x->places;
-    p->number = x->nplaces++;
-    x->places = p;
-    monitor_lock(&x->monitor);
-    int code = map_put(&x->names, &p->node, &ignored);
-    monitor_unlock(&x->monitor);
-    return code ? NULL : p;
-}
-
-/* ---- rounds ---- */
 
 #define CLOSED ((uint64_t)1 << 15)
 
-static uint64_t round_of(uint64_t word) { return word >> 16; }
-static uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
+static inline uint64_t round_of(uint64_t word) { return word >> 16; }
+static inline uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
 
-bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
+/* Counts this rank. False: the round is closed. */
+static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
     /* As the last round has left it. Whoever reads before it swaps fetches the line twice. */
     uint64_t w = own - word_of(0, 1) + n, next;
     do {
@@ -51,7 +33,8 @@ bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
     return true;
 }
 
-bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
+/* Closes the round; `arrived`: this rank is counted in it. False: the round is full. */
+static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
         bool here = round_of(w) == round_of(own);
@@ -62,7 +45,9 @@ bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n)
     return true;
 }
 
-bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n, struct wait_policy policy) {
+/* True: all n ranks have arrived. False: the round is closed. */
+static inline bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n,
+                              struct wait_policy policy) {
     struct waiter waiter = {0};
     for (unsigned looks = 1;; looks++) {
         uint64_t w = atomic_load_explicit(word, memory_order_acquire);
@@ -77,3 +62,5 @@ bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n, struct wait_po
         if (pause < 0) clock_yield();
     }
 }
+
+#endif

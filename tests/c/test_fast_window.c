@@ -10,7 +10,7 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *express; /* [kind]: rounds without negotiation */
+    atomic_int *fast; /* [kind]: rounds without negotiation */
     float in[MOST], out[MOST_RANKS * MOST];
 };
 
@@ -108,7 +108,7 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     bool fails = plan.wrong && c->me->ranks->size > 1;
     check_finished(h, PATIENCE, fails ? HVD_MISMATCH : HVD_OK);
     const char *way = engine_algorithm(c->me->engine);
-    if (way && !strcmp(way, "express")) atomic_fetch_add(&c->express[plan.kind], 1);
+    if (way && !strcmp(way, "fast path")) atomic_fetch_add(&c->fast[plan.kind], 1);
     if (!fails) check_results(c, &plan, round, h->tensor.out, (int)h->tensor.out_rows);
 }
 
@@ -126,17 +126,16 @@ ENGINES_BY(callers_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3}) {
     static struct caller all[MOST_RANKS][CALLERS];
     struct caller *own = all[me->rank];
-    for (int i = 0; i < CALLERS; i++)
-        own[i] = (struct caller){.me = me, .number = i, .express = arg};
+    for (int i = 0; i < CALLERS; i++) own[i] = (struct caller){.me = me, .number = i, .fast = arg};
     threads_run(CALLERS, call, own, sizeof *own);
 }
 
 static void run_callers(int p, int per_host) {
-    atomic_int express[HVD_JOIN] = {0};
-    ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, express);
+    atomic_int fast[HVD_JOIN] = {0};
+    ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, fast);
     for (int kind = 0; kind < (per_host ? 1 : HVD_JOIN); kind++)
-        CHECK_CASE(atomic_load(&express[kind]) > ROUNDS / 20, "%d ranks, kind %d: %d", p, kind,
-                   atomic_load(&express[kind]));
+        CHECK_CASE(atomic_load(&fast[kind]) > ROUNDS / 20, "%d ranks, kind %d: %d", p, kind,
+                   atomic_load(&fast[kind]));
 }
 
 TEST(test_uses_keep_apart) {
@@ -163,7 +162,7 @@ ENGINES_BY(twice_main, arg,
         REQUIRE(engine_submit(me->engine, &first->tensor, ERR) == HVD_OK);
         if (twice) {
             handle_renew(second, data, data);
-            CHECK(!strcmp(engine_algorithm(me->engine), "express"));
+            CHECK(!strcmp(engine_algorithm(me->engine), "fast path"));
             FAILS(engine_submit(me->engine, &second->tensor, ERR), HVD_DUPLICATE);
             handle_refuse(second, ERR);
             engine_cork(me->engine, false);
@@ -239,12 +238,12 @@ ENGINES_BY(killed_main, arg,
     struct transport *t = rank_transport(me->ranks, me->rank);
     h->tensor.request = request_of("w", ONES);
     h->tensor.request.waited = true;
-    for (int i = 0; i < 3 || (!all_went_express(me) && i < TRIES); i++) {
+    for (int i = 0; i < 3 || (!all_went_fast(me) && i < TRIES); i++) {
         use_last(&last);
         engine_drive(me->engine, is_done, h);
         check_finished(h, PATIENCE, HVD_OK);
     }
-    CHECK_TEXT(engine_algorithm(me->engine), "express");
+    CHECK_TEXT(engine_algorithm(me->engine), "fast path");
     if (me->rank) REQUIRE(!mprotect(ones[1] + ONES / 2, PAGE, PROT_NONE));
     pthread_t thread;
     threads_start(&thread, 1, use_last, &last, sizeof last);

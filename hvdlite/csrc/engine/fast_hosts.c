@@ -1,0 +1,339 @@
+/* The fast path between hosts of one rank each: one message carries readiness and data.
+ *
+ * A round is a recursive doubling (collectives/doubling.c). A rank's first message also says that
+ * the rank has come to the round. So a rank that has received all messages knows that all ranks
+ * have come, and has the sum: ceil(log2 p) messages one after another, and none to the coordinator.
+ * Kernels, order and therefore bits are those of doubling.
+ *
+ * In each step a rank sends one message: SUMS or CLOSED. A rank that submits the tensor in another
+ * way sends CLOSED in all remaining steps, and so does a rank that receives CLOSED. As each rank's
+ * data reaches every rank, every rank then receives a CLOSED, and none gets the sum. The ranks that
+ * have come to the round report their tensor to the coordinator, which knows of stalls, joins and
+ * disagreement.
+ *
+ * A rank that has come can't withdraw: others may have the sum. So a rank leaves or joins after its
+ * rounds are over; once it has joined, it closes a round when the round's first message arrives. A
+ * rank that has waited long sends ASK to the peer of its step. The peer closes the round unless it
+ * has come; if it has come, it waits for a third rank, which it asks in turn.
+ *
+ * Messages of the next round, or of a generation that this rank's engine has not opened yet, are
+ * kept as notes. */
+#include "base/clock.h"
+#include "collectives/coll.h"
+#include "collectives/costs.h"
+#include "engine/fast_place.h"
+#include "transport/transport.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MARK = 0xb3 }; /* the first byte of a message; no other kind of message begins with it */
+enum { LARGEST = 64 << 10 };
+enum type { SUMS, CLOSED, ASK };
+
+/* Seconds until a rank asks for an overdue message: what a rank that does something else costs the
+ * others. A rank that is only late joins the round as soon as it comes. */
+static const double PATIENT = 0.25;
+
+struct head {
+    uint8_t mark, type;
+    uint16_t step;
+    uint32_t number; /* of the place */
+    uint64_t generation, round;
+};
+
+struct fast_note {
+    struct fast_note *next;
+    const struct head *head; /* the message */
+    size_t size;
+    int from;
+};
+
+static struct coll_fold fold_of(const struct fast_path *x) {
+    return coll_fold(x->transport->all.size);
+}
+
+/* 0: ranks fold; 1 .. q: doubling; q + 1: those that sit out get the result. */
+static int last_step(const struct fast_path *x) {
+    int steps = 1;
+    for (int reached = 1; reached < fold_of(x).positions; reached *= 2) steps++;
+    return steps;
+}
+
+struct step {
+    int peer;
+    bool sends, takes;
+};
+
+static struct step step_of(const struct fast_path *x, int step) {
+    int rank = x->transport->all.rank, last = last_step(x);
+    struct coll_fold fold = fold_of(x);
+    int position = coll_fold_position(fold, rank);
+    if (position == COLL_SITS_OUT) return (struct step){rank + 1, step == 0, step == last};
+    bool pair = position < fold.pairs;
+    if (step == 0 || step == last)
+        return (struct step){rank - 1, pair && step == last, pair && step == 0};
+    return (struct step){coll_fold_rank(fold, position ^ 1 << (step - 1)), true, true};
+}
+
+static const struct reduce_kernels *kernels_of(const struct request *r) {
+    return reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
+}
+
+static size_t sums_bytes(const struct fast_place *p) {
+    return request_count(&p->request) * kernels_of(&p->request)->wide;
+}
+
+static void *sums_of(const struct fast_place *p) { return p->hosts.message + sizeof(struct head); }
+
+/* The engine must choose the same. */
+bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
+    size_t bytes = request_bytes(r);
+    return r->kind == HVD_ALLREDUCE && bytes && bytes <= LARGEST &&
+           coll_cheapest(&x->transport->all, kernels_of(r), bytes) == COLL_DOUBLING;
+}
+
+/* ---- notes ---- */
+
+static bool is_over(const struct fast_place *p, const struct head *h) {
+    if (h->generation != p->generation) return h->generation < p->generation;
+    return h->round < p->round || atomic_load(&p->state) == AWAY;
+}
+
+static bool is_now(const struct fast_place *p, const struct head *h) {
+    return h->number == p->hosts.number && h->generation == p->generation && h->round == p->round;
+}
+
+static void free_note(struct fast_note *note) {
+    free((void *)(uintptr_t)note->head);
+    free(note);
+}
+
+void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
+    for (struct fast_note **at = &x->hosts.notes, *note; (note = *at);) {
+        bool drops = !p || (note->head->number == p->hosts.number && is_over(p, note->head));
+        if (!drops) {
+            at = &note->next;
+            continue;
+        }
+        *at = note->next;
+        free_note(note);
+    }
+}
+
+/* Of the round; the sums of the step, or one that is none. NULL: none. */
+static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
+    for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
+        bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step
+                         : note->head->type != SUMS;
+        if (!fits || !is_now(p, note->head)) continue;
+        *at = note->next;
+        return note;
+    }
+    return NULL;
+}
+
+/* ---- a round ---- */
+
+static int post(struct fast_path *x, struct fast_place *p, enum type type, int step, int to,
+                hvd_error *err) {
+    size_t bytes = type == SUMS ? sums_bytes(p) : 0;
+    struct stats *stats = x->transport->stats;
+    struct head head = {.mark = MARK,
+                        .type = (uint8_t)type,
+                        .step = (uint16_t)step,
+                        .number = p->hosts.number,
+                        .generation = p->generation,
+                        .round = p->round};
+    memcpy(p->hosts.message, &head, sizeof head);
+    if (stats) atomic_fetch_add(&stats->bytes_sent_mpi, bytes);
+    return transport_send(x->transport, to, p->hosts.message, sizeof head + bytes, err);
+}
+
+static int damaged(const struct fast_path *x, int from, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL, "a message from rank %d for a round is damaged",
+                     transport_job_rank(x->transport, from));
+}
+
+/* The lower rank's sums come first. */
+static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note, hvd_error *err) {
+    const struct reduce_kernels *k = kernels_of(&p->request);
+    int rank = x->transport->all.rank;
+    void *mine = sums_of(p);
+    const void *theirs = note->head + 1;
+    if (note->size != sizeof(struct head) + sums_bytes(p)) return damaged(x, note->from, err);
+    if (p->hosts.step == last_step(x))
+        memcpy(mine, theirs, sums_bytes(p));
+    else
+        k->combine_wide(mine, rank < note->from ? mine : theirs, rank < note->from ? theirs : mine,
+                        request_count(&p->request));
+    return HVD_OK;
+}
+
+/* BUSY no more; the next round, if any, begins. */
+static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
+    struct tensor *tensor = p->hosts.tensor;
+    p->hosts.tensor = NULL;
+    p->hosts.step = 0;
+    p->hosts.sent = false;
+    atomic_store(&p->state, state);
+    if (tensor) x->hosts.coming--;
+    return tensor;
+}
+
+static void complete(struct fast_path *x, struct fast_place *p, double now) {
+    const struct request *r = &p->request;
+    uint64_t batch = fast_place_batch(p), n = (uint64_t)x->transport->all.size;
+    struct tensor *tensor = let_go(x, p, OPEN);
+    struct reduce_final final = {r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1};
+    kernels_of(r)->narrow(tensor->out, sums_of(p), request_count(r), final);
+    flight_agreed(x->by->flight, tensor->flight, batch, 1, now);
+    flight_started(x->by->flight, tensor->flight, now);
+    flight_ended(x->by->flight, tensor->flight, false, now);
+    execute_count(x->by, 1);
+    atomic_store(&x->by->algorithm, "fast path");
+    tensors_finish(x->by->tensors, tensor, NULL);
+}
+
+/* As far as messages have come. */
+static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_error *err) {
+    for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
+        struct step s = step_of(x, p->hosts.step);
+        if (s.sends && !p->hosts.sent) HVD_TRY(post(x, p, SUMS, p->hosts.step, s.peer, err));
+        p->hosts.sent = true;
+        if (!s.takes) continue;
+        struct fast_note *note = take_note(x, p, true);
+        if (!note) return HVD_OK;
+        int code = add(x, p, note, err);
+        free_note(note);
+        if (code) return code;
+    }
+    complete(x, p, now);
+    return HVD_OK;
+}
+
+/* Returns the tensor by *back, if this rank has come. */
+static int close_round(struct fast_path *x, struct fast_place *p, struct tensor **back,
+                       hvd_error *err) {
+    for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
+        struct step s = step_of(x, p->hosts.step);
+        if (s.sends && !p->hosts.sent) HVD_TRY(post(x, p, CLOSED, p->hosts.step, s.peer, err));
+    }
+    *back = let_go(x, p, AWAY);
+    return HVD_OK;
+}
+
+/* Another rank has come to the round. */
+static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
+    const struct fast_note *note = x->hosts.notes;
+    while (note && !is_now(p, note->head)) note = note->next;
+    return note;
+}
+
+/* Does what the notes of the place tell. */
+static int settle(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
+                  hvd_error *err) {
+    struct fast_note *note;
+    if (p->hosts.tensor) HVD_TRY(advance(x, p, now, err));
+    if (x->hosts.joined && atomic_load(&p->state) == OPEN && is_awaited(x, p))
+        HVD_TRY(close_round(x, p, back, err));
+    while (atomic_load(&p->state) != AWAY && (note = take_note(x, p, false))) {
+        bool closes = note->head->type == CLOSED || !p->hosts.tensor;
+        free_note(note);
+        if (closes) HVD_TRY(close_round(x, p, back, err));
+    }
+    fast_hosts_drop(x, p);
+    return HVD_OK;
+}
+
+int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_error *err) {
+    size_t bytes = sizeof(struct head) + sums_bytes(p);
+    struct tensor *none = NULL;
+    char *message = bytes > p->hosts.capacity ? realloc(p->hosts.message, bytes) : p->hosts.message;
+    if (!message) return error_set(err, HVD_NO_MEMORY, "no memory for %zu bytes", bytes);
+    p->hosts.message = message;
+    if (bytes > p->hosts.capacity) p->hosts.capacity = bytes;
+    atomic_store(&p->state, often ? OPEN : AWAY);
+    return settle(x, p, 0, &none, err);
+}
+
+/* ---- for the negotiation ---- */
+
+static void wait_until(struct fast_path *x, struct fast_place *p, double due) {
+    p->hosts.due = due;
+    if (x->hosts.coming == 1 || due < x->hosts.due) x->hosts.due = due;
+}
+
+int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool *comes,
+                    hvd_error *err) {
+    struct fast_place *p = x->hosts.on ? fast_place_find(x, &tensor->node) : NULL;
+    struct tensor *back = NULL;
+    const struct request *r = &tensor->request;
+    *comes = false;
+    if (!p || atomic_load(&p->state) != OPEN) return HVD_OK;
+    if (!fast_path_takes(x, tensor) || request_conflict(&p->request, r) != FIELD_NONE)
+        return close_round(x, p, &back, err);
+    *comes = true;
+    p->hosts.tensor = tensor;
+    atomic_store(&p->state, BUSY);
+    x->hosts.coming++;
+    wait_until(x, p, now + PATIENT);
+    kernels_of(r)->widen(sums_of(p), tensor->in, request_count(r), r->prescale);
+    return settle(x, p, now, &back, err);
+}
+
+int fast_hosts_join(struct fast_path *x, double now, hvd_error *err) {
+    struct tensor *none = NULL;
+    x->hosts.joined = true;
+    for (struct fast_place *p = x->hosts.on ? x->places : NULL; p; p = p->next)
+        HVD_TRY(settle(x, p, now, &none, err));
+    return HVD_OK;
+}
+
+bool fast_hosts_is_message(const struct message *m) {
+    return m->size && *(uint8_t *)m->data == MARK;
+}
+
+static struct fast_place *place_of(const struct fast_path *x, uint32_t number) {
+    struct fast_place *p = x->places;
+    while (p && p->hosts.number != number) p = p->next;
+    return p;
+}
+
+static bool is_sound(const struct fast_path *x, const struct message *m) {
+    const struct head *h = m->data;
+    if (!x->hosts.on || m->size < sizeof *h || h->type > ASK || h->step > last_step(x))
+        return false;
+    struct step s = step_of(x, h->step);
+    return h->type == ASK || (s.takes && s.peer == m->from);
+}
+
+int fast_hosts_take(struct fast_path *x, struct message *m, struct tensor **back, hvd_error *err) {
+    *back = NULL;
+    if (!is_sound(x, m)) return damaged(x, m->from, err);
+    struct fast_note *note = malloc(sizeof *note);
+    if (!note) return error_set(err, HVD_NO_MEMORY, "no memory for a message");
+    *note = (struct fast_note){x->hosts.notes, m->data, m->size, m->from};
+    x->hosts.notes = note;
+    m->data = NULL;
+    struct fast_place *p = place_of(x, note->head->number);
+    return p ? settle(x, p, clock_now(), back, err) : HVD_OK;
+}
+
+int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err) {
+    if (!x->hosts.coming || now < x->hosts.due) return HVD_OK;
+    x->hosts.due = INFINITY;
+    for (struct fast_place *p = x->places; p; p = p->next) {
+        if (!p->hosts.tensor) continue;
+        bool late = now >= p->hosts.due;
+        if (late) HVD_TRY(post(x, p, ASK, p->hosts.step, step_of(x, p->hosts.step).peer, err));
+        wait_until(x, p, late ? now + PATIENT : p->hosts.due);
+    }
+    return HVD_OK;
+}
+
+double fast_hosts_sleep(const struct fast_path *x, double now, double longest) {
+    if (!x->hosts.coming || x->hosts.due - now > longest) return longest;
+    return fmax(x->hosts.due - now, 0);
+}

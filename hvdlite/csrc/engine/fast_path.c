@@ -1,0 +1,87 @@
+#include "engine/fast_place.h"
+#include "transport/transport.h"
+
+#include <stdlib.h>
+
+enum {
+    MISSES = 8, /* after so many generations in a row without a round, */
+    SELDOM = 16 /* only one in so many has rounds */
+};
+
+void fast_path_open(struct fast_path *x, struct transport *t, struct executor *by,
+                    const atomic_bool *failed, int group, bool by_messages) {
+    struct window *window = t->all.window;
+    *x = (struct fast_path){.transport = t,
+                            .by = by,
+                            .failed = failed,
+                            .group = group,
+                            .shared.window = window && window->n > 1 ? window : NULL,
+                            .hosts.on =
+                                by_messages && t->all.size > 1 && t->all.hosts == t->all.size};
+    monitor_init(&x->monitor);
+}
+
+void fast_path_close(struct fast_path *x) {
+    for (struct fast_place *p = x->places, *next; p; p = next) {
+        next = p->next;
+        free(p->hosts.message);
+        free(p);
+    }
+    fast_hosts_drop(x, NULL);
+    map_clear(&x->names);
+    monitor_destroy(&x->monitor);
+}
+
+bool fast_path_takes(const struct fast_path *x, const struct tensor *tensor) {
+    const struct executor *by = x->by;
+    bool traced = log_on(by->log, LOG_TRACE) || timeline_on(by->timeline);
+    return tensor->request.waited && !tensor->request.failed && !tensor->nviews && !traced;
+}
+
+struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like) {
+    monitor_lock(&x->monitor);
+    struct fast_place *p = map_find(&x->names, like);
+    monitor_unlock(&x->monitor);
+    return p;
+}
+
+struct fast_place *fast_place_add(struct fast_path *x, const struct request *r) {
+    struct fast_place *p = calloc(1, sizeof *p);
+    hvd_error ignored;
+    if (!p) return NULL;
+    request_copy(&p->request, r);
+    p->node = map_node_of(p->request.name, p);
+    p->next = x->places;
+    p->hosts.number = x->nplaces++;
+    x->places = p;
+    monitor_lock(&x->monitor);
+    int code = map_put(&x->names, &p->node, &ignored);
+    monitor_unlock(&x->monitor);
+    return code ? NULL : p;
+}
+
+static bool suits(const struct fast_path *x, const struct tensor *tensor) {
+    const struct request *r = &tensor->request;
+    bool plain = r->op != HVD_ADASUM && !r->codec.kind && !r->rule && !r->grouped;
+    if (!plain) return false;
+    return x->hosts.on ? fast_hosts_suits(x, r) : fast_window_suits(x, tensor);
+}
+
+int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error *err) {
+    if (x->fails || !suits(x, tensor)) return HVD_OK;
+    struct fast_place *p = fast_place_find(x, &tensor->node);
+    if (!p && !(p = fast_place_add(x, &tensor->request))) {
+        x->fails = true;
+        return x->hosts.on ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
+    }
+    monitor_lock(&x->monitor); /* other threads compare its name */
+    request_copy(&p->request, &tensor->request);
+    monitor_unlock(&x->monitor);
+    p->misses = p->round || !p->generation ? 0 : p->misses + 1;
+    p->round = 0;
+    p->generation++;
+    bool often = p->misses < MISSES || p->misses % SELDOM == 0;
+    if (x->hosts.on) return fast_hosts_open(x, p, often, err);
+    fast_window_open(x, p, tensor, often);
+    return HVD_OK;
+}

@@ -1,0 +1,312 @@
+/* The fast path in a window that all ranks share.
+ *
+ * A place has one word for all ranks and, on each rank, room for two inputs. In a round each rank
+ * copies its input to its room, then counts itself in the word. Once the word has counted all
+ * ranks, all inputs are there and no rank can withdraw: each rank reads the inputs that its result
+ * needs. A rank that has waited too long for a round to fill closes the round, and so does a rank
+ * that submits the tensor to the engine. No rank fills a closed round. */
+#include "base/clock.h"
+#include "base/floats.h"
+#include "collectives/coll.h"
+#include "engine/fast_place.h"
+#include "engine/fast_round.h"
+#include "kernels/reduce.h"
+#include "shm/lines.h"
+#include "transport/transport.h"
+
+#include <math.h>
+
+enum {
+    LARGEST = 64 << 10, /* bytes that a rank reads of the others' inputs, at most */
+    LINE = 64,
+    HEAD = 2 * LINE, /* the word (used on local rank 0); the last round whose sums are there */
+    BLOCK = 1024,    /* bytes that are added, then copied while the first cache has them */
+};
+
+int fast_window_check(const struct fast_path *x, hvd_error *err) {
+    int silent = atomic_load(&x->shared.silent);
+    return silent ? comm_check_wait(x->transport, silent - 1, INFINITY, err) : HVD_OK;
+}
+
+/* ---- places ---- */
+
+static char *room_of(const struct fast_path *x, int local_rank, const struct fast_place *p) {
+    return (char *)x->shared.window->ranks[local_rank].fast_path + p->shared.at;
+}
+
+static _Atomic uint64_t *word_at(const struct fast_path *x, const struct fast_place *p) {
+    return (_Atomic uint64_t *)(void *)room_of(x, 0, p);
+}
+
+static _Atomic uint64_t *sums_of(const struct fast_path *x, int local_rank,
+                                 const struct fast_place *p) {
+    return (_Atomic uint64_t *)(void *)(room_of(x, local_rank, p) + LINE);
+}
+
+static char *input_of(const struct fast_path *x, int local_rank, const struct fast_place *p) {
+    return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->shared.room;
+}
+
+/* All ranks bring equally many rows, and deal them out evenly. */
+static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
+    if (!request_rows_vary(&tensor->request)) return true;
+    for (int i = 0; i < x->shared.window->n; i++)
+        if (tensor->rows[i] != tensor->rows[0]) return false;
+    return !tensor->uneven;
+}
+
+bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
+    enum { OWN_MEMORY = 16 << 10 }; /* above this size the direct allreduce copies less */
+    size_t bytes = request_bytes(&tensor->request);
+    return x->shared.window && tensor->request.kind < HVD_JOIN &&
+           bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && is_even(x, tensor) &&
+           !(tensor->direct && bytes > OWN_MEMORY);
+}
+
+/* Gives the place room for `bytes`, in the same order on all ranks. */
+static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
+    size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
+    if (room <= p->shared.room) return;
+    bool fits = all <= WINDOW_FAST_PATH - x->shared.used;
+    p->shared.room = fits ? room : 0;
+    p->shared.at = x->shared.used;
+    x->shared.used += fits ? all : 0;
+}
+
+/* A rank that has submitted another tensor of this name to the engine closes the first round. */
+void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
+                      bool often) {
+    make_room(x, p, request_bytes(&tensor->request));
+    if (!p->shared.room || !often) return;
+    monitor_lock(&x->monitor); /* fast_window_submit adds tensors under it */
+    bool more = tensor->behind;
+    if (!more) atomic_store_explicit(&p->state, OPEN, memory_order_release);
+    monitor_unlock(&x->monitor);
+    if (more)
+        round_close(word_at(x, p), word_of(p->generation, 0), false, (uint64_t)x->shared.window->n);
+    atomic_store(&x->shared.opens, true);
+}
+
+/* ---- a round, any thread ---- */
+
+static const char *source_of(const struct fast_path *x, const struct fast_place *p,
+                             const struct tensor *t, int local_rank) {
+    return local_rank == x->shared.window->self ? t->in : input_of(x, local_rank, p);
+}
+
+/* Adds the bytes from `begin` on, in the order of ranks. */
+static void add(const struct fast_path *x, const struct fast_place *p, const struct tensor *t,
+                size_t begin, size_t bytes, char *out) {
+    const struct request *r = &t->request;
+    const struct reduce_kernels *kernels = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
+    int n = x->shared.window->n;
+    const char *in[n];
+    for (int i = 0; i < n; i++) in[i] = source_of(x, p, t, i) + begin;
+    reduce_all(kernels, out, in, n, bytes / kernels->size, r->prescale,
+               (struct reduce_final){r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1});
+}
+
+/* Up to this size every rank reduces the whole tensor and waits once. Above it each rank reduces
+ * one chunk, then waits for the other ranks' chunks. Only an allreduce needs sums of other
+ * ranks. */
+static bool is_divided(const struct fast_path *x, const struct tensor *t) {
+    return t->request.kind == HVD_ALLREDUCE &&
+           request_bytes(&t->request) > (x->shared.window->n == 2 ? 2 << 10 : 8 << 10);
+}
+
+static struct coll_range chunk_of(const struct fast_path *x, const struct tensor *t,
+                                  int local_rank) {
+    const struct request *r = &t->request;
+    size_t element = request_bytes(r) / (size_t)request_count(r);
+    return coll_chunk(request_bytes(r), element, x->shared.window->n, local_rank);
+}
+
+/* Copies the input to the window, except the chunk that only this rank reads. */
+static void stage(const struct fast_path *x, const struct fast_place *p, const struct tensor *t) {
+    char *to = input_of(x, x->shared.window->self, p);
+    if (t->request.kind == HVD_BROADCAST && t->request.root != x->shared.window->self) return;
+    size_t bytes = request_bytes(&t->request);
+    struct coll_range own = {0};
+    if (is_divided(x, t)) own = chunk_of(x, t, x->shared.window->self);
+    lines_copy(to, t->in, own.begin);
+    lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
+}
+
+/* Writes the sums over the inputs in the rooms; collectives/window.c tells why there. */
+static void add_chunk(const struct fast_path *x, const struct fast_place *p,
+                      const struct tensor *t) {
+    struct coll_range own = chunk_of(x, t, x->shared.window->self);
+    for (size_t at = own.begin; at < own.end; at += BLOCK) {
+        size_t bytes = own.end - at < BLOCK ? own.end - at : BLOCK;
+        add(x, p, t, at, bytes, (char *)t->out + at);
+        for (int i = 0; i < x->shared.window->n; i++)
+            if (i != x->shared.window->self)
+                lines_copy(input_of(x, i, p) + at, (char *)t->out + at, bytes);
+    }
+}
+
+/* False: the engine has failed, which it does soon after a rank dies or falls silent. Once all
+ * ranks have left, the engine sees neither, so this wait ends by itself. */
+static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
+                          uint64_t own) {
+    static const double LONGEST_NAP = 1e-3;
+    const struct wait_policy policy = x->transport->patience.policy;
+    struct waiter waiter = {0};
+    hvd_error late;
+    bool ends = false;
+    for (unsigned looks = 1;; looks++) {
+        if (atomic_load_explicit(sums_of(x, local_rank, p), memory_order_acquire) == own)
+            return true;
+        if (policy.spin > 0 && looks % UNTIMED) {
+            clock_relax();
+            continue;
+        }
+        if (atomic_load(x->failed) || ends) return false;
+        double now = clock_now();
+        waiter_do(waiter_next(&waiter, now, policy, LONGEST_NAP));
+        bool silent = comm_check_wait(x->transport, local_rank, now - waiter.since, &late);
+        if (silent && !atomic_exchange(&x->shared.silent, local_rank + 1))
+            transport_wake(x->transport);
+        ends =
+            atomic_load(&x->shared.over) && (silent || transport_is_dead(x->transport, local_rank));
+    }
+}
+
+static bool take_sums(struct fast_path *x, const struct fast_place *p, const struct tensor *t,
+                      uint64_t own) {
+    int self = x->shared.window->self, n = x->shared.window->n;
+    for (int d = 1; d < n; d++) {
+        int i = (self + d) % n;
+        struct coll_range chunk = chunk_of(x, t, i);
+        if (!wait_for_sums(x, p, i, own)) return false;
+        lines_copy((char *)t->out + chunk.begin, input_of(x, self, p) + chunk.begin,
+                   coll_length(chunk));
+    }
+    return true;
+}
+
+/* An allgather, an alltoall, a broadcast. */
+static void copy_parts(const struct fast_path *x, const struct fast_place *p,
+                       const struct tensor *t) {
+    const struct request *r = &t->request;
+    size_t part = request_bytes(r), from = 0;
+    int first = 0, last = x->shared.window->n;
+    if (r->kind == HVD_ALLTOALL) {
+        part = (size_t)(request_rows(r) / x->shared.window->n) * request_row_bytes(r);
+        from = (size_t)x->shared.window->self * part;
+    }
+    if (r->kind == HVD_BROADCAST) last = 1 + (first = r->root);
+    for (int i = first; i < last; i++) {
+        char *to = (char *)t->out + (size_t)(i - first) * part;
+        const char *source = source_of(x, p, t, i) + from;
+        if (to != source) lines_copy(to, source, part);
+    }
+}
+
+/* This rank's rows. */
+static void add_part(const struct fast_path *x, const struct fast_place *p,
+                     const struct tensor *t) {
+    const struct request *r = &t->request;
+    size_t begin = 0, row = request_row_bytes(r);
+    for (int i = 0; i < x->shared.window->self; i++)
+        begin += row * (size_t)request_part_rows(r, i, x->shared.window->n);
+    add(x, p, t, begin, (size_t)t->out_rows * row, t->out);
+}
+
+static bool reduce(struct fast_path *x, const struct fast_place *p, const struct tensor *t,
+                   uint64_t own) {
+    bool divided = is_divided(x, t);
+    floats_mode mode = floats_exact();
+    if (divided)
+        add_chunk(x, p, t);
+    else if (t->request.kind == HVD_ALLREDUCE)
+        add(x, p, t, 0, request_bytes(&t->request), t->out);
+    else if (t->request.kind == HVD_REDUCESCATTER)
+        add_part(x, p, t);
+    else
+        copy_parts(x, p, t);
+    floats_restore(mode);
+    if (!divided) return true;
+    atomic_store_explicit(sums_of(x, x->shared.window->self, p), own, memory_order_release);
+    return take_sums(x, p, t, own);
+}
+
+/* False: the tensor differs from the place's request, or its output needs the engine. */
+static bool fits(const struct fast_path *x, const struct fast_place *p, const struct tensor *t) {
+    const struct request *r = &t->request;
+    if (request_conflict(&p->request, r) != FIELD_NONE) return false;
+    if (r->kind == HVD_REDUCESCATTER)
+        return t->out_rows == request_part_rows(r, x->shared.window->self, x->shared.window->n);
+    if (!request_rows_vary(r)) return true;
+    int64_t rows = request_rows(r),
+            each = r->kind == HVD_ALLTOALL ? rows / x->shared.window->n : rows;
+    return rows == request_rows(&p->request) && !r->uneven && t->out &&
+           t->out_rows == each * x->shared.window->n;
+}
+
+/* Returns the round's batch number, equal on all ranks; 0: the round was not done. */
+static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tensor *t) {
+    uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->shared.window->n;
+    _Atomic uint64_t *word = word_at(x, p);
+    if (!fits(x, p, t)) {
+        round_close(word, own, false, n);
+        return 0;
+    }
+    stage(x, p, t);
+    if (!round_arrive(word, own, n) || !round_wait(word, own, n, x->transport->patience.policy))
+        return 0;
+    if (!reduce(x, p, t, own)) return 0;
+    return fast_place_batch(p);
+}
+
+/* Returns what `use` does. */
+static uint64_t try_once(struct fast_path *x, const struct tensor *tensor) {
+    struct fast_place *p = fast_place_find(x, &tensor->node);
+    int open = OPEN;
+    if (!p || !atomic_compare_exchange_strong(&p->state, &open, BUSY)) return 0;
+    uint64_t batch = use(x, p, tensor);
+    atomic_store_explicit(&p->state, batch ? OPEN : AWAY, memory_order_release);
+    return batch;
+}
+
+bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
+    const struct request *r = &tensor->request;
+    bool opens = atomic_load_explicit(&x->shared.opens, memory_order_acquire);
+    if (!opens || !fast_path_takes(x, tensor)) return false;
+    uint64_t batch = try_once(x, tensor);
+    if (!batch) return false;
+    flight_add_done(x->by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
+                    clock_now());
+    execute_count(x->by, 1);
+    comm_count_window(x->by->comm, request_bytes(r));
+    atomic_store(&x->by->algorithm, "fast path");
+    tensor->complete(tensor->arg, NULL);
+    return true;
+}
+
+/* Closes the round unless a thread is in it: all ranks use the engine until the next decision.
+ * Returns the state before. */
+static int take_away(struct fast_path *x, struct fast_place *p) {
+    int state = OPEN;
+    if (atomic_compare_exchange_strong(&p->state, &state, AWAY))
+        round_close(word_at(x, p), word_of(p->generation, p->round), false,
+                    (uint64_t)x->shared.window->n);
+    return state;
+}
+
+int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tensor *tensor,
+                       bool *corked, hvd_error *err) {
+    static const double LONGEST_NAP = 1e-3;
+    struct waiter waiter = {0};
+    if (!x->shared.window) return tensors_add(tensors, tensor, corked, err);
+    for (;;) {
+        monitor_lock(&x->monitor);
+        struct fast_place *p = map_find(&x->names, &tensor->node);
+        bool busy = p && take_away(x, p) == BUSY;
+        int code = busy ? HVD_OK : tensors_add(tensors, tensor, corked, err);
+        monitor_unlock(&x->monitor);
+        if (!busy) return code;
+        if (!tensor->queued) return tensor_duplicate(tensor, err);
+        waiter_do(waiter_next(&waiter, clock_now(), x->transport->patience.policy, LONGEST_NAP));
+    }
+}
