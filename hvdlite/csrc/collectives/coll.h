@@ -114,6 +114,13 @@ static inline size_t coll_length(struct coll_range r) { return r.end - r.begin; 
 /* Cuts `bytes`, a whole number of elements, into n chunks that differ by at most one element. */
 struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
 
+/* Cuts a range in the same way. */
+static inline struct coll_range coll_cut(struct coll_range range, size_t element, int n,
+                                         int chunk) {
+    struct coll_range in = coll_chunk(coll_length(range), element, n, chunk);
+    return (struct coll_range){range.begin + in.begin, range.begin + in.end};
+}
+
 /* A rank's part; end[i] is where the part of rank i ends. */
 static inline struct coll_range coll_part(const size_t *end, int rank) {
     return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
@@ -138,21 +145,21 @@ struct coll_exchange {
     int to, from;
 };
 
-/* Pieces of an allreduce's data, on each of which the caller has work to do before and after, which
- * other ranks may have to do at the same time: it comes in the same order on all ranks, prepare of
- * 1, finish of 0, prepare of 2, finish of 1, ... */
+/* An allreduce in pieces, with work of the caller before and after each piece. Other ranks may have
+ * to do the work at the same time, so its order is the same on all ranks: prepare 1, finish 0,
+ * prepare 2, finish 1, ... The caller prepares piece 0 itself. */
 struct coll_pieces {
     size_t n;
-    struct coll_range (*range)(const void *arg, size_t piece);     /* where it lies in the data */
-    int (*prepare)(const void *arg, size_t piece, hvd_error *err); /* of the first one: before */
-    int (*finish)(const void *arg, size_t piece, hvd_error *err);  /* NULL: there is no such work */
+    struct coll_range (*chunk)(const void *arg, size_t piece,
+                               int chunk); /* its place in the data */
+    size_t longest_chunk;                  /* bytes, at most; equal on all ranks */
+    int (*prepare)(const void *arg, size_t piece, hvd_error *err);
+    int (*finish)(const void *arg, size_t piece, hvd_error *err); /* NULL: there is no such work */
+    /* Called by the ring for each segment of a chunk that has its final sum; NULL: never. own: this
+     * rank, the one before the chunk's number, has completed the sum, and the hook may replace the sum
+     * before the ring sends it on. Else the segment has arrived from that rank. */
+    void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
-    size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
-    /* On a ring. NULL: a piece is cut evenly, and the other two are not called. Rank c - 1 completes
-     * chunk c. */
-    struct coll_range (*chunk)(const void *arg, size_t piece, int chunk); /* where it lies */
-    void (*completed)(const void *arg, struct coll_range range); /* the sum; may be replaced */
-    void (*arrived)(const void *arg, struct coll_range range);   /* from where it was completed */
 };
 
 /* Exchanges of up to 2^30 bytes in order, several in flight; both ends number an item alike. */

@@ -156,16 +156,13 @@ static void store(const struct dealt *d, const struct coll_tensor *tensor, size_
 
 /* What a piece has of the data that a host owns. */
 static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
-    size_t begin = d->begin[host], bytes = d->begin[host + 1] - begin;
-    struct coll_range in = coll_chunk(bytes, sizeof(float), (int)d->npieces, (int)piece);
-    return (struct coll_range){begin + in.begin, begin + in.end};
+    struct coll_range all = {d->begin[host], d->begin[host + 1]};
+    return coll_cut(all, sizeof(float), (int)d->npieces, (int)piece);
 }
 
 /* What of it the host's ranks give to this one's lane. */
 static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
-    struct coll_range own =
-        coll_chunk(coll_length(range), sizeof(float), d->l->lanes, d->l->host.rank);
-    return (struct coll_range){range.begin + own.begin, range.begin + own.end};
+    return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
 
 static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
@@ -192,11 +189,10 @@ static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
     return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));
 }
 
-static void update_range(const void *arg, struct coll_range range) {
-    each_block(arg, range, update);
+/* The ring's hook: the owner updates what it has summed; other hosts store the owner's weights. */
+static void update_or_store(const void *arg, struct coll_range range, bool own) {
+    each_block(arg, range, own ? update : store);
 }
-
-static void store_range(const void *arg, struct coll_range range) { each_block(arg, range, store); }
 
 static int run(struct dealt *d, const struct comm *comm, const struct coll_args *args,
                hvd_error *err) {
@@ -211,8 +207,7 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
                                  .longest_chunk =
                                      coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0)),
                                  .chunk = lane_chunk,
-                                 .completed = update_range,
-                                 .arrived = store_range};
+                                 .final = update_or_store};
     if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err)); /* all have their gradients */
     HVD_TRY(coll_hosts_pieces(d->l, args, &pieces, err));
     return coll_meet(&d->l->host, err);

@@ -134,9 +134,13 @@ static void spread_block(const struct direct *d, struct block b) {
     }
 }
 
-static struct coll_range piece_range(const void *arg, size_t i) {
-    const struct direct *d = arg;
+static struct coll_range piece_range(const struct direct *d, size_t i) {
     return coll_segment((struct coll_range){0, coll_length(d->own)}, d->piece, i);
+}
+
+static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
+    const struct direct *d = arg;
+    return coll_cut(piece_range(d, i), d->args->reduce->size, d->l->hosts, chunk);
 }
 
 static void each_block_of_piece(const struct direct *d, size_t i, take_block *take) {
@@ -163,7 +167,7 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     lane.bytes = coll_length(d->own);
     lane.tensors = NULL;
     lane.memory = NULL;
-    struct coll_pieces pieces = {.range = piece_range,
+    struct coll_pieces pieces = {.chunk = lane_chunk,
                                  .prepare = add_piece,
                                  .finish = spread_piece,
                                  .arg = d,

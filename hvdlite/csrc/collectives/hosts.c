@@ -119,11 +119,13 @@ static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
     return args;
 }
 
-static struct coll_range own_range(const void *arg, size_t i) {
+/* Of this rank's lane. */
+static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct by_pieces *b = arg;
     cut_piece(b, i);
     struct coll_range own = coll_part(b->end, b->l->host.rank);
-    return (struct coll_range){i * b->piece + own.begin, i * b->piece + own.end};
+    struct coll_range lane = {i * b->piece + own.begin, i * b->piece + own.end};
+    return coll_cut(lane, b->args.reduce->size, b->l->hosts, chunk);
 }
 
 static int sum_piece(const void *arg, size_t i, hvd_error *err) {
@@ -150,7 +152,7 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     struct scratch scratch = {0};
     struct by_pieces b = {.l = comm->layout, .args = *args, .piece = piece, .end = end};
     struct coll_pieces pieces = {.n = coll_segments(args->bytes, piece),
-                                 .range = own_range,
+                                 .chunk = lane_chunk,
                                  .prepare = sum_piece,
                                  .finish = gather_piece,
                                  .arg = &b,

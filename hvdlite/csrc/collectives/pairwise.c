@@ -46,11 +46,8 @@ struct place {
 
 static struct coll_range chunk_of(const struct pairwise *w, size_t piece, int chunk) {
     if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
-    struct coll_range all = {0, w->args->bytes};
-    if (w->pieces) all = w->pieces->range(w->pieces->arg, piece);
-    struct coll_range in =
-        coll_chunk(coll_length(all), w->args->reduce->size, w->comm->size, chunk);
-    return (struct coll_range){all.begin + in.begin, all.begin + in.end};
+    if (w->pieces) return w->pieces->chunk(w->pieces->arg, piece, chunk);
+    return coll_chunk(w->args->bytes, w->args->reduce->size, w->comm->size, chunk);
 }
 
 static struct coll_range segment_of(const struct pairwise *w, int chunk, struct place at) {

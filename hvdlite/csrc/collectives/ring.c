@@ -20,8 +20,8 @@
  * while the next step's first is on its way. Item i of the pipeline is segment i % nseg of step
  * i / nseg; the items of one step overlap with those of the next.
  *
- * Data may come in pieces, each a ring: the next one begins while the last segments of the one before
- * are under way.
+ * Data may come in pieces (struct coll_pieces), each a ring: the next ring begins while the last
+ * segments of the previous one are under way.
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, both directions of every
  * link busy. Restriction: sums travel in the dtype itself. Dtypes with a wider accumulator would be
@@ -45,11 +45,8 @@ struct ring {
 static struct coll_range chunk_range(const struct ring *r, size_t piece, int chunk) {
     const struct coll_args *args = r->args;
     if (args->kind != HVD_ALLREDUCE) return coll_part(args->part_end, chunk);
-    struct coll_range all = {0, args->bytes};
-    if (r->pieces && r->pieces->chunk) return r->pieces->chunk(r->pieces->arg, piece, chunk);
-    if (r->pieces) all = r->pieces->range(r->pieces->arg, piece);
-    struct coll_range in = coll_chunk(coll_length(all), args->reduce->size, r->size, chunk);
-    return (struct coll_range){all.begin + in.begin, all.begin + in.end};
+    if (r->pieces) return r->pieces->chunk(r->pieces->arg, piece, chunk);
+    return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
 }
 
 /* Where item i lies in the data. back 0: the item sent; 1: the item received. */
@@ -77,25 +74,24 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   .from = (r->rank + r->size - 1) % r->size};
 }
 
-/* Adds item i. The last addition also scales, while the sum is in the cache. */
-static int add_item(const void *arg, size_t i, hvd_error *err) {
-    const struct ring *r = arg;
-    struct coll_range range = item_range(r, i, 1);
-    const struct coll_pieces *pieces = r->pieces && r->pieces->chunk ? r->pieces : NULL;
-    (void)err;
-    if (!coll_length(range)) return HVD_OK;
-    if (!is_added(r, i)) {
-        if (pieces) pieces->arrived(pieces->arg, range);
-        return HVD_OK;
-    }
+/* The last addition also scales, while the sum is in the cache. */
+static void add(const struct ring *r, struct coll_range range, const char *slot, bool last) {
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;
     size_t n = coll_length(range) / k->size;
-    k->combine(data, slot_of(r, i), n);
-    bool whole = i % r->items + r->nseg >= r->added;
-    if (whole && (r->args->final.scale != 1 || r->args->final.divisor != 1))
+    k->combine(data, slot, n);
+    if (last && (r->args->final.scale != 1 || r->args->final.divisor != 1))
         k->narrow(data, data, n, r->args->final);
-    if (whole && pieces) pieces->completed(pieces->arg, range);
+}
+
+static int take_item(const void *arg, size_t i, hvd_error *err) {
+    const struct ring *r = arg;
+    struct coll_range range = item_range(r, i, 1);
+    bool adds = is_added(r, i), final = i % r->items + r->nseg >= r->added;
+    (void)err;
+    if (!coll_length(range)) return HVD_OK;
+    if (adds) add(r, range, slot_of(r, i), final);
+    if (final && r->pieces && r->pieces->final) r->pieces->final(r->pieces->arg, range, adds);
     return HVD_OK;
 }
 
@@ -130,7 +126,7 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
     r.slots = slots;
     struct coll_pipeline p = {.items = r.items * (pieces ? pieces->n : 1),
                               .item = item_of,
-                              .received = add_item,
+                              .received = take_item,
                               .arg = &r,
                               .depth = r.depth,
                               .send_ahead = r.depth,

@@ -1,6 +1,6 @@
 """A group's calls, at once and later, waited for in many ways and orders: each has its own result.
 
-What takes the fast path, what is queued, what the engine decides and what the keeper ends never mix.
+Calls on the fast path, queued, decided by the engine and ended by the keeper never mix.
 """
 
 import os
