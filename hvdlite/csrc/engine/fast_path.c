@@ -1,3 +1,5 @@
+#include "engine/fast_path.h"
+
 #include "engine/fast_place.h"
 #include "transport/transport.h"
 
