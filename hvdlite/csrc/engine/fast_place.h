@@ -1,5 +1,7 @@
-/* The place of a tensor's name on the fast path, for fast_path.c, fast_window.c and
- * fast_hosts.c. */
+/* The place of a tensor's name on the fast path; only fast_*.c include this header.
+ *
+ * While the place is AWAY the stepping thread owns all of it but `state`; while it is BUSY, the
+ * thread that has taken it. */
 #ifndef HVDLITE_ENGINE_FAST_PLACE_H
 #define HVDLITE_ENGINE_FAST_PLACE_H
 
@@ -26,7 +28,6 @@ struct host_place {
     size_t capacity;
 };
 
-/* While AWAY the stepping thread owns all but `state`; while BUSY the thread that has the place. */
 struct fast_place {
     struct map_node node;
     struct fast_place *next;
