@@ -1,5 +1,6 @@
 /* Allreduce: the bits of sums that depend on the order, outputs apart from inputs, and bytes sent. */
 #include "coll_case.h"
+#include "collectives/hosts.h"
 
 static struct coll_case sum_of(int dtype, int op, size_t n) {
     return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {op, 1, 1}};
@@ -131,6 +132,31 @@ static void same_bits(struct coll_rank *self) {
 
 TEST(test_same_bits_as_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
+}
+
+/* The first host brings 2048, the others 1: in float16 2048 + 1 is 2048, and 2048 + 1 + 1 is 2050. */
+static void sum_in_pieces(struct coll_rank *self) {
+    enum { N = 50000, TOP = 0x6800, ONE = 0x3c00, SUM = 0x6801 };
+    const struct comm *comm = rank_comm(self->ranks, self->rank);
+    int host = comm->layout->host_of[self->rank];
+    static _Thread_local uint16_t data[N];
+    for (int i = 0; i < N; i++) data[i] = comm->layout->host.rank ? 0 : host ? ONE : TOP;
+    struct coll_case c = sum_of(HVD_FLOAT16, HVD_SUM, N);
+    struct coll_args args = {.data = data, .bytes = sizeof data};
+    CHECK(coll_hosts_in_pieces(comm, reduce_kernels(HVD_FLOAT16, HVD_SUM), sizeof data / 4));
+    OK(case_run(self, &c, &args, ERR));
+    for (int i = 0; i < N; i++) CHECK_INT(data[i], SUM);
+}
+
+TEST(test_pieces_of_16_bits_are_rounded_once_between_hosts) {
+    static const int PLACED[] = {0, 0, 2, 2, 4, 4};
+    struct coll_run_shared shared = {.cases = sum_in_pieces};
+    struct local_hub *hub = hub_on(6, PLACED, true);
+    for (int r = 0; r < 6; r++) {
+        local_hub_rank(hub, r)->pace = (struct pace){1024, 4};
+        local_hub_rank(hub, r)->cost = (struct cost)COST_OF(0, 1e-9, 1); /* large data: by rings */
+    }
+    ranks_run_hub(6, hub, coll_rank_main, &shared);
 }
 
 /* ---- bytes ---- */
