@@ -6,10 +6,12 @@ The port is closed when all expected ranks are connected.
 
 import contextlib
 import errno
+import os
+import select
 import selectors
 import socket
 import time
-from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.core.log import logger
 from hvdlite.lifecycle.arrivals import ended, ended_without
@@ -186,12 +188,62 @@ class Reception:
             guest.setblocking(True)
 
 
+class Patient:
+    """A new connection. Its waits end in time, and when ``look`` raises and nothing has come.
+
+    The kernel tries for a second or more to connect to a host that is gone; what tells of its loss
+    may come meanwhile.
+    """
+
+    LOOK_SECONDS = 0.01
+
+    def __init__(self, connection: socket.socket, look: Callable[[], None], seconds: float) -> None:
+        self._connection, self._look = connection, look
+        self.set_patience(seconds)
+
+    def set_patience(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def connect(self, where: Tuple[Any, ...]) -> None:
+        """Connect, and let the kernel send for as long as this may wait.
+
+        :raises OSError: nothing listens there, or nothing answers in time.
+        """
+        self._connection.setblocking(False)
+        error = self._connection.connect_ex(where)
+        if error == errno.EINPROGRESS:
+            self._wait_for(select.POLLOUT)
+            error = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        self._connection.settimeout(CONNECT_SECONDS)
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def recv(self, size: int) -> bytes:
+        self._wait_for(select.POLLIN)
+        return self._connection.recv(size)
+
+    def _wait_for(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._connection, event)
+        while not poll.poll(1000 * self.LOOK_SECONDS):
+            try:
+                self._look()
+            except Exception:
+                if not poll.poll(0):  # what has come goes before what is known of its sender
+                    raise
+            if time.monotonic() > self._until:
+                raise socket.timeout
+
+
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
     """Connect to a rank that listens there, or will; return the connection and its hello.
 
-    :param look: called between two attempts; what it raises ends them.
+    :param look: called again and again; what it raises ends the attempts.
     """
     told: Set[str] = set()
 
@@ -206,10 +258,11 @@ def reach(
         for where in _addresses(host, ports, tell):
             look()
             connection = socket.socket(where[0], socket.SOCK_STREAM)
-            connection.settimeout(CONNECT_SECONDS)
+            waits = Patient(connection, look, CONNECT_SECONDS)
             try:
-                connection.connect(where[1])
-                hello = introduce(connection, own, key)
+                waits.connect(where[1])
+                waits.set_patience(CONNECT_SECONDS)
+                hello = introduce(waits, own, key)
                 connection.settimeout(None)
                 return connection, hello
             except Stranger as error:

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 import operator
-import select
 import socket
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -31,7 +30,7 @@ from hvdlite.lifecycle.handshake import (
 )
 from hvdlite.lifecycle.limits import ELASTIC_LIMIT, PATIENCE, limit_of
 from hvdlite.lifecycle.lives import ANSWERS, GONE, SILENT, Lives
-from hvdlite.lifecycle.reception import Guest, bound
+from hvdlite.lifecycle.reception import Guest, Patient, bound
 
 LOOK_SECONDS = 0.01  # between two looks at who lives
 PAUSE_SECONDS = 0.02  # between two attempts at a door
@@ -216,9 +215,7 @@ class RollCall:
             return None
         doubted = self._doubted(leader)
         patience = DOUBT_SECONDS if doubted else self._ends - time.monotonic()
-        waits = _Waits(
-            question, lambda: self._is_gone(leader), min(patience, self._proof_in(leader))
-        )
+        waits = self._waits(question, leader, min(patience, self._proof_in(leader)))
         purpose = READY if self._own in self._old else NEW
         try:
             introduce(waits, Hello(purpose, self._own, 0, 0), self._key)
@@ -243,10 +240,9 @@ class RollCall:
         """Return a connection to what is behind the leader's door; None: the leader is gone."""
         while not self._is_gone(leader):
             question = socket.socket(_family(self._doors[leader]))
-            question.settimeout(CONNECT_SECONDS)
             try:
                 bound(question, self._limit)
-                question.connect(tuple(self._doors[leader]))
+                self._waits(question, leader, CONNECT_SECONDS).connect(tuple(self._doors[leader]))
                 return question
             except ConnectionRefusedError:  # only its process can close its door
                 self._dead.add(leader)
@@ -256,6 +252,13 @@ class RollCall:
             self._give_up(leader)
             self._check_time({leader})
         return None
+
+    def _waits(self, question: socket.socket, leader: int, seconds: float) -> Patient:
+        def look() -> None:
+            if self._is_gone(leader):
+                raise ConnectionResetError("its process has ended")
+
+        return Patient(question, look, seconds)
 
     def _give_up(self, leader: int) -> None:
         if self._proof_in(leader) < 0:
@@ -295,28 +298,6 @@ class RollCall:
 
 class _Follows(Exception):
     """This rank does not lead: its watch was wrong."""
-
-
-class _Waits:
-    """A connection, for what waits for the other side: it ends when that is gone, or in time."""
-
-    def __init__(self, connection: socket.socket, gone: Callable[[], bool], patience: float):
-        self._connection, self._gone = connection, gone
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
-        self.sendall = connection.sendall
-        self.set_patience(patience)
-
-    def set_patience(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    def recv(self, size: int) -> bytes:
-        while not self._poll.poll(1000 * LOOK_SECONDS):
-            if self._gone() and not self._poll.poll(0):
-                raise ConnectionResetError("its process has ended")
-            if time.monotonic() > self._until:
-                raise socket.timeout
-        return self._connection.recv(size)
 
 
 def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:

@@ -12,6 +12,7 @@ import pytest
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle import (
+    arrivals,
     doorkeeper,
     handshake,
     limits,
@@ -340,6 +341,41 @@ def test_a_stranger_at_the_door_of_a_dead_rank_is_not_taken_for_it():
     """The others waited for that rank, and the job ended."""
     assert called([0, 1, 2], gone=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
     assert called([0, 1, 2], gone=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
+
+
+@pytest.fixture
+def unreachable():
+    """A door like that of a host without power: the kernel tries again and again to connect."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    with listener, socket.create_connection(listener.getsockname()):  # its queue is full
+        yield listener.getsockname()
+
+
+def test_who_connects_to_a_lost_host_learns_of_the_loss_meanwhile(unreachable, monkeypatch):
+    """A roll call after a power cut took a second longer, or two, than the watch."""
+    for module in roll_call, reception:
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 1e4)
+    known, looks = lives_of([0, 1]), itertools.count()
+
+    def lost():
+        if next(looks) == 5:
+            known[0].close()
+        return set()
+
+    keeper = doorkeeper.Doorkeeper(reception.listen(["127.0.0.1"], [0]), 1, b"key", 2)
+    doors = {0: unreachable, 1: keeper.address}
+    call = roll_call.RollCall(1, doors, keeper, b"key", lost, {}, 60.0, known[1])
+    assert call.meet(0, 0, 0).members == [1]
+    keeper.close()
+    known[1].close()
+
+    def look():
+        if next(looks) > 20:
+            raise arrivals.ended(0)
+
+    own = handshake.Hello(handshake.LIFE, 1, 0, 0)
+    with pytest.raises(RankFailedError):
+        reception.reach(*unreachable[:1], unreachable[1:], own, b"key", look)
 
 
 def test_strangers_at_a_door_let_nobody_wait():
