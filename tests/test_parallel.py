@@ -52,7 +52,7 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
 # By messages, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
 BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy", "numpy_out")]
-CODECS = parallel("codec", "codec_training")
+CODECS = parallel("codec")
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 

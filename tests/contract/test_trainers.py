@@ -90,7 +90,7 @@ def test_backward_passes_per_step(kind, passes, rank, size):
 @every_trainer
 @pytest.mark.parametrize("codec", ["own", "fp16", "bf16", "2bit", "1bit", "topk"])
 def test_compression_of_gradients(kind, codec, size):
-    """What a lossy codec makes of them: test_codec_training.py."""
+    """What a lossy codec makes of them: test_codec.py."""
     if "compression" not in kind.takes or codec not in kind.codecs:
         pytest.skip("takes no such codec")
     Halved.shapes.clear()

@@ -37,8 +37,3 @@ def parity(report_parity):
         report_parity(name, largest_difference(trained, expected), bound)
 
     return check
-
-
-@pytest.fixture
-def kv():
-    return mx.kv.create("dist_sync_mpi")

@@ -1,4 +1,4 @@
-"""Optimizers, and the trainers that take them: hvdlite's, and one for a process alone."""
+"""Optimizers, and the trainers that take them: hvdlite's, those on its store, and one alone."""
 
 import mxnet as mx
 import pytest
@@ -15,14 +15,32 @@ def momentum_sgd(rate: float = 0.1):
     return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
 
 
-both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+BOTH, STORES = ("trainer", "optimizer"), ("store", "on store")
+both_kinds = pytest.mark.parametrize("kind", BOTH)
+every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
+
+
+class OfStore(gluon.Trainer):
+    """Takes the rows of one rank for a step, as the others do; a store sums over ranks."""
+
+    def step(self, batch_size, ignore_stale_grad=False) -> None:
+        super().step(batch_size * hvd.size(), ignore_stale_grad)
 
 
 def make_trainer(kind: str, params, optimizer, **options):
-    """One of hvdlite's two kinds: a trainer of its own, or Gluon's with its optimizer."""
-    if kind == "trainer":
-        return hvd.DistributedTrainer(params, optimizer, **options)
-    return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **options), kvstore=None)
+    """A trainer of hvdlite's, or Gluon's with its optimizer or store.
+
+    :param kind: "store": the Trainer updates; "on store": the store does.
+    """
+    if kind == "optimizer":
+        return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **options), kvstore=None)
+    if kind in STORES:
+        on_store = kind == "on store"
+        return OfStore(
+            params, optimizer, kvstore="dist_sync_mpi", update_on_kvstore=on_store, **options
+        )
+    trainers = {"trainer": hvd.DistributedTrainer, "sharded": hvd.ShardedTrainer}
+    return trainers[kind](params, optimizer, **options)
 
 
 def plain_trainer(net, optimizer, **arguments):

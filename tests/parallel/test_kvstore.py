@@ -3,34 +3,54 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from kvstores import KEYS, assert_all, both_contexts, filled, sum_of_ranks
 from mxnet import nd
+from trained import assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
-# ---- who and where ----
+SHAPE = (2, 3)
+KEYS = (3, "weight")  # Trainer's are ints, Module's strings
+NAMES = ("dist_sync_mpi", "DIST_SYNC_MPI", "horovod")
 
 
-@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_who_it_is(name, rank, size):
-    kv = mx.kv.create(name)
-    assert kv.type == name
+@pytest.fixture
+def kv():
+    return mx.kv.create("dist_sync_mpi")
+
+
+def filled(value, shape=SHAPE, context=None, dtype="float32"):
+    return nd.full(shape, value, ctx=context, dtype=dtype)
+
+
+def both_contexts(value):
+    return [filled(value, context=mx.cpu(i)) for i in (0, 1)]
+
+
+def sum_of_ranks(size: int) -> int:
+    """What everyone gets when each rank pushes its number plus one."""
+    return size * (size + 1) // 2
+
+
+def assert_all(arrays, value) -> None:
+    for array in arrays if isinstance(arrays, list) else [arrays]:
+        np.testing.assert_array_equal(array.asnumpy(), np.full(array.shape, value))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_store_knows_its_rank_and_does_not_meet_another_store(name, rank, size):
+    kv, second = mx.kv.create(name), mx.kv.create(name)
+    assert kv.type == name.lower()
     assert (kv.rank, kv.num_workers, kv.local_rank) == (rank, size, hvd.local_rank())
     assert isinstance(kv, (mx.kv.KVStore, mx.kv.KVStoreBase))
-    assert kv.is_capable("optimizer")
-    assert kv.is_capable("Optimizer")
-    with pytest.raises(ValueError, match="unknown capability 'magic'"):
-        kv.is_capable("magic")
-
-
-@pytest.mark.parametrize("name", ["dist_sync_mpi", "DIST_SYNC_MPI", "horovod"])
-def test_two_stores_do_not_meet(name, rank, size):
-    first, second = mx.kv.create(name), mx.kv.create(name)
+    assert kv.is_capable("optimizer") and kv.is_capable("Optimizer")
     a, b = filled(1), filled(10)
-    first.pushpull("x", a)
+    kv.pushpull("x", a)
     second.pushpull("x", b)
     assert_all(a, size)
     assert_all(b, 10 * size)
+    kv._barrier()
+    with pytest.raises(NotImplementedError, match="has no servers to command"):
+        kv._send_command_to_servers(0, "x")
 
 
 def test_a_number_and_its_text_are_two_keys(kv, size):
@@ -42,25 +62,6 @@ def test_a_number_and_its_text_are_two_keys(kv, size):
         assert_all(a, 0)
 
 
-def test_states_that_can_not_be_written_leave_no_file(kv, tmp_path):
-    kv.set_optimizer(mx.optimizer.SGD())
-    folder = tmp_path / "states"
-    folder.mkdir()
-    with pytest.raises(IsADirectoryError):
-        kv.save_optimizer_states(str(folder))
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_barrier(kv):
-    for _ in range(3):
-        kv._barrier()
-
-
-def test_there_are_no_servers_to_command(kv):
-    with pytest.raises(NotImplementedError, match="has no servers to command"):
-        kv._send_command_to_servers(0, "x")
-
-
 # ---- pushpull ----
 
 
@@ -68,8 +69,7 @@ def test_there_are_no_servers_to_command(kv):
 def test_pushpull_into_out_leaves_the_value_alone(kv, key, rank, size):
     a, outs = filled(rank + 1), [filled(0), filled(0)]
     kv.pushpull(key, a, outs, 0)
-    for out in outs:
-        assert_all(out, sum_of_ranks(size))
+    assert_all(outs, sum_of_ranks(size))
     kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # the names of the proposal
     assert_all(outs[0], sum_of_ranks(size))
     assert_all(a, rank + 1)
@@ -77,47 +77,34 @@ def test_pushpull_into_out_leaves_the_value_alone(kv, key, rank, size):
     assert_all(a, sum_of_ranks(size))
 
 
-def test_pushpull_of_several_contexts(kv, rank, size):
+def test_pushpull_sums_over_contexts_and_lists_of_keys(kv, rank, size):
     values = both_contexts(rank + 1)
     kv.pushpull("x", values)
     assert [v.context for v in values] == [mx.cpu(0), mx.cpu(1)]
-    for value in values:
-        assert_all(value, 2 * sum_of_ranks(size))
+    assert_all(values, 2 * sum_of_ranks(size))
     values, outs = both_contexts(rank + 1), both_contexts(0)
     kv.pushpull("x", values, out=outs[::-1])
-    for value, out in zip(values, outs):
-        assert_all(value, rank + 1)
-        assert_all(out, 2 * sum_of_ranks(size))
+    assert_all(values, rank + 1)
+    assert_all(outs, 2 * sum_of_ranks(size))
+    for keys in ([3, 5, 7], ["a", "b", "c"]):
+        values, outs = [filled(i * (rank + 1)) for i in range(3)], [both_contexts(0) for _ in keys]
+        kv.pushpull(keys, values)
+        kv.pushpull(keys, [both_contexts(i * (rank + 1)) for i in range(3)], out=outs)
+        for i, (value, arrays) in enumerate(zip(values, outs)):
+            assert_all(value, i * sum_of_ranks(size))
+            assert_all(arrays, 2 * i * sum_of_ranks(size))
 
 
-@pytest.mark.parametrize("keys", [[3, 5, 7], ["a", "b", "c"]], ids=["int", "str"])
-def test_pushpull_of_lists(kv, keys, rank, size):
-    """Of arrays, and of lists that have one on each context."""
-    values, outs = [filled(i * (rank + 1)) for i in range(3)], [both_contexts(0) for _ in keys]
-    kv.pushpull(keys, values)
-    kv.pushpull(keys, [both_contexts(i * (rank + 1)) for i in range(3)], out=outs)
-    for i, (value, arrays) in enumerate(zip(values, outs)):
-        assert_all(value, i * sum_of_ranks(size))
-        for array in arrays:
-            assert_all(array, 2 * i * sum_of_ranks(size))
-
-
-def test_pushpull_of_one_key_several_times_in_a_list(kv, size):
+def test_pushpull_of_one_key_again_without_waiting(kv, rank, size):
+    """Twice in a list, with other shapes, and beside a broadcast, as in Trainer's first step."""
     out = filled(0)
     kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
     assert_all(out, 11 * size)
-
-
-def test_different_arrays_of_one_key_without_waiting(kv, size):
     arrays = [filled(i, shape=(1000 + i,)) for i in range(10)]
     for array in arrays:
         kv.pushpull("x", array)
     for i, array in enumerate(arrays):
         assert_all(array, i * size)
-
-
-def test_broadcast_and_pushpull_of_one_key_at_the_same_time(kv, rank, size):
-    """Trainer's first step; MXNet's own store mixes the two up."""
     for _ in range(5):
         weight, grad = filled(rank), filled(rank + 1)
         kv.broadcast(3, weight, [weight])
@@ -150,28 +137,139 @@ def test_pushpull_of_sparse_arrays(kv, rank, size):
     assert a.indices.asnumpy().tolist() == list(range(size))
 
 
-# ---- broadcast ----
-
-
 @pytest.mark.parametrize("key", KEYS)
-def test_broadcast_into_out(kv, key, rank):
+def test_broadcast_into_out_or_from_a_root(kv, key, rank, size):
+    """MXNet's way to call it, and the proposal's broadcast(key, value, root_rank, priority)."""
     value, outs = filled(rank + 5), both_contexts(-1)
     kv.broadcast(key, value, out=outs)
-    for out in outs:
-        assert_all(out, 5)
+    assert_all(outs, 5)
     assert_all(value, rank + 5)
+    for root in {0, size - 1}:
+        for where, named in (((root, -3), {}), ((), {"root_rank": root})):
+            value = filled(rank + 5)
+            kv.broadcast(key, value, *where, **named)
+            assert_all(value, root + 5)
+
+
+# ---- values that are kept: init, push, pull ----
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_broadcast_from_a_root(kv, key, rank, size):
-    """The proposal's broadcast(key, value, root_rank, priority)."""
-    for root in {0, size - 1}:
-        value = filled(rank + 5)
-        kv.broadcast(key, value, root, -3)
-        assert_all(value, root + 5)
-        value = filled(rank + 5)
-        kv.broadcast(key, value, root_rank=root)
-        assert_all(value, root + 5)
+def test_init_push_pull(kv, key, rank, size):
+    kv.init(key, filled(rank + 7))
+    out = filled(0)
+    kv.pull(key, out=out)
+    assert_all(out, 7)
+    for step in (1, 2):  # the sum replaces what was there
+        pushed = filled(step * (rank + 1))
+        kv.push(key, pushed)
+        kv.pull(key, out=out)
+        assert_all(out, step * sum_of_ranks(size))
+        assert_all(pushed, step * (rank + 1))
+    outs = [filled(0) for _ in range(10)]
+    for i, out in enumerate(outs):  # nobody waits
+        kv.push(key, filled(i))
+        kv.pull(key, out=out)
+    for i, out in enumerate(outs):
+        assert_all(out, i * size)
+
+
+@pytest.mark.parametrize("stype", ["row_sparse", "default"])
+@pytest.mark.parametrize("ids", [[0, 2], [2, 2], [3, 0, 3], []], ids=str)
+def test_row_sparse_pull(kv, stype, ids, rank):
+    value = (nd.arange(12).reshape((4, 3)) + 1) * (rank + 1)
+    kv.init("x", value.tostype(stype))
+    out, dense = nd.zeros((4, 3)).tostype("row_sparse"), nd.zeros((4, 3))
+    with mx.util.np_shape(not ids or mx.util.is_np_shape()):  # else MXNet can't make an empty array
+        row_ids = nd.array(np.array(ids, "int64"), dtype="int64")
+    kv.row_sparse_pull("x", out=out, row_ids=row_ids)
+    expected = np.zeros((4, 3))
+    expected[ids] = np.arange(1, 13).reshape(4, 3)[ids]
+    np.testing.assert_array_equal(out.asnumpy(), expected)
+    kv.pull("x", out=[dense, out])
+    for whole in (dense, out):
+        np.testing.assert_array_equal(whole.asnumpy(), np.arange(1, 13).reshape(4, 3))
+
+
+def test_row_sparse_pull_of_lists(kv):
+    value = nd.arange(8).reshape((4, 2)) + 1
+    kv.init(["a", "b"], [value.tostype("row_sparse"), (2 * value).tostype("row_sparse")])
+    first, second = nd.array([0, 1], dtype="int64"), nd.array([3], dtype="int64")
+    both = [nd.zeros((4, 2)).tostype("row_sparse") for _ in range(2)]
+    for keys, row_ids, rows in (
+        ("a", first, [[0, 1], [0, 1]]),  # one for all
+        ("a", [first, second], [[0, 1], [3]]),  # one each
+        (["a", "b"], [second, first], [[3], [0, 1]]),  # one each key
+        (["a", "b"], second, [[3], [3]]),
+    ):
+        kv.row_sparse_pull(keys, out=both, row_ids=row_ids)
+        assert [np.flatnonzero(a.asnumpy().any(axis=1)).tolist() for a in both] == rows
+    assert both[1].asnumpy()[3].tolist() == [14, 16]
+
+
+# ---- optimizers on the store ----
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_optimizer_updates_the_kept_value(kv, key, rank, size):
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.9))
+    kv.init(key, filled(rank))
+    weight = filled(0)
+    kv.push(key, filled(rank + 1))
+    kv.pull(key, out=weight)
+    step = 0.5 * sum_of_ranks(size)
+    np.testing.assert_allclose(weight.asnumpy(), -step, rtol=1e-6)
+    grad = filled(rank + 1)
+    kv.pushpull(key, grad, out=weight)
+    np.testing.assert_allclose(weight.asnumpy(), -step - 1.9 * step, rtol=1e-6)
+    assert_all(grad, rank + 1)
+
+
+def test_an_updater_of_the_users_own(kv, size):
+    kv.init(["x", 3], [filled(1), filled(1)])
+    seen = []
+
+    def update(key, summed, kept):
+        seen.append(key)
+        kept += 2 * summed
+
+    kv._set_updater(update)
+    kv.push(["x", 3], [filled(1), filled(2)])
+    outs = [filled(0), filled(0)]
+    kv.pull(["x", 3], out=outs)
+    assert seen == ["x", 3]
+    assert_all(outs[0], 1 + 2 * size)
+    assert_all(outs[1], 1 + 4 * size)
+
+
+def test_a_new_learning_rate_counts_at_once(kv, size):
+    optimizer = mx.optimizer.SGD(learning_rate=1)
+    kv.set_optimizer(optimizer)
+    kv.init("x", filled(0))
+    weight = filled(0)
+    for lr in (1, 0.25):
+        optimizer.set_learning_rate(lr)
+        kv.pushpull("x", filled(1), out=weight)
+    assert_all(weight, -1.25 * size)
+
+
+def test_half_precision_weights_with_float32_masters(kv, size):
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
+    kv.init("x", filled(1, dtype="float16"))
+    weight = filled(0, dtype="float16")
+    for _ in range(4):  # in float16 alone 1 - 2**-12 is 1
+        kv.pushpull("x", filled(2**-12, dtype="float16"), out=weight)
+    np.testing.assert_array_equal(weight.asnumpy(), np.float16(1 - size * 2**-10))
+
+
+def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank):
+    mx.random.seed(rank)
+    kv.set_optimizer(mx.optimizer.SGLD(learning_rate=0.1))
+    kv.init("x", filled(0))
+    weight = filled(0)
+    for _ in range(3):
+        kv.pushpull("x", filled(1), out=weight)
+    assert_equal_on_all_ranks({"x": weight.asnumpy()})
 
 
 # ---- wrong calls: an error at once, and the store goes on ----
@@ -181,6 +279,7 @@ def wrong_calls(kv):
     a, other = filled(1), filled(1, (3, 2))
     csr = nd.ones((2, 2)).tostype("csr")
     return {
+        "unknown capability 'magic'": lambda: kv.is_capable("magic"),
         "key 2.5: expected an int or a string": lambda: kv.pushpull(2.5, a),
         "key 'x': expected an NDArray or a list of them, got list": lambda: kv.push("x", [[a]]),
         "key 'x': expected an NDArray or a list of them, got NoneType": lambda: kv.pull("x"),
@@ -206,7 +305,7 @@ def wrong_calls(kv):
     }
 
 
-def test_wrong_calls(kv, size):
+def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
     """An MXNetError, as in MXNet's own stores, and a ValueError, as in the rest of hvdlite."""
     kv.init("x", filled(1))
     for text, call in wrong_calls(kv).items():
@@ -217,11 +316,15 @@ def test_wrong_calls(kv, size):
     a = filled(1)
     kv.pushpull("x", a)
     assert_all(a, size)
-
-
-def test_after_pushpull_without_optimizer_nothing_is_kept(kv):
-    """MXNet's servers would give the sum back; here it would cost a copy at every step."""
-    kv.init("x", filled(1))
-    kv.pushpull("x", filled(1))
+    # MXNet's servers would give the sum back; here it would cost a copy at every step.
     with pytest.raises(ValueError, match="after a pushpull without optimizer only push and pull"):
         kv.pull("x", out=filled(0))
+
+
+def test_states_that_can_not_be_written_leave_no_file(kv, tmp_path):
+    kv.set_optimizer(mx.optimizer.SGD())
+    folder = tmp_path / "states"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError):
+        kv.save_optimizer_states(str(folder))
+    assert list(tmp_path.iterdir()) == [folder]

@@ -62,40 +62,41 @@ def weights_of(module) -> dict:
 
 
 def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
-    module = mx.mod.Module(lenet(), context=contexts or [mx.cpu()], **more.pop("made_with", {}))
+    module = mx.mod.Module(lenet(), context=contexts or [mx.cpu()])
     more.setdefault("optimizer_params", {"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01})
     if optimizer != "sgd":
         more["optimizer_params"] = {"learning_rate": 0.01}
-    module.fit(
-        iterator(joined), num_epoch=2, kvstore=kvstore, optimizer=optimizer,
-        arg_params=start_weights(seed), **more,
-    )  # fmt: skip
+    more = {"num_epoch": 2, **more}
+    weights = start_weights(seed)
+    module.fit(iterator(joined), kvstore=kvstore, optimizer=optimizer, arg_params=weights, **more)
     return module
 
 
-@pytest.mark.parametrize("store", ["dist_sync_mpi", mx.kv.create], ids=["name", "object"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "store, optimizer, contexts",
+    [
+        ("dist_sync_mpi", "sgd", 1),
+        ("dist_sync_mpi", "adam", 1),
+        (mx.kv.create, "sgd", 1),
+        ("dist_sync_mpi", "sgd", 2),
+        ("dist_sync_mpi", "sgd", 3),
+    ],
+    ids=["name", "adam", "object", "2 contexts", "3 contexts"],
+)
 @on_store
-def test_fit(store, optimizer, update_on_kvstore, parity):
+def test_fit_trains_as_one_process(store, optimizer, contexts, update_on_kvstore, parity):
     """The script of one process; only rank 0's weights count."""
     store = store("horovod") if callable(store) else store
-    module = fit(store, seed=hvd.rank(), optimizer=optimizer)
+    contexts = [mx.cpu(i) for i in range(contexts)]
+    module = fit(store, seed=hvd.rank(), optimizer=optimizer, contexts=contexts)
     assert module._update_on_kvstore == update_on_kvstore
     trained = weights_of(module)
     expected = weights_of(fit(None, joined=True, optimizer=optimizer))
     start = {name: array.asnumpy() for name, array in start_weights().items()}
     with pytest.raises(AssertionError):
         assert_close(expected, start, tolerance=1e-2)
-    parity(f"Module.fit, {optimizer}", trained, expected, BOUND)
+    parity(f"Module.fit, {optimizer}, {len(contexts)} contexts", trained, expected, BOUND)
     assert_equal_on_all_ranks(trained)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-@on_store
-def test_several_contexts(count, update_on_kvstore, parity):
-    trained = weights_of(fit("dist_sync_mpi", contexts=[mx.cpu(i) for i in range(count)]))
-    expected = weights_of(fit(None, joined=True))
-    parity(f"Module.fit, {count} contexts", trained, expected, BOUND)
 
 
 @on_store
@@ -116,14 +117,10 @@ def test_checkpoints(update_on_kvstore, tmp_path_factory, parity):
             optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01},
         )  # fmt: skip
         resumed[kvstore] = weights_of(module)
-    straight = mx.mod.Module(lenet())
-    straight.fit(
-        iterator(joined=True), num_epoch=4, kvstore=None, arg_params=start_weights(),
-        optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01},
-    )  # fmt: skip
-    parity("Module, resumed", resumed["dist_sync_mpi"], weights_of(straight), BOUND)
+    straight = weights_of(fit(None, joined=True, num_epoch=4))
+    parity("Module, resumed", resumed["dist_sync_mpi"], straight, BOUND)
     with pytest.raises(AssertionError):  # the momentum was needed
-        assert_close(resumed[None], weights_of(straight), tolerance=1e-3)
+        assert_close(resumed[None], straight, tolerance=1e-3)
 
 
 def bucket(length: int):

@@ -1,37 +1,30 @@
-"""gluon.Trainer with the kvstore dist_sync_mpi: one process's training on the joined batch."""
+"""gluon.Trainer with the kvstore dist_sync_mpi, beside what test_trainer.py asks of it."""
 
 import os
 
 import mxnet as mx
 import numpy as np
 import pytest
-from kvstores import expected_of, kv_trainer, sgd, train
 from mxnet import autograd, gluon
-from nets import backward, backward_of, batch_of, dense_net, gradients, move_to, weights
-from optimizers import plain_trainer
+from nets import backward, batch_of, dense_net, gradients, train, weights
+from optimizers import plain_trainer, sgd
 from trained import assert_close, assert_equal_on_all_ranks
-from versions import MXNET2, no_sparse_gluon
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 from hvdlite.mxnet.zero_copy import is_shared
 
-on_store = pytest.mark.parametrize(
-    "on_store", [None, False, True], ids=["default", "own", "on store"]
-)
-NAMES = ["dist_sync_mpi", "horovod"]
-CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 BOUND = 1e-4  # of the relative difference from one process's weights
 
 
-@pytest.mark.parametrize("name", ["adam", "nag", "signum", "adagrad", "lamb"])
-@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
-def test_other_optimizers(name, on_store):
-    if MXNET2 and on_store and name == "lamb":
-        pytest.skip("MXNet 2 has no optimizer on a store that updates several weights at once")
-    net = dense_net()
-    trained = train(net, kv_trainer(net, name, update_on_kvstore=on_store), (4, 4))
-    assert_close(trained, expected_of((4, 4), name), tolerance=1e-4)
-    assert_equal_on_all_ranks(trained)
+def kv_trainer(net, optimizer=None, kvstore="dist_sync_mpi", **more):
+    return gluon.Trainer(net.collect_params(), optimizer or sgd(), kvstore=kvstore, **more)
+
+
+def step_of_all(net, trainer, step: int) -> None:
+    """The sums of all ranks, divided by the rows of all ranks: as with dist_sync."""
+    backward(net, batch_of(hvd.rank(), step))
+    trainer.step(4 * hvd.size())
 
 
 def test_the_first_step_does_not_lose_statistics():
@@ -50,28 +43,13 @@ def test_the_first_step_does_not_lose_statistics():
         assert mean.norm().asscalar() > 0
 
 
-def test_multipliers_and_schedules():
-    def optimizer():
-        return sgd(lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5), clip_gradient=0.3)
-
-    results = []
-    for on_store in (False, True):
-        net = dense_net()
-        net[0].weight.lr_mult, net[1].bias.wd_mult = 0.1, 0.0
-        results.append(
-            train(net, kv_trainer(net, optimizer(), update_on_kvstore=on_store), (4,) * 3)
-        )
-    alone = dense_net()
-    alone[0].weight.lr_mult, alone[1].bias.wd_mult = 0.1, 0.0
-    expected = train(alone, plain_trainer(alone, optimizer()), (4,) * 3, joined=True)
-    for trained in results:
-        assert_close(trained, expected)
-
-
 @pytest.mark.parametrize("shapes", ["known", "deferred"])
-@on_store
-def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank):
-    """MXNet puts weights in step at the first step, when a wrong gradient has been computed."""
+@pytest.mark.parametrize("on_store", [None, False, True], ids=["default", "own", "on store"])
+def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank, size):
+    """MXNet puts weights in step at the first step, when a wrong gradient has been computed.
+
+    As with DistributedTrainer gradients lie in memory that the ranks of a host share.
+    """
 
     def net_of(seed):
         mx.random.seed(seed)
@@ -87,61 +65,10 @@ def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank):
     assert_close(weights(nets[0]), weights(nets[1]))
     assert_close(gradients(nets[0]), gradients(nets[1]))
     trainer.step(4)
+    step_of_all(nets[0], trainer, 1)
+    shares = size > 1 and os.environ.get("HVDLITE_WINDOW") != "0" and not on_store
+    assert is_shared(nets[0].weight) == is_shared(nets[0].bias) == shares
     assert_equal_on_all_ranks(weights(nets[0]))
-
-
-@pytest.mark.parametrize("shapes", ["known", "deferred"])
-def test_gradients_are_summed_where_they_lie(shapes, rank, several):
-    """As with DistributedTrainer: in memory that the ranks of a host share."""
-    net = gluon.nn.Dense(4, in_units=6 if shapes == "known" else 0)
-    net.initialize()
-    trainer = kv_trainer(net)
-    for step in range(2):
-        backward(net, batch_of(rank, step))
-        trainer.step(4)
-    shares = os.environ.get("HVDLITE_WINDOW") != "0"
-    assert is_shared(net.weight) == is_shared(net.bias) == shares
-    assert_equal_on_all_ranks(weights(net))
-
-
-@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
-def test_several_contexts(on_store, size, parity):
-    """Each context has half of the rank's rows."""
-    net = dense_net()
-    move_to(net, CONTEXTS)
-    trainer = kv_trainer(net, update_on_kvstore=on_store)
-    for step in range(3):
-        parts = gluon.utils.split_and_load(mx.nd.array(batch_of(hvd.rank(), step)), CONTEXTS)
-        backward_of([(net, part) for part in parts])
-        trainer.step(4 * size)
-    expected = expected_of()
-    for context in CONTEXTS:
-        params = net._collect_params_with_prefix().items()
-        trained = {name: param.data(context).asnumpy() for name, param in params}
-        parity(f"Trainer, 2 contexts, {context}", trained, expected, BOUND)
-
-
-@on_store
-def test_states_are_saved_and_loaded(on_store, tmp_path_factory, parity):
-    """Also in one process without hvdlite, and from there."""
-    file = hvd.broadcast_object(str(tmp_path_factory.mktemp("states") / "trainer.states"))
-    net = dense_net()
-    trainer = kv_trainer(net, update_on_kvstore=on_store)
-    train(net, trainer, (4, 4))
-    if hvd.rank() == 0:
-        trainer.save_states(file)
-    middle = hvd.broadcast_object(weights(net))
-    alone, again = dense_net(), dense_net()
-    for other in (alone, again):
-        for name, param in other._collect_params_with_prefix().items():
-            param.set_data(mx.nd.array(middle[name]))
-    resumed = kv_trainer(again, sgd(), update_on_kvstore=on_store)
-    resumed.load_states(file)
-    plain = plain_trainer(alone, sgd())
-    plain.load_states(file)
-    trained = train(again, resumed, (4, 4))
-    parity("Trainer, resumed", trained, train(alone, plain, (4, 4), joined=True), BOUND)
-    assert_close(trained, train(net, trainer, (4, 4)))
 
 
 def test_batch_norm_statistics_start_equal(rank):
@@ -153,16 +80,110 @@ def test_batch_norm_statistics_start_equal(rank):
     assert net.running_mean.data().asnumpy().tolist() == [0, 0, 0]
 
 
+# ---- several trainers, other names ----
+
+
+@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
+def test_one_store_for_two_trainers(on_store, rank):
+    """Of other shapes, as a GAN's: the keys of both are positions, and must not meet."""
+    units, optimizers = [(8, 4), (5, 3, 2)], ["sgd", "adam"]
+    kv = mx.kv.create("dist_sync_mpi")
+    nets, alone = [dense_net(u, seed=rank) for u in units], [dense_net(u, seed=0) for u in units]
+    trainers = [
+        kv_trainer(net, optimizer, kvstore=kv, update_on_kvstore=on_store)
+        for net, optimizer in zip(nets, optimizers)
+    ]
+    for step in range(2):
+        for net, trainer in zip(nets, trainers):
+            step_of_all(net, trainer, step)
+    for net, model, optimizer in zip(nets, alone, optimizers):
+        assert_close(weights(net), train(model, plain_trainer(model, optimizer), 2, joined=True))
+
+
+def test_a_trainer_in_the_place_of_another_has_the_stores_compression():
+    """As when a script changes its optimizer half-way."""
+    plain, half = mx.kv.create("dist_sync_mpi"), mx.kv.create("dist_sync_mpi")
+    half.set_gradient_compression({"type": "fp16"})
+    net, through_half, alone = dense_net(), dense_net(), dense_net()
+    for optimizer in ("adam", "sgd"):
+        for model, kv in ((net, plain), (through_half, half)):
+            trainer = kv_trainer(model, optimizer, kvstore=kv)
+            for step in range(2):
+                step_of_all(model, trainer, step)
+        train(alone, plain_trainer(alone, optimizer), 2, joined=True)
+        assert_close(weights(net), weights(alone))
+        assert_close(weights(through_half), weights(alone), tolerance=2e-3)
+        with pytest.raises(AssertionError):  # it did go through float16
+            assert_close(weights(through_half), weights(alone), tolerance=1e-7)
+
+
+@pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])
+def test_a_name_that_mxnet_would_drop_silently(name):
+    """Without 'dist' in it, and with one context, a Trainer uses no store at all."""
+    net = dense_net()
+    trainer = kv_trainer(net, kvstore=name)
+    backward(net, batch_of(0))
+    unknown = f"kvstore '{name}' is not one.* use 'dist_sync_mpi'"
+    for call in (lambda: trainer.step(4), lambda: mx.kv.create(name)):
+        with pytest.raises(ValueError, match=unknown):
+            call()
+
+
+@pytest.mark.parametrize("name", ["device", "local", None])
+def test_stores_of_one_process_are_untouched(name, rank):
+    net, alone = dense_net(seed=rank), dense_net(seed=rank)
+    for model, kvstore in ((net, name), (alone, None)):
+        trainer = kv_trainer(model, kvstore=kvstore)
+        backward(model, batch_of(rank))
+        trainer.step(4)
+    assert_close(weights(net), weights(alone), tolerance=0)
+
+
 # ---- sparse ----
 
 
-def embedding(weight_stype: str, seed: int):
-    params = gluon.contrib.nn if weight_stype == "row_sparse" else gluon.nn
-    kind = params.SparseEmbedding if weight_stype == "row_sparse" else params.Embedding
-    net = kind(9, 3, **({} if weight_stype == "row_sparse" else {"sparse_grad": True}))
-    mx.random.seed(seed)
-    net.initialize(mx.init.Normal(1))
-    return net
+@no_sparse_gluon
+@pytest.mark.parametrize("weight", ["default", "row_sparse"])
+@pytest.mark.parametrize("gradient", ["default", "row_sparse"])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_who_updates(weight, gradient, asked, monkeypatch):
+    """As with MXNet's servers where MXNET_UPDATE_ON_KVSTORE is 1, its default; ours is the Trainer
+    itself, as long as all is dense. One store for all, as a script may have."""
+    kv, sparse = mx.kv.create("dist_sync_mpi"), "row_sparse" in (weight, gradient)
+    for set_to, by_default in ((None, sparse), ("1", True)):
+        monkeypatch.delenv("MXNET_UPDATE_ON_KVSTORE", raising=False)
+        if set_to:
+            monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", set_to)
+        param = gluon.Parameter("w", shape=(10, 1), stype=weight, grad_stype=gradient)
+        param.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        trainer = gluon.Trainer([param], "sgd", kvstore=kv, update_on_kvstore=asked)
+        if sparse and asked is False:
+            with pytest.raises(ValueError, match="Cannot set update_on_kvstore=False"):
+                trainer._init_kvstore()
+        else:
+            trainer._init_kvstore()
+            assert trainer._update_on_kvstore is (by_default if asked is None else asked)
+
+
+@no_sparse_gluon
+def test_a_trainer_for_a_sparse_weight_with_a_dense_gradient(rank):
+    """MXNet makes one and reads rows of the weight; only step() is an error of its own."""
+
+    def sparse_weight(value):
+        weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")  # its gradient is dense
+        weight.initialize(mx.init.Constant(value))
+        return weight
+
+    assert hvd.share_gradients([sparse_weight(rank)]) == []
+    assert hvd.DistributedTrainer([sparse_weight(rank)], "sgd").zero_copy_parameters == []
+    weight = sparse_weight(rank + 1)
+    trainer = gluon.Trainer([weight], "sgd", kvstore="dist_sync_mpi")
+    rows = weight.row_sparse_data(mx.nd.array([1, 3]))
+    assert rows.indices.asnumpy().tolist() == [1, 3]
+    assert rows.data.asnumpy().tolist() == [[1, 1], [1, 1]]
+    assert trainer._update_on_kvstore
+    with pytest.raises(RuntimeError, match="Cannot reset distributed KVStore"):
+        weight.set_data(mx.nd.zeros((4, 2)).tostype("row_sparse"))
 
 
 def words_of(rank: int, step: int):
@@ -176,20 +197,22 @@ def all_rows(net):
 
 
 @no_sparse_gluon
-@pytest.mark.parametrize("stype", ["default", "row_sparse"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("name", NAMES)
-def test_sparse_parameters(stype, optimizer, name, rank, size, parity):
-    """Sparse gradients of dense weights, and sparse weights, whose rows come from the store."""
-    net, alone = embedding(stype, seed=rank), embedding("default", seed=0)
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=name)
-    plain = gluon.Trainer(alone.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=None)
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
+def test_sparse_weights_whose_rows_come_from_the_store(optimizer, name, rank, size, parity):
+    """Sparse gradients of dense weights: test_sparse.py."""
+    nets = gluon.contrib.nn.SparseEmbedding(9, 3), gluon.nn.Embedding(9, 3, sparse_grad=True)
+    trainers = []
+    for net, seed, kvstore in zip(nets, (rank, 0), (name, None)):
+        mx.random.seed(seed)
+        net.initialize(mx.init.Normal(1))
+        params = net.collect_params()
+        trainers.append(gluon.Trainer(params, optimizer, {"learning_rate": 0.1}, kvstore=kvstore))
     for step in range(3):
-        own = words_of(rank, step)
         joined = np.concatenate([words_of(r, step) for r in range(size)])
-        for model, its_trainer, words in ((net, trainer, own), (alone, plain, joined)):
-            backward(model, words)
-            its_trainer.step(4 * size + step)  # another batch size each time
-    trained, expected = {"weight": all_rows(net)}, {"weight": all_rows(alone)}
-    parity(f"Trainer, sparse {stype} weights, {optimizer}", trained, expected, BOUND)
-    assert_equal_on_all_ranks({"weight": all_rows(net)})
+        for net, trainer, words in zip(nets, trainers, (words_of(rank, step), joined)):
+            backward(net, words)
+            trainer.step(4 * size + step)  # another batch size each time
+    trained, expected = ({"weight": all_rows(net)} for net in nets)
+    parity(f"Trainer, sparse weights, {optimizer}", trained, expected, BOUND)
+    assert_equal_on_all_ranks(trained)

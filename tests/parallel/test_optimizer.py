@@ -6,61 +6,11 @@ import pickle
 import mxnet as mx
 import numpy as np
 import pytest
-from nets import dense_net, train, weights
-from optimizers import both_kinds, make_trainer, plain_trainer, sgd
+from nets import dense_net, train
+from optimizers import plain_trainer, sgd
 from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
-
-
-def distributed(net, optimizer, **options):
-    return plain_trainer(net, hvd.DistributedOptimizer(optimizer, **options))
-
-
-def aggregated(number: int):
-    optimizer = sgd()
-    optimizer.aggregate_num = number
-    return optimizer
-
-
-OPTIMIZERS = {
-    "sgd": sgd,
-    "sgd, not aggregated": lambda: aggregated(0),
-    "sgd, aggregated by 3": lambda: aggregated(3),
-    "adam": lambda: mx.optimizer.Adam(learning_rate=0.01, wd=0.01),
-    "lamb": lambda: mx.optimizer.LAMB(learning_rate=0.01, wd=0.01),
-    "nag": lambda: mx.optimizer.NAG(learning_rate=0.1, momentum=0.9),
-    "rmsprop": lambda: mx.optimizer.RMSProp(learning_rate=0.01),
-    "ftml": lambda: mx.optimizer.FTML(learning_rate=0.01),
-    "lars": lambda: mx.optimizer.LARS(learning_rate=0.1, momentum=0.9),
-    "clip_gradient": lambda: sgd(clip_gradient=0.05),
-    "rescale_grad": lambda: sgd(rescale_grad=0.25),
-    "multi_precision": lambda: sgd(multi_precision=True),
-    "lr_scheduler": lambda: sgd(lr_scheduler=mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.2)),
-}
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_equals_one_process_on_the_joined_batch(make):
-    """Not aggregated by chance: five layers are ten tensors, in groups of four, three or one."""
-    units = (8, 7, 6, 5, 4)
-    net, alone = dense_net(units), dense_net(units)
-    trained = train(net, distributed(net, make()))
-    # Adam and its kin divide by the root of a gradient, so rounding shows where that is near 0.
-    assert_close(trained, train(alone, plain_trainer(alone, make()), joined=True), 2e-4)
-    assert_equal_on_all_ranks(trained)
-
-
-def test_multipliers_of_rates_and_decay():
-    nets = [dense_net(), dense_net()]
-    for net in nets:
-        params = net._collect_params_with_prefix()
-        params["0.weight"].lr_mult = 0.0
-        params["1.weight"].lr_mult = 0.1
-        params["1.bias"].wd_mult = 30.0
-    trained = train(nets[0], distributed(nets[0], sgd()))
-    assert_close(trained, train(nets[1], plain_trainer(nets[1], sgd()), joined=True))
-    np.testing.assert_array_equal(trained["0.weight"], weights(dense_net())["0.weight"])
 
 
 def test_it_is_the_optimizer():
@@ -95,25 +45,6 @@ def test_without_a_trainer(rank, size):
     for i in (7, "name"):
         updater(i, mx.nd.full((3,), rank), w)
     np.testing.assert_allclose(w.asnumpy(), 1 - 2 * 0.5 * (size - 1) / 2, rtol=1e-6)
-
-
-@both_kinds
-def test_states_survive_and_so_does_the_averaging(kind, tmp_path):
-    """Horovod's wrapper can lose the allreduce here, silently: then ranks drift apart.
-
-    A trainer's states need no hvdlite.
-    """
-    file, alone, net = tmp_path / "states", dense_net(), dense_net()
-    plain = plain_trainer(alone, sgd())
-    first, again = (make_trainer(kind, net.collect_params(), sgd()) for _ in range(2))
-    train(net, first)
-    first.save_states(str(file))
-    again.load_states(str(file))
-    assert (b"hvdlite" in file.read_bytes()) == (kind == "optimizer")
-    for _ in range(2):
-        expected = train(alone, plain, joined=True)
-    assert_close(train(net, again), expected)
-    assert_equal_on_all_ranks(weights(net))
 
 
 @pytest.mark.parametrize(

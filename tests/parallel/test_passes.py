@@ -10,8 +10,6 @@ from nets import (
     clear_gradients,
     dense_net,
     joined_batch,
-    move_to,
-    set_weights,
     weights,
 )
 from optimizers import both_kinds, make_trainer, plain_trainer, sgd
@@ -70,41 +68,6 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
         backward(net, batch_of(rank, i))
         trainer.step(4)
     assert trainer._optimizer.num_update == 4
-
-
-CONTEXTS = [mx.cpu(0), mx.cpu(1)]
-
-
-def two_context_net(rank):
-    net = dense_net()
-    move_to(net, CONTEXTS)
-    set_weights(net, seed=rank + 1)
-    hvd.broadcast_parameters(net.collect_params())
-    return net
-
-
-def everywhere(param) -> list:
-    return [data.asnumpy() for data in param.list_data()]
-
-
-@both_kinds
-@pytest.mark.parametrize("passes", [1, 2])
-def test_several_contexts_in_a_process(kind, passes, rank, size):
-    """Two contexts with unequal parts of each rank's batch: their sum is averaged over ranks."""
-    net = two_context_net(rank)
-    trainer = make_trainer(kind, net.collect_params(), sgd(), backward_passes_per_step=passes)
-    for step in range(3):
-        for i in range(passes):
-            x = batch_of(rank, 10 * step + i, rows=7)
-            parts = zip((x[:2], x[2:]), CONTEXTS)
-            backward_of([(net, mx.nd.array(part, ctx=context)) for part, context in parts])
-            trainer.step(7)
-    expected = alone(3, lambda step: [joined_batch(10 * step + i, 7) for i in range(passes)])
-    for name, param in net._collect_params_with_prefix().items():
-        first, second = everywhere(param)
-        np.testing.assert_array_equal(first, second, name)
-        np.testing.assert_allclose(first, expected[name], 2e-5, 2e-5, err_msg=name)
-        assert_equal_on_all_ranks({name: first})
 
 
 def test_stale_only_at_the_update(rank):

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import backward, batch_of, clear_gradients, dense_net, train, weights
+from nets import backward, batch_of, clear_gradients, weights
 from trained import (
     RULES,
     arrays,
@@ -109,28 +109,6 @@ def test_trains_the_same_bits(optimizer, args):
 def test_trains_the_same_bits_with_evaluation_between(optimizer, args, flags, clip):
     got = trained(hvd.ShardedTrainer, optimizer, args, flags, clip, evaluate=True)
     assert_close(got, trained(hvd.DistributedTrainer, optimizer, args, flags, clip), 0)
-
-
-def test_rates_and_their_multipliers():
-    """lr_mult, wd_mult, a schedule, set_learning_rate and batch sizes that change."""
-
-    def run(kind):
-        net = dense_net()
-        params = net.collect_params()
-        first, second = list(params.values())[:2]
-        first.lr_mult, second.wd_mult = 0.5, 3.0
-        trainer = kind(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01})
-        for step in range(STEPS):
-            rows = 4 + step
-            backward(net, batch_of(hvd.rank(), step, rows))
-            trainer.step(rows)
-            trainer.set_learning_rate(0.1 / (step + 1))
-        schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
-        adam = mx.optimizer.Adam(lr_scheduler=schedule)
-        train(net, kind(params, adam))
-        return weights(net)
-
-    assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
 def test_frozen_sparse_and_added_gradients():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from nets import weights
-from optimizers import both_kinds, make_trainer, plain_trainer
+from optimizers import BOTH, make_trainer, plain_trainer
 from trained import assert_equal_on_all_ranks
 from versions import no_sparse_gluon
 
@@ -171,13 +171,16 @@ def optimizer(name: str):
 
 
 @no_sparse_gluon
-@pytest.mark.parametrize("as_dense", [False, True], ids=["rows", "as dense"])
-@both_kinds
+@pytest.mark.parametrize(
+    "kind, as_dense",
+    [*((kind, dense) for kind in BOTH for dense in (False, True)), ("on store", None)],
+)
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_training_is_that_of_the_joined_batch(kind, name, as_dense, parity):
     """Lazy updates included: rows that no rank has met keep their momentum, as in one process."""
     net, alone = embedding_net(), embedding_net()
-    ours = make_trainer(kind, net.collect_params(), optimizer(name), sparse_as_dense=as_dense)
+    options = {} if as_dense is None else {"sparse_as_dense": as_dense}
+    ours = make_trainer(kind, net.collect_params(), optimizer(name), **options)
     trained = train(net, ours, joined=False)
     assert net[0].weight.grad().stype == "row_sparse"
     expected = train(alone, plain_trainer(alone, optimizer(name)), joined=True)
