@@ -14,8 +14,13 @@ from hvdlite.core import arguments
 from hvdlite.core.native import HvdliteError, c_text, call, exception_of, ffi, lib, new_error
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
-DTYPES = {np.dtype(name): getattr(lib, "HVD_" + name.upper()) for name in _DTYPES}
+#: The dtypes of the C library by their names in NumPy, PyTorch and MXNet: "float32", ...
+DTYPE_CODES = {
+    name[len("HVD_") :].lower(): code
+    for name, code in ffi.typeof("hvd_dtype").relements.items()
+    if name != "HVD_DTYPES"
+}
+DTYPES = {np.dtype(name): code for name, code in DTYPE_CODES.items() if name != "bfloat16"}
 
 
 class Memory(NamedTuple):

@@ -4,17 +4,10 @@ from typing import Optional
 
 import torch
 
-from hvdlite.core.collectives import Memory
-from hvdlite.core.native import lib
+from hvdlite.core.collectives import DTYPE_CODES, Memory
 from hvdlite.core.shared_memory import shared_bytes
 
-DTYPES = {
-    getattr(torch, name): getattr(lib, "HVD_" + name.upper())
-    for name in (
-        "float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64",
-        "bool",
-    )
-}  # fmt: skip
+DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked, fake ones have one of their own
 

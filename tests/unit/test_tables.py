@@ -14,7 +14,7 @@ import hvdlite as hvd
 import hvdlite.numpy
 from hvdlite import cli
 from hvdlite.core import reduce_ops
-from hvdlite.core.collectives import DTYPES
+from hvdlite.core.collectives import DTYPE_CODES, DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
@@ -41,9 +41,32 @@ def test_every_operation_has_its_name_in_python_and_in_the_docs():
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
+# A new dtype is a value of the enum, its size, its kernels, and a row for PyTorch and MXNet.
+DTYPE_TABLES = {
+    PACKAGE / name
+    for name in (
+        "csrc/base/types.h", "csrc/base/types.c", "csrc/kernels/reduce.c",
+        "torch/backend/start.h", "csrc/mxnet/api.c",
+    )
+}  # fmt: skip
+# What only these dtypes can do stands elsewhere, too: codecs and updates, casts, logical or.
+SPECIAL = {"HVD_FLOAT16", "HVD_BFLOAT16", "HVD_FLOAT32", "HVD_FLOAT64", "HVD_BOOL"}
+
+
+def test_a_dtype_stands_in_its_tables_and_nowhere_else():
+    files = [f for end in ("c", "h", "py") for f in PACKAGE.rglob(f"*.{end}")]
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    for name in values("hvd_dtype"):
+        found = {file for file, text in texts.items() if re.search(rf"\b{name}\b", text)}
+        missing = {PACKAGE / "csrc/mxnet/api.c"} if name == "HVD_INT16" else set()  # not in MXNet
+        assert found >= DTYPE_TABLES - missing, name
+        assert name in SPECIAL or found <= DTYPE_TABLES, name
+
+
 def test_every_dtype_has_its_array_in_python():
     ours = {*DTYPES.values(), lib.HVD_BFLOAT16}  # ml_dtypes', where it is installed
     assert ours == set(values("hvd_dtype").values())
+    assert DTYPE_CODES.items() >= {(str(dtype), code) for dtype, code in DTYPES.items()}
     for name in values("hvd_dtype"):
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
 

@@ -24,9 +24,13 @@ const char *rule_name(int rule) {
 static const struct {
     const char *name;
     size_t size;
-} DTYPES[] = {{"uint8", 1},    {"int8", 1},    {"int32", 4},   {"int64", 8}, {"float16", 2},
-              {"bfloat16", 2}, {"float32", 4}, {"float64", 8}, {"bool", 1},  {"int16", 2}};
-_Static_assert(sizeof DTYPES / sizeof *DTYPES == HVD_DTYPES, "each dtype has a name and a size");
+    bool is_float;
+} DTYPES[] = {[HVD_UINT8] = {"uint8", 1, false},    [HVD_INT8] = {"int8", 1, false},
+              [HVD_INT32] = {"int32", 4, false},    [HVD_INT64] = {"int64", 8, false},
+              [HVD_FLOAT16] = {"float16", 2, true}, [HVD_BFLOAT16] = {"bfloat16", 2, true},
+              [HVD_FLOAT32] = {"float32", 4, true}, [HVD_FLOAT64] = {"float64", 8, true},
+              [HVD_BOOL] = {"bool", 1, false},      [HVD_INT16] = {"int16", 2, false}};
+_Static_assert(sizeof DTYPES / sizeof *DTYPES == HVD_DTYPES, "each dtype has a row");
 
 const char *dtype_name(int dtype) {
     return dtype >= 0 && dtype < HVD_DTYPES ? DTYPES[dtype].name : "?";
@@ -34,7 +38,9 @@ const char *dtype_name(int dtype) {
 
 size_t dtype_size(int dtype) { return dtype >= 0 && dtype < HVD_DTYPES ? DTYPES[dtype].size : 0; }
 
-bool dtype_is_float(int dtype) { return dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64; }
+bool dtype_is_float(int dtype) {
+    return dtype >= 0 && dtype < HVD_DTYPES && DTYPES[dtype].is_float;
+}
 
 enum dtypes { INTEGERS = 1, FLOATS = 2, ALL = INTEGERS | FLOATS }; /* bool is an integer */
 

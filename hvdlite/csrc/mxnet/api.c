@@ -4,6 +4,7 @@
 #include "mxnet/push.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,20 +71,25 @@ static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error
     return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name, api->last_error());
 }
 
+static const signed char DTYPES[] = {/* [mshadow's type flag] */
+                                     HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32,
+                                     HVD_INT8,    HVD_INT64,   HVD_BOOL,    -1,        -1,
+                                     -1,          -1,          HVD_BFLOAT16};
+
 static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
-    static const signed char DTYPES[] = {
-        /* [mshadow's type flag] */
-        HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32, HVD_INT8,    HVD_INT64,
-        HVD_BOOL,    -1,          -1,          -1,        -1,        HVD_BFLOAT16};
-    bool known = flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0;
-    if (known) *dtype = DTYPES[flag];
-    return known
-               ? HVD_OK
-               : error_set(err, HVD_UNSUPPORTED,
-                           "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not "
-                           "handle: cast it to "
-                           "float16, bfloat16, float32, float64, uint8, int8, int32, int64 or bool",
-                           name, flag);
+    char known[200] = "";
+    if (flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0) {
+        *dtype = DTYPES[flag];
+        return HVD_OK;
+    }
+    for (size_t i = 0, n = 0; i < sizeof DTYPES; i++)
+        if (DTYPES[i] >= 0)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "",
+                                  dtype_name(DTYPES[i]));
+    return error_set(err, HVD_UNSUPPORTED,
+                     "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not handle: "
+                     "cast it to one of %s",
+                     name, flag, known);
 }
 
 int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, const char *name,
