@@ -1,10 +1,14 @@
 /* The local transport: order per pair, messages beside transfers, sleep and wake, topology, faults.
  */
+#define _GNU_SOURCE /* sched_setaffinity */
 #include "check.h"
 
 #include "base/clock.h"
 #include "random.h"
 #include "ranks.h"
+#include "shm/cpus.h"
+
+#include <sched.h>
 
 TEST(test_topology) {
     static const hvd_topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
@@ -42,6 +46,29 @@ TEST(test_layout_of_ranks_to_and_fro) {
     OWN(hub_end) struct local_hub *hub = local_hub_on(4, LOWEST);
     const struct comm *lane = &local_hub_rank(hub, 2)->layout.lane;
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
+}
+
+/* Such a thread took 134 us for what takes 13: its peer got the core only when the spin was over. */
+TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
+    OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
+    struct transport *t = local_hub_rank(hub, 1);
+    cpu_set_t all, one;
+    REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    t->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    struct window_rank *ranks = t->all.window->ranks;
+    atomic_int *own = &ranks[1].cpu.last, *other = &ranks[2].cpu.last;
+    CHECK(transport_policy(t).spin == 30e-6); /* nobody has told its core yet */
+    atomic_store(other, *own + 1);
+    CHECK(transport_policy(t).spin == 30e-6);
+    atomic_store(other, *own);
+    CHECK(transport_policy(t).spin == 0 && transport_policy(t).yield == 300e-6);
+    atomic_store(own, 0); /* as if this thread had moved here */
+    cpus_tell(t->all.window);
+    CHECK_INT(*own, *other);
+    sched_setaffinity(0, sizeof all, &all);
 }
 
 enum { ROUNDS = 300 };

@@ -131,7 +131,8 @@ static double next_nap(struct engine *e) {
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
     longest = fast_hosts_sleep(&e->fast, now, gather_sleep(&e->negotiation.gather, now, longest));
-    double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
+    struct wait_policy policy = pending ? transport_policy(e->t) : e->t->patience.policy;
+    double nap = waiter_next(&e->waiter, now, policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     return nap > 0 && transport_rings(e->t) ? longest : nap;
 }

@@ -5,7 +5,7 @@
 #define HVDLITE_ENGINE_FAST_ROUND_H
 
 #include "base/clock.h"
-#include "transport/wait.h"
+#include "transport/transport.h"
 
 #include <stdatomic.h>
 
@@ -47,12 +47,14 @@ static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrive
 
 /* True: all n ranks have arrived. False: the round is closed. */
 static inline bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n,
-                              struct wait_policy policy) {
+                              const struct transport *t) {
+    struct wait_policy policy = {0};
     struct waiter waiter = {0};
     for (unsigned looks = 1;; looks++) {
         uint64_t w = atomic_load_explicit(word, memory_order_acquire);
         if (round_of(w) != round_of(own) || count_of(w) == n) return true;
         if (w & CLOSED) return false;
+        if (looks == 1) policy = transport_policy(t);
         if (policy.spin > 0 && looks % UNTIMED) {
             clock_relax();
             continue;

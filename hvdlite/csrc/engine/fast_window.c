@@ -11,6 +11,7 @@
 #include "engine/fast_place.h"
 #include "engine/fast_round.h"
 #include "kernels/reduce.h"
+#include "shm/cpus.h"
 #include "shm/lines.h"
 #include "transport/transport.h"
 
@@ -150,13 +151,14 @@ static void add_chunk(const struct fast_path *x, const struct fast_place *p,
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
     static const double LONGEST_NAP = 1e-3;
-    const struct wait_policy policy = x->transport->patience.policy;
+    struct wait_policy policy = {0};
     struct waiter waiter = {0};
     hvd_error late;
     bool ends = false;
     for (unsigned looks = 1;; looks++) {
         if (atomic_load_explicit(sums_of(x, local_rank, p), memory_order_acquire) == own)
             return true;
+        if (looks == 1) policy = transport_policy(x->transport);
         if (policy.spin > 0 && looks % UNTIMED) {
             clock_relax();
             continue;
@@ -252,9 +254,9 @@ static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tens
         round_close(word, own, false, n);
         return 0;
     }
+    cpus_tell(x->shared.window);
     stage(x, p, t);
-    if (!round_arrive(word, own, n) || !round_wait(word, own, n, x->transport->patience.policy))
-        return 0;
+    if (!round_arrive(word, own, n) || !round_wait(word, own, n, x->transport)) return 0;
     if (!reduce(x, p, t, own)) return 0;
     return fast_place_batch(p);
 }
@@ -307,6 +309,6 @@ int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tens
         monitor_unlock(&x->monitor);
         if (!busy) return code;
         if (!tensor->queued) return tensor_duplicate(tensor, err);
-        waiter_do(waiter_next(&waiter, clock_now(), x->transport->patience.policy, LONGEST_NAP));
+        waiter_do(waiter_next(&waiter, clock_now(), transport_policy(x->transport), LONGEST_NAP));
     }
 }

@@ -86,7 +86,7 @@ static bool nap(struct transport *t, unsigned ticket, int *naps) {
 
 static void drive(struct wheel *w, struct transport *t, bool (*done)(void *), void *arg) {
     enum { UNTIMED = 8 }; /* looks for one look at the clock */
-    struct wait_policy policy = t->patience.policy;
+    struct wait_policy policy = transport_policy(t);
     struct waiter waiter = {0};
     int naps = 0;
     for (unsigned looks = 0; !done(arg) && !w->failure.code; looks++) {

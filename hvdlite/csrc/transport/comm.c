@@ -47,7 +47,7 @@ struct awaited {
 
 /* Even a short sleep moves what other waits are for. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
-    double nap = waiter_next(waiter, clock_now(), t->patience.policy, LONGEST_DATA_NAP);
+    double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_DATA_NAP);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
         transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
     else

@@ -1,6 +1,7 @@
 #include "transport/transport.h"
 
 #include "base/clock.h"
+#include "shm/cpus.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>
@@ -22,6 +23,13 @@ double transport_longest_sleep(struct transport *t, bool pending) {
                                                      [WAKES_DATA] = {0.5, 0.5}};
     if (t->ops->polls && t->ops->polls(t)) return POLL;
     return LONGEST[atomic_load(&t->wakes)][pending];
+}
+
+struct wait_policy transport_policy(const struct transport *t) {
+    struct wait_policy policy = t->patience.policy;
+    struct window *host = t->layout.host.window;
+    if (policy.spin > 0 && host && cpus_crowded(host)) policy.spin = 0;
+    return policy;
 }
 
 bool transport_is_dead(const struct transport *t, int rank) {

@@ -132,6 +132,8 @@ static inline void transport_sleep(struct transport *t, unsigned ticket, double 
 }
 /* The longest sleep that still finds a message which rings no doorbell. */
 double transport_longest_sleep(struct transport *t, bool pending);
+/* How a wait that begins now goes on: it does not spin on a core that another rank of the host uses. */
+struct wait_policy transport_policy(const struct transport *t);
 /* Any thread. */
 static inline void transport_wake(struct transport *t) { t->ops->wake(t); }
 
