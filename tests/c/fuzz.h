@@ -1,12 +1,12 @@
 /* What is fuzzed: any bytes are an error or are understood; nothing is read or written elsewhere.
  *
- * `make fuzz` lets coverage guide the bytes (fuzz_main.c), test_fuzz.c mutates good ones. A function
- * aborts if a property does not hold; sanitizers see the rest. */
+ * `make fuzz` lets coverage guide the bytes (fuzz_main.c), test_fuzz.c mutates good ones. A
+ * function aborts if a property does not hold; sanitizers see the rest. */
 #ifndef HVDLITE_FUZZ_H
 #define HVDLITE_FUZZ_H
 
+#include "negotiation/aggregate.h"
 #include "negotiation/coordinator.h"
-#include "negotiation/gather.h"
 #include "shm/mailbox.h"
 #include "transport/channel.h"
 
@@ -21,11 +21,11 @@
 
 enum { FUZZ_RANKS = 4 };
 
-/* Rank 0 coordinates; rank 1 gathers what ranks 2 and 3 of its host submit. */
+/* Rank 0 coordinates; rank 1 aggregates the reports of ranks 2 and 3 of its host. */
 struct fuzz_job {
     struct coordinator *coordinator;
     struct tree trees[2]; /* of ranks 0 and 1 */
-    struct gather gather;
+    struct aggregate aggregate;
     double now;
     struct wire_writer up, out;
 };
@@ -40,11 +40,11 @@ static inline void fuzz_job_open(struct fuzz_job *job) {
     FUZZ_REQUIRE(job->coordinator);
     for (int r = 0; r < 2; r++)
         FUZZ_REQUIRE(tree_open(&job->trees[r], r, FUZZ_RANKS, HOST_OF, &err) == HVD_OK);
-    gather_open(&job->gather, &job->trees[1]);
+    aggregate_open(&job->aggregate, &job->trees[1]);
 }
 
 static inline void fuzz_job_close(struct fuzz_job *job) {
-    gather_close(&job->gather);
+    aggregate_close(&job->aggregate);
     for (int r = 0; r < 2; r++) tree_close(&job->trees[r]);
     coordinator_free(job->coordinator);
     wire_free(&job->up);
@@ -73,9 +73,9 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
 }
 
 /* As engine/follow.c does on rank 1. */
-static inline int fuzz_gather(struct fuzz_job *job, int from, const struct wire_item *item,
-                              hvd_error *err) {
-    return gather_take(&job->gather, from, item, job->now, &job->up, err);
+static inline int fuzz_aggregate(struct fuzz_job *job, int from, const struct wire_item *item,
+                                 hvd_error *err) {
+    return aggregate_take(&job->aggregate, from, item, job->now, &job->up, err);
 }
 
 /* What the coordinator writes can be read. */
@@ -108,7 +108,7 @@ static inline int fuzz_message(struct fuzz_job *job, int from, const uint8_t *da
 /* What goes up can be read, and comes from rank 1's branch. */
 static inline void fuzz_pass_up(struct fuzz_job *job) {
     hvd_error err;
-    FUZZ_REQUIRE(gather_late(&job->gather, job->now, &job->up, &err) == HVD_OK);
+    FUZZ_REQUIRE(aggregate_late(&job->aggregate, job->now, &job->up, &err) == HVD_OK);
     fuzz_read_all(&job->up);
     if (job->up.size) fuzz_message(job, 1, job->up.data, job->up.size, fuzz_hear);
     wire_reset(&job->up);
@@ -132,8 +132,8 @@ static inline int fuzz_wire(const uint8_t *data, size_t size) {
         data += 3;
         size -= 3;
         if (length > size) length = size;
-        job.now += GATHER_SECONDS / 2;
-        fuzz_message(&job, from, data, length, from ? fuzz_gather : fuzz_hear);
+        job.now += AGGREGATE_SECONDS / 2;
+        fuzz_message(&job, from, data, length, from ? fuzz_aggregate : fuzz_hear);
         fuzz_pass_up(&job);
         fuzz_decide(&job);
         data += length;
@@ -254,7 +254,7 @@ static inline bool fuzz_streams_open(struct fuzz_streams *s) {
 
 /* A place of exactly so many bytes. */
 static inline void fuzz_post(struct fuzz_streams *s, size_t size) {
-    struct piece *p;
+    struct frame *p;
     hvd_error err;
     if (s->n == FUZZ_POSTS || !(s->posted[s->n] = malloc(size ? size : 1))) return;
     channel_irecv(s->channel, s->posted[s->n++], size, 1, &p, &err);

@@ -52,7 +52,7 @@ static size_t good_frames(uint64_t *random, uint8_t *input) {
     size_t size = 0;
     for (int i = 0; i < 12; i++) {
         bool message = random_below(random, 3) == 0, alone = random_below(random, 2);
-        struct frame head = {(uint32_t)random_below(random, 200),
+        struct frame_head head = {(uint32_t)random_below(random, 200),
                              alone ? 0 : (uint32_t)random_below(random, 3),
                              message ? FRAME_MESSAGE : FRAME_DATA};
         size_t whole = sizeof head + head.bytes, first = random_below(random, whole + 1);

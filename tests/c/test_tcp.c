@@ -70,7 +70,7 @@ static bool has_bytes(const unsigned char *data, size_t n, unsigned seed) {
 struct transit {
     size_t n;
     unsigned char *from, *to;
-    struct piece *out, *in;
+    struct frame *out, *in;
 };
 
 static void transit_new(struct transit *x, size_t n, unsigned seed) {
@@ -91,7 +91,7 @@ static void post_receive(struct ends *e, struct transit *x) {
     OK(channel_irecv(e->channel[1], x->to, x->n, 0, &x->in, ERR));
 }
 
-static bool is_done(const struct piece *p) { return !p || p->complete; }
+static bool is_done(const struct frame *p) { return !p || p->complete; }
 
 static bool finish(struct ends *e, const struct transit *x) {
     for (int looks = 0; looks < 100000 && !(is_done(x->in) && is_done(x->out)); looks++)
@@ -112,8 +112,8 @@ static size_t length_of(uint64_t *r) {
     return LENGTHS[random_below(r, sizeof LENGTHS / sizeof *LENGTHS)];
 }
 
-/* Sends and receives are posted in any order beside each other; looks lie between them. `several`: a
- * second group is open, so frames that nobody has wanted yet are kept. */
+/* Sends and receives are posted in any order beside each other; looks lie between them. `several`:
+ * a second group is open, so frames that nobody has wanted yet are kept. */
 static void run_frames(uint64_t seed, int buffer, bool several) {
     struct ends e;
     uint64_t r = seed;
@@ -200,7 +200,7 @@ static void check_text(struct channel *c, const char *text) {
 /* A rank opens its groups when it gets there; what has come before is kept. */
 ENDS_TEST(test_a_group_that_only_one_rank_has_opened) {
     struct channel *c[2];
-    struct piece *p;
+    struct frame *p;
     char got[4] = "";
     OK(channel_open(&c[0], e->net[0], 9, e->channel[0]->owner, ERR));
     OK(channel_isend(c[0], "abc", 4, 1, &p, ERR));
@@ -267,7 +267,7 @@ TEST(test_streams_are_tried_often) {
 /* The process may have no more memory; the sanitizers' allocators end it then. */
 ENDS_TEST(test_no_memory_for_a_frame) {
     struct rlimit old;
-    struct frame head = {LINK_LONGEST, 0, FRAME_MESSAGE};
+    struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
     CHECK(write(e->net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
     OK(channel_check(e->channel[1], -1, 0, ERR));
@@ -281,7 +281,7 @@ ENDS_TEST(test_no_memory_for_a_frame) {
 
 ENDS_TEST(test_a_frame_of_another_size) {
     OWN(transit_free) struct transit x;
-    struct piece *p;
+    struct frame *p;
     transit_new(&x, 100, 0);
     post_send(e, &x);
     OK(channel_irecv(e->channel[1], x.to, 99, 0, &p, ERR));
@@ -343,7 +343,7 @@ TEST(test_a_kernel_without_memory_for_a_while) {
 /* Such an error is not the other rank's end, which the reader of the stream would learn. */
 static void run_error(int one) {
     struct ends e;
-    struct piece *p = NULL;
+    struct frame *p = NULL;
     char byte = 0;
     open_ends(&e, 0);
     why = EFAULT;

@@ -13,7 +13,7 @@
 enum { STOP = 0 };                 /* the first file: written to when the thread is to end */
 static const double PAUSE = 10e-3; /* while the kernel watches no file */
 
-struct watch {
+struct file_handler {
     poller_handler *handler;
     void *arg;
 };
@@ -23,8 +23,8 @@ struct poller {
     bool started;
     atomic_bool ends;
     size_t n;
-    struct pollfd *files;  /* [n]; -1: not watched any more, which poll() skips */
-    struct watch *watches; /* [n] */
+    struct pollfd *files;          /* [n]; -1: not watched any more, which poll() skips */
+    struct file_handler *handlers; /* [n] */
 };
 
 int poller_new(struct poller **out, hvd_error *err) {
@@ -43,18 +43,18 @@ int poller_new(struct poller **out, hvd_error *err) {
 int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, hvd_error *err) {
     struct pollfd *files = realloc(p->files, (p->n + 1) * sizeof *files);
     if (files) p->files = files;
-    struct watch *watches = realloc(p->watches, (p->n + 1) * sizeof *watches);
-    if (watches) p->watches = watches;
-    if (!files || !watches)
+    struct file_handler *handlers = realloc(p->handlers, (p->n + 1) * sizeof *handlers);
+    if (handlers) p->handlers = handlers;
+    if (!files || !handlers)
         return error_set(err, HVD_NO_MEMORY, "no memory to watch %zu files", p->n + 1);
     files[p->n] = (struct pollfd){.fd = file, .events = POLLIN};
-    watches[p->n++] = (struct watch){handler, arg};
+    handlers[p->n++] = (struct file_handler){handler, arg};
     return HVD_OK;
 }
 
 static void handle(struct poller *p, size_t i) {
     if (!p->files[i].revents) return;
-    if (!p->watches[i].handler(p->watches[i].arg, p->files[i].fd)) p->files[i].fd = -1;
+    if (!p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd)) p->files[i].fd = -1;
 }
 
 /* The kernel refuses all files at once where a limit on open files was set below their number, or
@@ -92,7 +92,7 @@ void poller_free(struct poller *p) {
     if (p->started) thread_join(p->thread);
     if (p->n) close(p->files[STOP].fd);
     free(p->files);
-    free(p->watches);
+    free(p->handlers);
     free(p);
 }
 

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/negotiate.h"
-#include "engine/wheel.h"
+#include "engine/progress.h"
 #include "transport/wait.h"
 
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ struct engine {
     struct log log;
     void (*give_up)(const hvd_error *cause);
     pthread_t thread;
-    struct wheel wheel;
+    struct progress progress;
     bool was_rung; /* a sleep of the thread was ended by a ring or a nudge; the thread's own */
     /* Of the thread that steps: */
     struct negotiation negotiation;
@@ -130,7 +130,8 @@ static double next_nap(struct engine *e) {
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
-    longest = fast_hosts_sleep(&e->fast, now, gather_sleep(&e->negotiation.gather, now, longest));
+    longest =
+        fast_hosts_sleep(&e->fast, now, aggregate_sleep(&e->negotiation.aggregate, now, longest));
     struct wait_policy policy = pending ? transport_policy(e->t) : e->t->patience.policy;
     double nap = waiter_next(&e->waiter, now, policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
@@ -149,13 +150,13 @@ static void idle(struct engine *e, unsigned ticket, double nap) {
 /* Returns whether more is to come. *nap: what to do until then, by next_nap. */
 static bool take_turn(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
-    int code = wheel_take(&e->wheel, progress, &err);
+    int code = progress_take(&e->progress, progress, &err);
     if (e->was_rung) e->waiter.since = 0;
     e->was_rung = false;
     if (code) fail(e, &err);
     e->over = code || (e->negotiation.bye && !e->negotiation.run_log.first);
     if (!e->over && !*progress) *nap = next_nap(e);
-    wheel_leave(&e->wheel);
+    progress_leave(&e->progress);
     if (code) transport_linger(e->t);
     return !e->over;
 }
@@ -163,17 +164,17 @@ static bool take_turn(struct engine *e, bool *progress, double *nap) {
 static void *run(void *arg) {
     struct engine *e = arg;
     for (;;) {
-        unsigned wakes = wheel_wakes(&e->wheel), ticket = transport_listen(e->t);
+        unsigned wakes = progress_wakes(&e->progress), ticket = transport_listen(e->t);
         bool progress = false;
         double nap = 0;
-        if (wheel_has_callers(&e->wheel)) {
-            wheel_park(&e->wheel, wakes);
+        if (progress_has_callers(&e->progress)) {
+            progress_park(&e->progress, wakes);
             continue;
         }
         if (!take_turn(e, &progress, &nap)) break;
         if (progress) continue;
-        if (wheel_was_driven(&e->wheel) && !is_pending(e))
-            wheel_park(&e->wheel, wakes);
+        if (progress_was_driven(&e->progress) && !is_pending(e))
+            progress_park(&e->progress, wakes);
         else
             idle(e, ticket, nap);
     }
@@ -190,7 +191,7 @@ static void *run(void *arg) {
 /* ---- any thread ---- */
 
 static void wake(struct engine *e) {
-    wheel_wake(&e->wheel);
+    progress_wake(&e->progress);
     transport_wake(e->t);
 }
 
@@ -201,7 +202,7 @@ static void release(struct engine *e) {
     regions_free(&e->regions);
     fast_path_close(&e->fast);
     p2p_free(&e->p2p);
-    wheel_close(&e->wheel);
+    progress_close(&e->progress);
     monitor_destroy(&e->monitor);
     free(e);
 }
@@ -212,7 +213,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
         .size = t->at.size, .job_ranks = t->job_ranks, .options = config->options};
     if (config->options.deterministic) coordinate_in_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
-    wheel_open(&e->wheel, step, e);
+    progress_open(&e->progress, step, e);
     regions_init(&e->regions);
     /* A round that a late rank closes may be fused with others, and summed in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
@@ -281,7 +282,7 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(p2p_submit(&e->p2p, tensor, err));
-    if (!transport_rings(e->t) || !wheel_try(&e->wheel, p2p_step, &e->p2p)) wake(e);
+    if (!transport_rings(e->t) || !progress_try(&e->progress, p2p_step, &e->p2p)) wake(e);
     return HVD_OK;
 }
 
@@ -300,7 +301,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {
-    if (transport_rings(e->t)) wheel_drive(&e->wheel, e->t, done, arg);
+    if (transport_rings(e->t)) progress_drive(&e->progress, e->t, done, arg);
     if (!done(arg) || is_pending(e)) wake(e);
 }
 

@@ -2,7 +2,8 @@
  *
  * submit -> negotiate (negotiate.h) -> run log -> execute (execute.h) -> complete. The thread is
  * event-driven: with nothing pending it sleeps until a submission or a message wakes it. A thread
- * that waits for a tensor takes its place (wheel.h): one thread at a time touches the transport. Every rank runs the coordinator's log in order.
+ * that waits for a tensor steps in its place (progress.h). One thread at a time uses the transport.
+ * Every rank runs the coordinator's log in order.
  *
  * After a transport failure, on this or another rank, all pending tensors and all later submissions
  * fail with the first cause. A disagreement between ranks fails only its tensor. */

@@ -10,7 +10,7 @@
 
 static int send_up(struct negotiation *n, struct wire_item *item, hvd_error *err) {
     item->rank = n->t->at.rank;
-    return gather_take(&n->gather, item->rank, item, n->now, &n->out, err);
+    return aggregate_take(&n->aggregate, item->rank, item, n->now, &n->out, err);
 }
 
 static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
@@ -177,7 +177,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
         HVD_TRY(agree(n, item, *out, err));
     }
     if ((*out)->request.kind == HVD_JOIN) {
-        gather_joined(&n->gather);
+        aggregate_joined(&n->aggregate);
         n->fast->hosts.joined = false;
     }
     (*out)->request.contributors = (int32_t)(size - joined);
@@ -204,7 +204,7 @@ static int take_piece(const struct wire_item *item, struct tensor *tensor, struc
 }
 
 static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    gather_decided(&n->gather, item->id);
+    aggregate_decided(&n->aggregate, item->id);
     struct tensor *tensor;
     struct batch_piece piece;
     bool first = !item->cut || !item->begin;
@@ -256,7 +256,7 @@ int follow_decision(struct negotiation *n, int from, const struct wire_item *ite
     case WIRE_REQUEST:
     case WIRE_HIT:
     case WIRE_HITS:
-    case WIRE_LEAVE: return gather_take(&n->gather, from, item, n->now, &n->out, err);
+    case WIRE_LEAVE: return aggregate_take(&n->aggregate, from, item, n->now, &n->out, err);
     case WIRE_ASK: return silence_answer(n, from, err);
     case WIRE_ALIVE: return HVD_OK;
     case WIRE_SILENT: silence_report(n, item->rank, item->error.text); return HVD_OK;

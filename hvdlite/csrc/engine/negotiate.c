@@ -13,7 +13,7 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
     if (!code) code = tree_open(&n->tree, t->at.rank, t->at.size, t->layout.host_of, err);
-    if (!code) gather_open(&n->gather, &n->tree);
+    if (!code) aggregate_open(&n->aggregate, &n->tree);
     own.silent = n->watch.silent;
     if (coordinates && !code) n->coordinator = coordinator_new(&own);
     if (!code && n->cache && (n->coordinator || !coordinates)) {
@@ -29,7 +29,7 @@ void negotiate_close(struct negotiation *n) {
     cache_free(n->cache);
     coordinator_free(n->coordinator);
     watch_close(&n->watch);
-    gather_close(&n->gather);
+    aggregate_close(&n->aggregate);
     tree_close(&n->tree);
     wire_free(&n->out);
     wire_free(&n->decided);
@@ -168,7 +168,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now(); /* after every submission so far */
     HVD_TRY(take_all(n, progress, err));
     HVD_TRY(fast_hosts_ask(n->fast, n->now, err));
-    HVD_TRY(gather_late(&n->gather, n->now, &n->out, err));
+    HVD_TRY(aggregate_late(&n->aggregate, n->now, &n->out, err));
     HVD_TRY(send_up_report(n, progress, err));
     HVD_TRY(silence_look(n, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;

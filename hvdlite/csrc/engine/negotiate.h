@@ -9,9 +9,9 @@
 
 #include "engine/fast_path.h"
 #include "engine/p2p.h"
+#include "negotiation/aggregate.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
-#include "negotiation/gather.h"
 #include "negotiation/watch.h"
 
 enum { COORDINATOR = 0 };
@@ -31,7 +31,7 @@ struct negotiation {
     bool left;             /* this rank has sent LEAVE */
     struct tensor *joins;  /* a join that waits until this rank's rounds are over; NULL: none */
     struct tree tree;
-    struct gather gather;
+    struct aggregate aggregate;
     struct watch watch;
     double reported; /* when the last send or receive was submitted whose wait was reported */
     const struct log *log;

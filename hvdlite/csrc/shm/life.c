@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-struct watched {
+struct process {
     struct life *life;
     int rank, file;
 };
@@ -19,7 +19,7 @@ struct life {
     struct poller *poller;
     uint64_t space;
     int n;
-    struct watched *watched; /* [n] */
+    struct process *processes; /* [n] */
     void (*died)(void *arg, int rank);
     void *arg;
 };
@@ -36,7 +36,7 @@ struct life_card life_card_of_this_process(void) {
 static const double GRACE = 20e-3;
 
 static bool end(void *arg, int file) {
-    const struct watched *w = arg;
+    const struct process *w = arg;
     (void)file;
     clock_nap(GRACE);
     w->life->died(w->life->arg, w->rank);
@@ -47,14 +47,14 @@ int life_open(struct life **out, int most, void (*died)(void *arg, int rank), vo
     struct life *l = *out = calloc(1, sizeof *l);
     if (!l) return HVD_NO_MEMORY;
     *l = (struct life){.died = died, .arg = arg, .space = life_card_of_this_process().space};
-    l->watched = calloc((size_t)most, sizeof *l->watched);
-    return l->watched ? poller_new(&l->poller, NULL) : HVD_NO_MEMORY;
+    l->processes = calloc((size_t)most, sizeof *l->processes);
+    return l->processes ? poller_new(&l->poller, NULL) : HVD_NO_MEMORY;
 }
 
 int life_add(struct life *l, const struct life_card *card, int rank) {
-    struct watched *w = &l->watched[l->n];
+    struct process *w = &l->processes[l->n];
     if (!card->space || card->space != l->space) return HVD_UNSUPPORTED;
-    *w = (struct watched){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0)};
+    *w = (struct process){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0)};
     if (w->file < 0) return HVD_UNSUPPORTED;
     l->n++;
     return poller_add(l->poller, w->file, end, w, NULL);
@@ -65,7 +65,7 @@ int life_start(struct life *l) { return poller_start(l->poller, "hvdlite-life", 
 void life_close(struct life *l) {
     if (!l) return;
     poller_free(l->poller);
-    for (int i = 0; i < l->n; i++) close(l->watched[i].file);
-    free(l->watched);
+    for (int i = 0; i < l->n; i++) close(l->processes[i].file);
+    free(l->processes);
     free(l);
 }

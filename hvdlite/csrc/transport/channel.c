@@ -51,8 +51,8 @@ void channel_close(struct channel *c) {
     channel_abandon(c);
     for (int r = 0; r < c->net->size; r++) parcels_drain(&c->kept[r]);
     parcels_drain(&c->inbox);
-    for (struct piece *p; (p = c->pieces);) {
-        c->pieces = p->all;
+    for (struct frame *p; (p = c->frames);) {
+        c->frames = p->all;
         free(p);
     }
     c->free = NULL;
@@ -77,8 +77,8 @@ static void free_all(struct net *n) {
 
 /* ---- transfers ---- */
 
-static struct piece *new_piece(struct channel *c, void *data, size_t bytes, hvd_error *err) {
-    struct piece *p = c->free;
+static struct frame *new_frame(struct channel *c, void *data, size_t bytes, hvd_error *err) {
+    struct frame *p = c->free;
     if (p) {
         c->free = p->next;
     } else {
@@ -87,28 +87,28 @@ static struct piece *new_piece(struct channel *c, void *data, size_t bytes, hvd_
             error_set(err, HVD_NO_MEMORY, "no memory for a transfer");
             return NULL;
         }
-        p->all = c->pieces;
-        c->pieces = p;
+        p->all = c->frames;
+        c->frames = p;
     }
-    *p = (struct piece){
+    *p = (struct frame){
         .all = p->all, .head = {(uint32_t)bytes, c->group, FRAME_DATA}, .data = data};
     return p;
 }
 
-void channel_done(struct channel *c, struct piece *p) {
+void channel_done(struct channel *c, struct frame *p) {
     p->next = c->free;
     c->free = p;
 }
 
-static void settle(struct channel *c, struct piece **p) {
+static void settle(struct channel *c, struct frame **p) {
     if (!(*p)->complete) return;
     channel_done(c, *p);
     *p = NULL;
 }
 
-int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct piece **p,
+int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct frame **p,
                   hvd_error *err) {
-    *p = new_piece(c, (void *)(uintptr_t)data, bytes, err);
+    *p = new_frame(c, (void *)(uintptr_t)data, bytes, err);
     if (!*p) return err->code;
     net_send(c->net, to, LANE_DATA, *p);
     settle(c, p);
@@ -116,7 +116,7 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
 }
 
 /* A peer that has another idea of the length has another idea of all that follows. */
-static bool fits(struct channel *c, int peer, const struct piece *p, size_t bytes) {
+static bool fits(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
     ring(c);
@@ -124,28 +124,28 @@ static bool fits(struct channel *c, int peer, const struct piece *p, size_t byte
 }
 
 /* A frame has begun to arrive in memory of its own: the rest goes to where it is wanted. */
-static bool redirect(struct channel *c, int peer, struct piece *p) {
+static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[LANE_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
     if (!fits(c, peer, p, l->head.bytes)) return true;
     memcpy(p->data, l->parcel->data, l->got - sizeof l->head);
     parcel_free(l->parcel);
     l->parcel = NULL;
-    l->piece = p;
+    l->frame = p;
     l->into = p->data;
     return true;
 }
 
-int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct piece **p,
+int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
                   hvd_error *err) {
-    *p = new_piece(c, data, bytes, err);
+    *p = new_frame(c, data, bytes, err);
     if (!*p) return err->code;
     struct parcel *kept = c->posted[from].first ? NULL : parcels_take(&c->kept[from], -1);
     if (kept && fits(c, from, *p, kept->size)) {
         memcpy(data, kept->data, bytes);
         (*p)->complete = true;
     } else if (!kept && (c->posted[from].first || !redirect(c, from, *p))) {
-        pieces_add(&c->posted[from], *p);
+        frames_add(&c->posted[from], *p);
     }
     parcel_free(kept);
     if (!(*p)->complete) net_pull(c->net, from, LANE_DATA);
@@ -157,13 +157,13 @@ void channel_abandon(struct channel *c) {
     for (int r = 0; c->posted && r < c->net->size; r++) {
         struct link *l = &c->net->peers[r].links[LANE_DATA];
         c->posted[r].first = NULL;
-        if (!l->begun || !l->piece || l->head.group != c->group) continue;
-        l->piece = NULL;
+        if (!l->begun || !l->frame || l->head.group != c->group) continue;
+        l->frame = NULL;
         l->into = NULL; /* the rest is dropped */
     }
     for (int r = 0; r < c->net->size; r++) {
         struct link *l = &c->net->peers[r].links[LANE_DATA];
-        for (struct piece *p = l->out.first, *next; p; p = next) {
+        for (struct frame *p = l->out.first, *next; p; p = next) {
             next = p->next;
             if (!p->own && p->head.group == c->group) link_forget(l, p);
         }
@@ -176,9 +176,9 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err) {
     struct link *l = &c->net->peers[to].links[LANE_MESSAGES];
     if (l->mute) return HVD_OK; /* that rank is dead, or has left */
-    struct piece *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
+    struct frame *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
-    *p = (struct piece){.head = {(uint32_t)size, c->group, kind}, .own = true};
+    *p = (struct frame){.head = {(uint32_t)size, c->group, kind}, .own = true};
     p->data = (char *)(p + 1);
     if (size) memcpy(p->data, data, size);
     net_send(c->net, to, LANE_MESSAGES, p);
@@ -243,18 +243,18 @@ static bool begin(struct net *n, int peer, struct link *l) {
     if (!c) return starve(n);
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
     if (l->head.kind == FRAME_MESSAGE) return keep(n, peer, l);
-    struct piece *p = c->posted[peer].first;
+    struct frame *p = c->posted[peer].first;
     bool alone = c->state == CHANNEL_OPEN && n->nopen == 1;
     if (!p) return !alone && keep(n, peer, l);
     if (!fits(c, peer, p, l->head.bytes)) return false;
-    l->piece = pieces_take(&c->posted[peer]);
+    l->frame = frames_take(&c->posted[peer]);
     l->into = p->data;
     return true;
 }
 
 static void arrived(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
-    if (l->piece) l->piece->complete = true;
+    if (l->frame) l->frame->complete = true;
     if (l->parcel && c->state == CHANNEL_CLOSED)
         parcel_free(l->parcel);
     else if (l->parcel)
@@ -267,7 +267,7 @@ static void arrived(struct net *n, int peer, struct link *l) {
     ring(c);
 }
 
-static void sent(struct net *n, const struct piece *p) { ring(channel_of(n, p->head.group)); }
+static void sent(struct net *n, const struct frame *p) { ring(channel_of(n, p->head.group)); }
 
 static void lost(struct net *n, int peer) {
     for (struct channel *c = n->channels; c; c = c->next)

@@ -1,9 +1,9 @@
 /* A channel: what the streams of the job carry for one group of ranks.
  *
  * Frames of a pair of ranks match receives in their order. With one group a frame waits in its
- * socket until somebody wants it; with several it would be in the way of the others' frames, so it is
- * kept, like those of a group that this rank has not opened yet. Called with the net's lock; peers
- * are ranks of the job. */
+ * socket until somebody wants it; with several it would be in the way of the others' frames, so it
+ * is kept, like those of a group that this rank has not opened yet. Called with the net's lock;
+ * peers are ranks of the job. */
 #ifndef HVDLITE_TRANSPORT_CHANNEL_H
 #define HVDLITE_TRANSPORT_CHANNEL_H
 
@@ -24,10 +24,10 @@ struct channel {
     uint32_t group;
     enum channel_state state;
     struct channel_owner owner;
-    struct pieces *posted; /* [peer] */
+    struct frames *posted; /* [peer] */
     struct parcels *kept;  /* [peer]: whole frames that nobody has wanted yet */
     struct parcels inbox;
-    struct piece *pieces, *free; /* all, until it is closed; those not in use */
+    struct frame *frames, *free; /* all, until it is closed; those not in use */
     int over;                    /* 1 + the first peer whose group has failed; 0: none */
     double over_since;
     int cut; /* 1 + the peer that sent a frame of another size; 0: none */
@@ -42,11 +42,11 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
 void channel_close(struct channel *c);
 
 /* Sends or receives from now on. *p: NULL if it is complete at once. */
-int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct piece **p,
+int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct frame **p,
                   hvd_error *err);
-int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct piece **p,
+int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
                   hvd_error *err);
-void channel_done(struct channel *c, struct piece *p); /* it is complete */
+void channel_done(struct channel *c, struct frame *p); /* it is complete */
 /* No transfer touches its buffer any more. */
 void channel_abandon(struct channel *c);
 
@@ -55,9 +55,9 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err);
 /* The next message of that peer, or of any (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
-/* Fails if a frame was cut; if there was no memory for one; if this rank can't use a stream; if the peer whose message is awaited (-1:
- * none) has left the job; or, after these seconds, if a rank has closed its group by a failure and not
- * told the cause. Take what has come first. */
+/* Fails if a frame was cut; if there was no memory for one; if this rank can't use a stream; if the
+ * peer whose message is awaited (-1: none) has left the job; or, after these seconds, if a rank has
+ * closed its group by a failure and not told the cause. Take what has come first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
 

@@ -11,24 +11,24 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HEAD = sizeof(struct frame), IOVS = 32 };
+enum { HEAD = sizeof(struct frame_head), IOVS = 32 };
 
-/* ---- pieces ---- */
+/* ---- frames ---- */
 
-void pieces_add(struct pieces *q, struct piece *p) {
+void frames_add(struct frames *q, struct frame *p) {
     p->next = NULL;
     *(q->first ? q->last : &q->first) = p;
     q->last = &p->next;
 }
 
-struct piece *pieces_take(struct pieces *q) {
-    struct piece *p = q->first;
+struct frame *frames_take(struct frames *q) {
+    struct frame *p = q->first;
     if (p) q->first = p->next;
     return p;
 }
 
-void pieces_remove(struct pieces *q, struct piece *p) {
-    struct piece **at = &q->first;
+void frames_remove(struct frames *q, struct frame *p) {
+    struct frame **at = &q->first;
     while (*at && *at != p) at = &(*at)->next;
     if (!*at) return;
     *at = p->next;
@@ -72,8 +72,9 @@ void parcels_drain(struct parcels *q) {
 /* ---- opening and closing ---- */
 
 /* A link that has been down is used at most 2 s after it is up again; by default the kernel tries
- * ever more rarely, for as long again as it was down. It also gives up after some tries, unless told
- * for how long to go on: the watch decides who is lost. Kernels below 6.15 have no such option. */
+ * ever more rarely, for as long again as it was down. It also gives up after some tries, unless
+ * told for how long to go on: the watch decides who is lost. Kernels below 6.15 have no such
+ * option. */
 static void try_often(int file) {
     enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
@@ -90,7 +91,7 @@ void link_open(struct link *l, int file) {
 }
 
 void link_close(struct link *l) {
-    for (struct piece *p; (p = pieces_take(&l->out));)
+    for (struct frame *p; (p = frames_take(&l->out));)
         if (p->own) free(p);
     parcel_free(l->parcel);
     if (l->file >= 0) close(l->file);
@@ -99,8 +100,8 @@ void link_close(struct link *l) {
 
 /* ---- errors ---- */
 
-/* After a call that failed. *over: for ever; the other rank's end, of which the reader learns, or an
- * error of this rank's own. */
+/* After a call that failed. *over: for ever; the other rank's end, of which the reader learns, or
+ * an error of this rank's own. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};
@@ -119,9 +120,9 @@ static void note_error(struct link *l, bool *ready, bool *over) {
 
 /* ---- sending ---- */
 
-static int list(struct iovec *v, const struct pieces *q) {
+static int list(struct iovec *v, const struct frames *q) {
     int n = 0;
-    for (struct piece *p = q->first; p && n + 2 <= IOVS; p = p->next) {
+    for (struct frame *p = q->first; p && n + 2 <= IOVS; p = p->next) {
         size_t body = p->moved > HEAD ? p->moved - HEAD : 0;
         if (p->moved < HEAD) v[n++] = (struct iovec){(char *)&p->head + p->moved, HEAD - p->moved};
         if (p->head.bytes > body) v[n++] = (struct iovec){p->data + body, p->head.bytes - body};
@@ -130,14 +131,14 @@ static int list(struct iovec *v, const struct pieces *q) {
 }
 
 static void complete(struct link *l, size_t moved, struct link_owner owner) {
-    for (struct piece *p; (p = l->out.first);) {
+    for (struct frame *p; (p = l->out.first);) {
         size_t left = HEAD + p->head.bytes - p->moved;
         if (moved < left) {
             p->moved += moved;
             return;
         }
         moved -= left;
-        pieces_take(&l->out);
+        frames_take(&l->out);
         p->complete = true;
         if (p->own)
             free(p);
@@ -158,14 +159,14 @@ void link_push(struct link *l, struct link_owner owner) {
     }
 }
 
-void link_send(struct link *l, struct piece *p) {
-    pieces_add(&l->out, p);
+void link_send(struct link *l, struct frame *p) {
+    frames_add(&l->out, p);
     if (l->out.first == p) link_push(l, (struct link_owner){0}); /* nothing else waits */
 }
 
-void link_forget(struct link *l, struct piece *p) {
+void link_forget(struct link *l, struct frame *p) {
     if (p->complete) return;
-    struct piece *copy = p->moved ? malloc(sizeof *copy + p->head.bytes) : NULL;
+    struct frame *copy = p->moved ? malloc(sizeof *copy + p->head.bytes) : NULL;
     if (copy) {
         size_t body = p->moved > HEAD ? p->moved - HEAD : 0;
         *copy = *p;
@@ -176,7 +177,7 @@ void link_forget(struct link *l, struct piece *p) {
         l->out.first = copy;
         if (!copy->next) l->out.last = &copy->next;
     } else {
-        pieces_remove(&l->out, p);
+        frames_remove(&l->out, p);
         if (!p->moved) return;
         shutdown(l->file, SHUT_WR);
         l->mute = true;
@@ -201,7 +202,7 @@ static void finish(struct link *l, struct link_owner owner) {
     l->got = 0;
     l->begun = false;
     l->into = NULL;
-    l->piece = NULL;
+    l->frame = NULL;
     l->parcel = NULL;
 }
 

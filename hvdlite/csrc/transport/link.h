@@ -16,27 +16,27 @@ enum frame_kind {
     FRAME_FAREWELL /* the sender has ended its job in good order */
 };
 
-struct frame {
+struct frame_head {
     uint32_t bytes, group, kind;
 };
 
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
-/* A frame that goes out, or a place for one that comes in. */
-struct piece {
-    struct piece *next, *all; /* of a queue; of the owner's pieces */
-    struct frame head;
+/* A frame to send, or the memory for one to receive. */
+struct frame {
+    struct frame *next, *all; /* of a queue; of the owner's frames */
+    struct frame_head head;
     char *data;
     size_t moved; /* bytes sent, with the head */
     bool complete;
     bool own; /* freed when it is sent */
 };
 
-struct pieces {
-    struct piece *first, **last;
+struct frames {
+    struct frame *first, **last;
 };
 
-/* A frame that has come before anybody wanted it. */
+/* A frame that has arrived before a receive was posted. */
 struct parcel {
     struct parcel *next;
     int from;
@@ -56,13 +56,13 @@ struct link {
     bool starved;            /* the kernel lacks memory, and tells of no change: try again */
     int error;               /* of this rank's own, for which nothing comes or goes; 0: none */
     int low;                 /* bytes that have to come before the kernel tells; 0: not set yet */
-    struct pieces out;
+    struct frames out;
     /* The frame that is arriving: */
-    struct frame head;
-    size_t got; /* bytes, with the head */
-    bool begun; /* its reader has set where it goes */
-    char *into; /* NULL: nowhere */
-    struct piece *piece;
+    struct frame_head head;
+    size_t got;            /* bytes, with the head */
+    bool begun;            /* its reader has set where it goes */
+    char *into;            /* NULL: nowhere */
+    struct frame *frame;   /* NULL: `parcel`, or nowhere */
     struct parcel *parcel; /* whose data `into` is */
     /* Bytes read ahead: */
     size_t at, end;
@@ -70,17 +70,17 @@ struct link {
 };
 
 /* What to do with frames. `begin` sets `into`, of head.bytes, and returns true; false: the link
- * stands still until the next pull. `sent`: the piece, which the link does not own, is complete. */
+ * stands still until the next pull. `sent`: the frame is complete; the link does not own it. */
 struct link_owner {
     bool (*begin)(void *arg, struct link *l);
     void (*arrived)(void *arg, struct link *l);
-    void (*sent)(void *arg, const struct piece *p);
+    void (*sent)(void *arg, const struct frame *p);
     void *arg;
 };
 
-void pieces_add(struct pieces *q, struct piece *p);
-struct piece *pieces_take(struct pieces *q);
-void pieces_remove(struct pieces *q, struct piece *p);
+void frames_add(struct frames *q, struct frame *p);
+struct frame *frames_take(struct frames *q);
+void frames_remove(struct frames *q, struct frame *p);
 
 void parcels_add(struct parcels *q, struct parcel *p);
 struct parcel *parcels_take(struct parcels *q, int from); /* the oldest; from -1: of any rank */
@@ -92,15 +92,16 @@ void parcel_free(struct parcel *p);
 void link_open(struct link *l, int file);
 void link_close(struct link *l);
 
-/* Queues the piece, and sends as much of it as goes at once; the caller sees if it is complete. */
-void link_send(struct link *l, struct piece *p);
-/* Sends as much as goes of what waits. */
+/* Queues the frame and sends what the socket takes at once. p->complete tells whether that was
+ * all. */
+void link_send(struct link *l, struct frame *p);
+/* Sends what the socket takes of the queued frames. */
 void link_push(struct link *l, struct link_owner owner);
 /* Reads what there is. */
 void link_pull(struct link *l, struct link_owner owner);
 
-/* The piece's memory is not read any more. A frame that was begun goes on from a copy; without
- * memory for it nothing goes any more. */
-void link_forget(struct link *l, struct piece *p);
+/* The link reads the frame's memory no more. A frame whose sending has begun goes on from a copy;
+ * without memory for the copy the link sends nothing more. */
+void link_forget(struct link *l, struct frame *p);
 
 #endif

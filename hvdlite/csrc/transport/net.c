@@ -35,7 +35,7 @@ static void arrived(void *arg, struct link *l) {
     s->net->reader->changed(s->net);
 }
 
-static void sent(void *arg, const struct piece *p) {
+static void sent(void *arg, const struct frame *p) {
     const struct source *s = arg;
     s->net->reader->sent(s->net, p);
 }
@@ -76,7 +76,7 @@ void net_pull(struct net *n, int peer, enum lane lane) {
     if (p->ended[LANE_MESSAGES] > 0) note_end(n, peer);
 }
 
-void net_send(struct net *n, int peer, enum lane lane, struct piece *p) {
+void net_send(struct net *n, int peer, enum lane lane, struct frame *p) {
     struct link *l = &n->peers[peer].links[lane];
     link_send(l, p);
     note_error(n, peer, l);
@@ -223,12 +223,12 @@ static bool all_sent(const struct net *n) { return !net_sends(n); }
 
 static void send_farewell(struct net *n) {
     for (int r = 0; r < n->size; r++) {
-        struct piece *p = n->peers[r].links[LANE_MESSAGES].mute ? NULL : malloc(sizeof *p);
+        struct frame *p = n->peers[r].links[LANE_MESSAGES].mute ? NULL : malloc(sizeof *p);
         if (!p || r == n->rank) {
             free(p);
             continue;
         }
-        *p = (struct piece){.head.kind = FRAME_FAREWELL, .own = true};
+        *p = (struct frame){.head.kind = FRAME_FAREWELL, .own = true};
         net_send(n, r, LANE_MESSAGES, p);
     }
 }

@@ -18,12 +18,13 @@ struct channel;
 struct net;
 
 /* What takes the frames of all groups: `begin`, `arrived` and `sent` as in link_owner; `lost`: the
- * peer is dead; `changed`: it has left, or the net is starved or has an error; `closed`: no frame will
- * come. channel.c has the one in use. Any group's look calls them, for whichever group waits. */
+ * peer is dead; `changed`: it has left, or the net is starved or has an error; `closed`: no frame
+ * will come. channel.c has the one in use. Any group's look calls them, for whichever group
+ * waits. */
 struct net_reader {
     bool (*begin)(struct net *n, int peer, struct link *l);
     void (*arrived)(struct net *n, int peer, struct link *l);
-    void (*sent)(struct net *n, const struct piece *p);
+    void (*sent)(struct net *n, const struct frame *p);
     void (*lost)(struct net *n, int peer);
     void (*changed)(struct net *n);
     void (*closed)(struct net *n);
@@ -69,11 +70,12 @@ static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
 
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);
-/* The same, but not often: for an engine that is busy, so that it does not sleep, and whose messages
- * come otherwise. All others may have ended, so that nobody else sees that a stream has ended. */
+/* The same, but not often: for an engine that is busy, so that it does not sleep, and whose
+ * messages come otherwise. All others may have ended, so that nobody else sees that a stream has
+ * ended. */
 void net_look_seldom(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
-void net_send(struct net *n, int peer, enum lane lane, struct piece *p); /* as link_send */
+void net_send(struct net *n, int peer, enum lane lane, struct frame *p); /* as link_send */
 /* Some link must be looked at though its socket tells nothing. */
 bool net_tries_again(const struct net *n);
 /* The peer is gone: nothing comes after what the streams hold. */

@@ -29,7 +29,7 @@ static struct tcp_transport *self(struct transport *t) { return (struct tcp_tran
 /* ---- data ---- */
 
 /* Ends a call that begins a transfer. */
-static int begun(struct tcp_transport *m, struct transfer *x, struct piece **p, int code) {
+static int begun(struct tcp_transport *m, struct transfer *x, struct frame **p, int code) {
     net_unlock(m->net);
     x->handle[0] = (uint64_t)(uintptr_t)*p;
     x->active = *p != NULL;
@@ -39,7 +39,7 @@ static int begun(struct tcp_transport *m, struct transfer *x, struct piece **p, 
 static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to,
                      struct transfer *x, hvd_error *err) {
     struct tcp_transport *m = self(t);
-    struct piece *p = NULL;
+    struct frame *p = NULL;
     net_lock(m->net);
     return begun(m, x, &p, channel_isend(m->channel, data, bytes, m->peers[to], &p, err));
 }
@@ -47,14 +47,14 @@ static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to
 static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                      hvd_error *err) {
     struct tcp_transport *m = self(t);
-    struct piece *p = NULL;
+    struct frame *p = NULL;
     net_lock(m->net);
     return begun(m, x, &p, channel_irecv(m->channel, data, bytes, m->peers[from], &p, err));
 }
 
 static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     struct tcp_transport *m = self(t);
-    struct piece *p = (struct piece *)(uintptr_t)x->handle[0];
+    struct frame *p = (struct frame *)(uintptr_t)x->handle[0];
     net_lock(m->net);
     if (!p->complete) net_look(m->net);
     x->active = !p->complete;

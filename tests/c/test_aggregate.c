@@ -1,18 +1,19 @@
-/* What is gathered on its way up the tree: the coordinator hears all of it once, and in time. */
+/* Reports combined on their way up the tree: the coordinator receives each one once, and in
+ * time. */
 #include "check.h"
 
-#include "negotiation/gather.h"
+#include "negotiation/aggregate.h"
 #include "random.h"
 
 enum { MOST = 40, IDS = 5, LATE = 60 };
 
 static const double STEP = 1e-3;
 
-/* Ranks with their gathers, without a transport: a step brings a message one rank further. */
+/* Ranks with their aggregates, without a transport: a step brings a message one rank further. */
 struct job {
     int size;
     struct tree trees[MOST];
-    struct gather gathers[MOST];
+    struct aggregate aggregates[MOST];
     struct wire_writer out[MOST];
     double now;
     int hits[MOST][IDS]; /* what the coordinator has heard */
@@ -25,20 +26,20 @@ static void job_open(struct job *job, int size, const int *host_of) {
     *job = (struct job){.size = size, .now = 1};
     for (int r = 0; r < size; r++) {
         OK(tree_open(&job->trees[r], r, size, host_of, ERR));
-        gather_open(&job->gathers[r], &job->trees[r]);
+        aggregate_open(&job->aggregates[r], &job->trees[r]);
     }
 }
 
 static void job_close(struct job *job) {
     for (int r = 0; r < job->size; r++) {
-        gather_close(&job->gathers[r]);
+        aggregate_close(&job->aggregates[r]);
         tree_close(&job->trees[r]);
         wire_free(&job->out[r]);
     }
 }
 
 static int take(struct job *job, int rank, int from, struct wire_item item, hvd_error *err) {
-    return gather_take(&job->gathers[rank], from, &item, job->now, &job->out[rank], err);
+    return aggregate_take(&job->aggregates[rank], from, &item, job->now, &job->out[rank], err);
 }
 
 static void say(struct job *job, int rank, enum wire_type type, uint64_t id) {
@@ -88,7 +89,7 @@ static void deliver(struct job *job, int rank) {
 static void step(struct job *job) {
     job->now += STEP;
     for (int r = job->size - 1; r >= 0; r--) {
-        OK(gather_late(&job->gathers[r], job->now, &job->out[r], ERR));
+        OK(aggregate_late(&job->aggregates[r], job->now, &job->out[r], ERR));
         deliver(job, r);
     }
 }
@@ -104,7 +105,7 @@ static int missing(const struct job *job, int id, int rounds) {
 }
 
 static void decide(struct job *job, uint64_t id) {
-    for (int r = 0; r < job->size; r++) gather_decided(&job->gathers[r], id);
+    for (int r = 0; r < job->size; r++) aggregate_decided(&job->aggregates[r], id);
 }
 
 #define JOB_TEST(name) TEST_ON(name, struct job, job, job_open(job, 8, HOSTS), job_close(job))
@@ -127,9 +128,9 @@ JOB_TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
     CHECK_INT(missing(job, 0, 1), 3); /* those of its host */
-    CHECK(gather_sleep(&job->gathers[2], job->now, 1) < GATHER_SECONDS);
-    steps(job, GATHER_SECONDS);
-    CHECK(gather_sleep(&job->gathers[2], job->now, 1) == 1);
+    CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
+    steps(job, AGGREGATE_SECONDS);
+    CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);
     CHECK_INT(missing(job, 0, 1), 1);
     say(job, 3, WIRE_HIT, 0);
     step(job);
@@ -153,12 +154,12 @@ JOB_TEST(test_what_a_rank_submitted_before_it_ended_comes_before) {
     say(job, 5, WIRE_HIT, 1); /* nothing is awaited of rank 6 */
     step(job);
     CHECK_INT(job->hits[5][1], 1);
-    gather_joined(&job->gathers[5]);
+    aggregate_joined(&job->aggregates[5]);
     decide(job, 1);
     say(job, 5, WIRE_HIT, 1);
     step(job);
     CHECK_INT(job->hits[5][1], 1);
-    steps(job, GATHER_SECONDS);
+    steps(job, AGGREGATE_SECONDS);
     CHECK_INT(job->hits[5][1], 2);
 }
 
@@ -173,9 +174,9 @@ JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
         CHECK_INT(missing(job, (int)id, 1), 1);
         CHECK_INT(job->changed[changed], 1);
     }
-    CHECK(job->gathers[2].newest != NULL);
-    steps(job, GATHER_FORGETS + STEP);
-    CHECK(!job->gathers[2].newest);
+    CHECK(job->aggregates[2].newest != NULL);
+    steps(job, AGGREGATE_FORGETS + STEP);
+    CHECK(!job->aggregates[2].newest);
 }
 
 /* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
@@ -186,7 +187,7 @@ TEST(test_a_late_rank_below_two_leaders) {
     job_open(&job, MOST, host_of);
     for (int r = 0; r < MOST; r++)
         if (r != 37) say(&job, r, WIRE_HIT, 4);
-    steps(&job, 3 * GATHER_SECONDS);
+    steps(&job, 3 * AGGREGATE_SECONDS);
     CHECK_INT(missing(&job, 4, 1), 1);
     say(&job, 37, WIRE_HIT, 4);
     step(&job);
@@ -212,13 +213,14 @@ TEST(test_any_order) {
                         if (due[r][id] == t) say(&job, r, WIRE_HIT, (uint64_t)id);
                 step(&job);
             }
-            steps(&job, 3 * GATHER_SECONDS); /* a leader that was late itself may have held some */
+            steps(&job,
+                  3 * AGGREGATE_SECONDS); /* a leader that was late itself may have held some */
             for (int id = 0; id < IDS; id++) {
                 CHECK_INT(missing(&job, id, round), 0);
                 decide(&job, (uint64_t)id);
             }
         }
-        for (int r = 0; r < size; r++) CHECK(!job.gathers[r].newest);
+        for (int r = 0; r < size; r++) CHECK(!job.aggregates[r].newest);
         job_close(&job);
     }
 }

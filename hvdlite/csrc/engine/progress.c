@@ -1,0 +1,118 @@
+#include "engine/progress.h"
+
+#include "base/clock.h"
+#include "base/floats.h"
+
+void progress_open(struct progress *p, progress_step *step, void *engine) {
+    *p = (struct progress){.step = step, .engine = engine};
+    monitor_init(&p->turn);
+    monitor_init(&p->lot);
+}
+
+void progress_close(struct progress *p) {
+    monitor_destroy(&p->turn);
+    monitor_destroy(&p->lot);
+}
+
+int progress_take(struct progress *p, bool *progress, hvd_error *err) {
+    monitor_lock(&p->turn);
+    floats_exact(); /* the thread has the mode of the one that has started it */
+    if (!p->failure.code) return p->step(p->engine, progress, err);
+    *err = p->failure;
+    return err->code;
+}
+
+void progress_leave(struct progress *p) { monitor_unlock(&p->turn); }
+
+bool progress_has_callers(struct progress *p) { return atomic_load(&p->callers) > 0; }
+
+bool progress_was_driven(struct progress *p) {
+    static const double RECENT = 3e-3;
+    monitor_lock(&p->turn);
+    bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
+    monitor_unlock(&p->turn);
+    return recent;
+}
+
+unsigned progress_wakes(struct progress *p) {
+    monitor_lock(&p->lot);
+    unsigned wakes = p->wakes;
+    monitor_unlock(&p->lot);
+    return wakes;
+}
+
+void progress_park(struct progress *p, unsigned wakes) {
+    static const double LOOK = 1e-3; /* messages of ranks that call nothing here ring nobody */
+    monitor_lock(&p->lot);
+    if (p->wakes == wakes) monitor_wait(&p->lot, LOOK);
+    monitor_unlock(&p->lot);
+}
+
+void progress_wake(struct progress *p) {
+    monitor_lock(&p->lot);
+    p->wakes++;
+    monitor_notify(&p->lot);
+    monitor_unlock(&p->lot);
+}
+
+bool progress_try(struct progress *p, progress_step *step, void *arg) {
+    bool progress;
+    if (!monitor_try(&p->turn)) return false;
+    if (!p->failure.code) step(arg, &progress, &p->failure);
+    bool well = !p->failure.code;
+    monitor_unlock(&p->turn);
+    return well;
+}
+
+/* Most turns are shorter than a wake-up. */
+static bool get_turn(struct progress *p, bool (*done)(void *), void *arg) {
+    enum { TRIES = 2000 };
+    for (int i = 0; i < TRIES && !done(arg); i++) {
+        if (monitor_try(&p->turn)) return true;
+        clock_relax();
+    }
+    return false;
+}
+
+/* Sleeps where the transport can: to hand over to the engine's thread, and back, takes as long as
+ * most of these sleeps. */
+static bool nap(struct transport *t, unsigned ticket, int *naps) {
+    enum { MOST = 5 };
+    static const double NAP = 1e-3;
+    if (!transport_blocks(t) || ++*naps > MOST) return false;
+    transport_sleep(t, ticket, NAP);
+    return true;
+}
+
+static void drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
+    enum { UNTIMED = 8 }; /* looks for one look at the clock */
+    struct wait_policy policy = transport_policy(t);
+    struct waiter waiter = {0};
+    int naps = 0;
+    for (unsigned looks = 0; !done(arg) && !p->failure.code; looks++) {
+        bool progress = false;
+        double pause = 0;
+        unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0; /* else no nap needs one */
+        if (p->step(p->engine, &progress, &p->failure)) return;
+        if (progress) waiter = (struct waiter){0};
+        if (progress) naps = 0;
+        if (!progress && (policy.spin <= 0 || looks % UNTIMED == 0))
+            pause = waiter_next(&waiter, clock_now(), policy, 1);
+        if (pause > 0 && !nap(t, ticket, &naps)) return;
+        if (pause < 0) clock_yield();
+    }
+}
+
+bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
+    atomic_fetch_add(&p->callers, 1);
+    bool has = get_turn(p, done, arg);
+    if (has) {
+        floats_mode mode = floats_exact();
+        drive(p, t, done, arg);
+        floats_restore(mode);
+        p->driven = clock_now();
+        monitor_unlock(&p->turn);
+    }
+    atomic_fetch_sub(&p->callers, 1);
+    return has;
+}

@@ -1,0 +1,48 @@
+/* Progress: which thread steps the engine.
+ *
+ * The engine's own thread steps it, unless a caller that waits for a result does. A caller's step
+ * needs no hand-over between threads and no sleep from the submission to the result. While callers
+ * step, and for a moment after, the engine's thread is parked: messages do not wake it. */
+#ifndef HVDLITE_ENGINE_PROGRESS_H
+#define HVDLITE_ENGINE_PROGRESS_H
+
+#include "base/sync.h"
+#include "transport/transport.h"
+
+#include <stdatomic.h>
+
+typedef int progress_step(void *engine, bool *progress, hvd_error *err);
+
+struct progress {
+    progress_step *step;
+    void *engine;
+    struct monitor turn; /* the stepping thread holds it; it guards: */
+    hvd_error failure;   /* of a caller's step; code 0: none */
+    double driven;       /* when a caller last stepped, by clock_now; 0: never */
+    atomic_int callers;  /* threads that step or wait for their turn, apart from the engine's */
+    struct monitor lot;  /* the parked thread waits here; it guards: */
+    unsigned wakes;      /* how often the parked thread was to wake */
+};
+
+void progress_open(struct progress *p, progress_step *step, void *engine);
+void progress_close(struct progress *p);
+
+/* ---- the engine's thread ---- */
+/* Takes the turn and steps; call progress_leave after it. Fails if a caller's step has failed. */
+int progress_take(struct progress *p, bool *progress, hvd_error *err);
+void progress_leave(struct progress *p);
+bool progress_has_callers(struct progress *p);
+bool progress_was_driven(struct progress *p); /* a moment ago, so callers may step again soon */
+unsigned progress_wakes(struct progress *p);
+void progress_park(struct progress *p, unsigned wakes); /* until the next wake, or for a moment */
+
+/* ---- any thread ---- */
+void progress_wake(struct progress *p);
+/* Takes one step of another kind, unless a thread has the turn. Its failure fails the next step.
+ * False: the step failed or was not taken. */
+bool progress_try(struct progress *p, progress_step *step, void *arg);
+/* Steps until done(arg), or until the wait policy says to sleep; on a transport that blocks, a few
+ * short sleeps longer. False: another thread had the turn all the time. */
+bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg);
+
+#endif

@@ -1,0 +1,48 @@
+/* Aggregate: combines the reports of a rank and of the ranks below it in the tree, on their way up.
+ *
+ * A cached tensor that the whole branch has submitted goes up as one item, so the coordinator
+ * receives one message per branch. Waiting for the last rank of the branch costs nothing: the
+ * coordinator can't run the tensor before. After AGGREGATE_SECONDS the reports so far go up, and
+ * later ones at once, because the coordinator also reports stalls and fails tensors of ranks that
+ * have left. A tensor that has changed on a rank, such as an allgather's rows, goes up at once,
+ * too. Pure; the clock is an argument. */
+#ifndef HVDLITE_NEGOTIATION_AGGREGATE_H
+#define HVDLITE_NEGOTIATION_AGGREGATE_H
+
+#include "base/map.h"
+#include "negotiation/tree.h"
+#include "negotiation/wire.h"
+
+#define AGGREGATE_SECONDS 20e-3
+#define AGGREGATE_FORGETS 10 /* seconds until a late tensor's reports may wait again */
+
+struct aggregated;
+
+/* Zeroed: closed. */
+struct aggregate {
+    const struct tree *tree;
+    struct map ids; /* of struct aggregated */
+    struct aggregated *newest;
+    double due; /* the earliest of the tensors' */
+    bool
+        passes; /* a rank below has joined or left, so no tensor is submitted by all: nothing waits */
+};
+
+void aggregate_open(struct aggregate *a, const struct tree *tree);
+void aggregate_close(struct aggregate *a);
+
+/* Takes a REQUEST, HIT, HITS or LEAVE of this rank or of the child `from`; appends the items that
+ * go up now to `out`. */
+int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, double now,
+                   struct wire_writer *out, hvd_error *err);
+/* Appends the reports that have waited AGGREGATE_SECONDS. Call it often. */
+int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd_error *err);
+/* How long this rank may sleep. */
+double aggregate_sleep(const struct aggregate *a, double now, double longest);
+
+/* The coordinator has decided the tensor: reports from now on are of its next use. */
+void aggregate_decided(struct aggregate *a, uint64_t id);
+/* All ranks have joined, so all submit again. */
+void aggregate_joined(struct aggregate *a);
+
+#endif
