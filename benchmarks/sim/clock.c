@@ -70,9 +70,9 @@ struct simulated {
     struct room lock, changed;
     bool locked;
 };
-_Static_assert(sizeof(struct simulated) <= sizeof(struct monitor), "it lies in a monitor");
+_Static_assert(sizeof(struct simulated) <= sizeof(struct mutex), "it lies in a mutex");
 
-static struct simulated *of(struct monitor *m) { return (struct simulated *)(void *)m; }
+static struct simulated *of(struct mutex *m) { return (struct simulated *)(void *)m; }
 
 /* From here on a ring counts. */
 static void come(struct room *r) {
@@ -95,39 +95,39 @@ static void let_in(struct room *r, int most) {
     }
 }
 
-void monitor_init(struct monitor *m) { *of(m) = (struct simulated){0}; }
+void mutex_init(struct mutex *m) { *of(m) = (struct simulated){0}; }
 
-void monitor_destroy(struct monitor *m) {
+void mutex_destroy(struct mutex *m) {
     if (of(m)->lock.door) sg_sem_destroy(of(m)->lock.door);
     if (of(m)->changed.door) sg_sem_destroy(of(m)->changed.door);
 }
 
-bool monitor_try(struct monitor *m) {
+bool mutex_try(struct mutex *m) {
     bool was_free = !of(m)->locked;
     of(m)->locked = true;
     return was_free;
 }
 
-void monitor_lock(struct monitor *m) {
+void mutex_lock(struct mutex *m) {
     static const double LONG = 1e9;
-    while (!monitor_try(m)) {
+    while (!mutex_try(m)) {
         come(&of(m)->lock);
         stay(&of(m)->lock, LONG);
     }
 }
 
-void monitor_unlock(struct monitor *m) {
+void mutex_unlock(struct mutex *m) {
     of(m)->locked = false;
     let_in(&of(m)->lock, 1);
 }
 
-void monitor_notify(struct monitor *m) { let_in(&of(m)->changed, of(m)->changed.waiting); }
+void mutex_notify(struct mutex *m) { let_in(&of(m)->changed, of(m)->changed.waiting); }
 
-void monitor_wait(struct monitor *m, double seconds) {
+void mutex_wait(struct mutex *m, double seconds) {
     come(&of(m)->changed);
-    monitor_unlock(m);
+    mutex_unlock(m);
     stay(&of(m)->changed, seconds);
-    monitor_lock(m);
+    mutex_lock(m);
 }
 
 struct start {

@@ -41,35 +41,35 @@ static int fail(const char *what, const char *why) {
 
 /* All ranks that live, at no cost. */
 static void meet(void) {
-    monitor_lock(&job.meeting);
+    mutex_lock(&job.meeting);
     int meeting = job.meetings;
     if (++job.met == job.size) {
         job.met = 0;
         job.meetings++;
-        monitor_notify(&job.meeting);
+        mutex_notify(&job.meeting);
     }
-    while (meeting == job.meetings) monitor_wait(&job.meeting, 1e9);
-    monitor_unlock(&job.meeting);
+    while (meeting == job.meetings) mutex_wait(&job.meeting, 1e9);
+    mutex_unlock(&job.meeting);
 }
 
 static void completed(void *arg, const hvd_error *error) {
     bool *done = arg;
     size_t at = (size_t)((char *)done - (char *)job.programs);
     struct program *p = &job.programs[at / sizeof *p];
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     if (error && !p->error.code) p->error = *error;
     *done = true;
-    monitor_notify(&p->monitor);
-    monitor_unlock(&p->monitor);
+    mutex_notify(&p->mutex);
+    mutex_unlock(&p->mutex);
 }
 
 static void pulled(int worker, int tensor) { completed(&job.programs[worker].done[tensor], NULL); }
 
 static void await(struct program *p, int k) {
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     bool sleeps = !p->done[k];
-    while (!p->done[k]) monitor_wait(&p->monitor, 1e9);
-    monitor_unlock(&p->monitor);
+    while (!p->done[k]) mutex_wait(&p->mutex, 1e9);
+    mutex_unlock(&p->mutex);
     if (sleeps) sim_work(set.wake);
 }
 
@@ -165,7 +165,7 @@ static void prepare(struct program *p, struct transport *t) {
 static void run(int argc, char **argv) {
     (void)argc, (void)argv;
     struct program *p = sg_actor_self_get_data();
-    monitor_init(&p->monitor);
+    mutex_init(&p->mutex);
     if (set.servers) {
         train(p);
         return;
@@ -255,7 +255,7 @@ static void start_all(void) {
     job.before = calloc(2 * size, sizeof *job.before);
     job.after = job.before + size;
     if (!job.network || !job.programs || !job.actors || !job.before) fail("start", "no memory");
-    monitor_init(&job.meeting);
+    mutex_init(&job.meeting);
     for (int r = 0; r < job.size; r++) start_program(r);
     if (set.dead_rank < 0) return;
     sg_actor_t killer = sg_actor_init("killer", sg_host_by_name("h0"));

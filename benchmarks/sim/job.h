@@ -27,7 +27,7 @@ extern struct settings {
 
 struct program {
     int rank;
-    struct monitor monitor;
+    struct mutex mutex;
     struct engine *engine;
     bool done[MOST_TENSORS];
     struct tensor tensors[MOST_TENSORS];
@@ -50,7 +50,7 @@ extern struct job {
     size_t depth;
     char choices[200];
     struct sim_counts *before, *after; /* [rank]: when the steps that count began and ended */
-    struct monitor meeting;
+    struct mutex meeting;
     int met, meetings;
 } job;
 

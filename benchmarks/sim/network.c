@@ -27,7 +27,7 @@ struct wire {
 struct sim_rank {
     struct transport transport; /* first: cast back by self() */
     struct sim_network *network;
-    struct monitor monitor;
+    struct mutex mutex;
     unsigned events;
     struct queue messages, *transfers; /* [from] */
     struct wire *streams, arriving;    /* [to] */
@@ -46,7 +46,7 @@ static struct sim_rank *self(const struct transport *t) { return (struct sim_ran
 
 static void ring(struct sim_rank *r) {
     r->events++;
-    monitor_notify(&r->monitor);
+    mutex_notify(&r->mutex);
 }
 
 static void arrive(struct sim_rank *r, struct parcel *p) {
@@ -213,10 +213,10 @@ static unsigned sim_listen(struct transport *t) { return self(t)->events; }
 
 static void sim_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct sim_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     bool sleeps = r->events == ticket;
-    if (sleeps) monitor_wait(&r->monitor, seconds);
-    monitor_unlock(&r->monitor);
+    if (sleeps) mutex_wait(&r->mutex, seconds);
+    mutex_unlock(&r->mutex);
     if (sleeps) sim_work(r->network->costs.wake);
 }
 
@@ -255,10 +255,10 @@ void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t by
 int sim_network_next(struct sim_network *n, int rank) {
     struct sim_rank *r = &n->ranks[rank];
     int tag;
-    monitor_lock(&r->monitor);
-    while (!r->messages.first) monitor_wait(&r->monitor, 1e9);
+    mutex_lock(&r->mutex);
+    while (!r->messages.first) mutex_wait(&r->mutex, 1e9);
     struct parcel *p = take(&r->messages);
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
     handle(&r->transport, p);
     memcpy(&tag, p->data, sizeof tag);
     free(p);
@@ -282,7 +282,7 @@ static bool open_rank(struct sim_network *n, int rank, const int *lowest) {
     r->network = n;
     *t = (struct transport){
         .ops = &SIM_OPS, .all = {t, rank, n->size}, .wakes = WAKES_DATA, .pace = PACE_DEFAULT};
-    monitor_init(&r->monitor);
+    mutex_init(&r->mutex);
     r->transfers = calloc((size_t)n->size, sizeof *r->transfers);
     r->streams = calloc((size_t)n->size, sizeof *r->streams);
     if (!r->transfers || !r->streams || layout_open(&t->layout, &t->all, lowest, &err))

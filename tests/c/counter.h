@@ -6,36 +6,36 @@
 #include "base/sync.h"
 
 struct counter {
-    struct monitor monitor; /* guards `count` */
+    struct mutex mutex; /* guards `count` */
     int count;
 };
 
 static inline void counter_init(struct counter *c) {
     *c = (struct counter){.count = 0};
-    monitor_init(&c->monitor);
+    mutex_init(&c->mutex);
 }
 
 static inline void counter_add(struct counter *c) {
-    monitor_lock(&c->monitor);
+    mutex_lock(&c->mutex);
     c->count++;
-    monitor_notify(&c->monitor);
-    monitor_unlock(&c->monitor);
+    mutex_notify(&c->mutex);
+    mutex_unlock(&c->mutex);
 }
 
 static inline int counter_value(struct counter *c) {
-    monitor_lock(&c->monitor);
+    mutex_lock(&c->mutex);
     int count = c->count;
-    monitor_unlock(&c->monitor);
+    mutex_unlock(&c->mutex);
     return count;
 }
 
 /* Tells whether `count` comes to `least` within 20 seconds. */
 static inline bool counter_reaches(struct counter *c, int least) {
     double until = clock_now() + 20;
-    monitor_lock(&c->monitor);
-    while (c->count < least && clock_now() < until) monitor_wait(&c->monitor, 1);
+    mutex_lock(&c->mutex);
+    while (c->count < least && clock_now() < until) mutex_wait(&c->mutex, 1);
     bool enough = c->count >= least;
-    monitor_unlock(&c->monitor);
+    mutex_unlock(&c->mutex);
     return enough;
 }
 

@@ -16,7 +16,7 @@ struct engine_rank {
     struct ranks *ranks;
     int rank;
     struct engine *engine;
-    struct monitor monitor; /* guards `running` and every work's result */
+    struct mutex mutex; /* guards `running` and every work's result */
     int running;
 };
 
@@ -39,7 +39,7 @@ static const struct engine_config DEFAULT_CONFIG = {
 static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks, int rank,
                                      const struct engine_config *config) {
     *me = (struct engine_rank){.ranks = ranks, .rank = rank};
-    monitor_init(&me->monitor);
+    mutex_init(&me->mutex);
     REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
@@ -47,7 +47,7 @@ static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks
 static inline void engine_rank_stop(struct engine_rank *me) {
     engine_stop(me->engine);
     me->engine = NULL;
-    monitor_destroy(&me->monitor);
+    mutex_destroy(&me->mutex);
 }
 
 /* Leaves, and waits until the others have left; nothing, if it has ended. */
@@ -85,12 +85,12 @@ static inline void engine_rank_end(struct engine_rank *me) {
 
 static inline void work_completed(void *arg, const hvd_error *error) {
     struct work *w = arg;
-    monitor_lock(&w->owner->monitor);
+    mutex_lock(&w->owner->mutex);
     w->completions++;
     w->error = error ? *error : (hvd_error){0};
     w->owner->running--;
-    monitor_notify(&w->owner->monitor);
-    monitor_unlock(&w->owner->monitor);
+    mutex_notify(&w->owner->mutex);
+    mutex_unlock(&w->owner->mutex);
 }
 
 static inline void work_describe(struct work *w, const char *name) {
@@ -175,17 +175,17 @@ static inline void work_free(struct work *w) {
 
 static inline int work_submit(struct work *w, hvd_error *err) {
     struct engine_rank *me = w->owner;
-    monitor_lock(&me->monitor);
+    mutex_lock(&me->mutex);
     me->running++;
-    monitor_unlock(&me->monitor);
+    mutex_unlock(&me->mutex);
     const struct request *r = &w->tensor.request;
     int code = p2p_is(r) ? p2p_check(r, &rank_transport(me->ranks, me->rank)->at, err)
                          : request_check(r, me->ranks->size, err);
     if (!code) code = engine_submit(me->engine, &w->tensor, err);
     if (!code) return HVD_OK;
-    monitor_lock(&me->monitor);
+    mutex_lock(&me->mutex);
     me->running--;
-    monitor_unlock(&me->monitor);
+    mutex_unlock(&me->mutex);
     return code;
 }
 
@@ -198,10 +198,10 @@ static inline void work_start(struct work *w, struct engine_rank *me, struct col
 /* Waits until all that was submitted has completed. */
 static inline bool engine_rank_wait(struct engine_rank *me) {
     double until = clock_now() + PATIENCE;
-    monitor_lock(&me->monitor);
-    while (me->running > 0 && clock_now() < until) monitor_wait(&me->monitor, 1);
+    mutex_lock(&me->mutex);
+    while (me->running > 0 && clock_now() < until) mutex_wait(&me->mutex, 1);
     int running = me->running;
-    monitor_unlock(&me->monitor);
+    mutex_unlock(&me->mutex);
     return CHECK_INT(running, 0);
 }
 

@@ -128,7 +128,7 @@ static void words_main(struct ranks *ranks, int rank, void *arg) {
         work_free(&works[i]);
     }
     engine_stop(me.engine);
-    monitor_destroy(&me.monitor);
+    mutex_destroy(&me.mutex);
 }
 
 TEST(test_words_that_make_no_sense) {

@@ -263,11 +263,11 @@ TEST(test_who_waits_for_what_is_given_up_goes_on_at_once) {
     hvd_drop(h);
 }
 
-/* Its process is another one, and its monitor may be locked for ever. */
+/* Its process is another one, and its mutex may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     struct hvd_handle *h = new_handle();
     handle_lend(h);
-    monitor_lock(&h->monitor);
+    mutex_lock(&h->mutex);
     pid_t child = fork();
     if (!child) {
         bool refused = handle_finish(h, PATIENCE, ERR) && ERR->code == HVD_NOT_INITIALIZED;
@@ -275,7 +275,7 @@ TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
         _exit(refused ? 0 : 1);
     }
     int status = -1;
-    monitor_unlock(&h->monitor);
+    mutex_unlock(&h->mutex);
     waitpid(child, &status, 0);
     CHECK_INT(status, 0);
     h->tensor.complete(h, NULL);

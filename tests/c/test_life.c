@@ -61,7 +61,7 @@ static void see_killed(rlim_t files) {
     setrlimit(RLIMIT_NOFILE, &old);
     CHECK_INT(d.all.count, 2);
     end(pids[2], SIGKILL);
-    monitor_destroy(&d.all.monitor);
+    mutex_destroy(&d.all.mutex);
 }
 
 TEST(test_a_killed_process_is_seen) { see_killed(RLIM_INFINITY); }

@@ -37,7 +37,7 @@ static void trio_start(struct trio *t) {
 static void trio_close(struct trio *t) {
     for (int i = 0; i < RANKS; i++) {
         nudges_close(t->ranks[i]);
-        monitor_destroy(&t->bells[i].monitor);
+        mutex_destroy(&t->bells[i].mutex);
     }
 }
 
@@ -199,7 +199,7 @@ TEST(test_a_handler_can_end_the_watch) {
     poller_free(p);
     CHECK_INT(bell.count, 4);
     for (int i = 0; i < 4; i++) close(ends[i / 2][i % 2]);
-    monitor_destroy(&bell.monitor);
+    mutex_destroy(&bell.mutex);
     OK(poller_new(&p, ERR));
     poller_free(p); /* never started */
     poller_free(NULL);

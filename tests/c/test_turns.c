@@ -6,7 +6,7 @@
 static struct turns turns;
 
 #define TURNS_TEST(name)                                                                           \
-    TEST_ON(name, struct turns, t, turns_init(&turns), monitor_destroy(&turns.monitor))
+    TEST_ON(name, struct turns, t, turns_init(&turns), mutex_destroy(&turns.mutex))
 
 static void enter(struct turn *turn, int group, const char *name) {
     turn_enter(&turns, turn, group, name, turn);

@@ -3,15 +3,15 @@
 #include <stdlib.h>
 
 void free_list_init(struct free_list *s) {
-    monitor_init(&s->monitor);
+    mutex_init(&s->mutex);
     s->first = NULL;
 }
 
 void *free_list_take(struct free_list *s, size_t bytes) {
-    monitor_lock(&s->monitor);
+    mutex_lock(&s->mutex);
     void **block = s->first;
     if (block) s->first = *block;
-    monitor_unlock(&s->monitor);
+    mutex_unlock(&s->mutex);
     return block ? block : malloc(bytes);
 }
 
@@ -22,9 +22,9 @@ void free_list_give(struct free_list *s, void *block) {
 }
 #else
 void free_list_give(struct free_list *s, void *block) {
-    monitor_lock(&s->monitor);
+    mutex_lock(&s->mutex);
     *(void **)block = s->first;
     s->first = block;
-    monitor_unlock(&s->monitor);
+    mutex_unlock(&s->mutex);
 }
 #endif

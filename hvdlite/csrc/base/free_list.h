@@ -8,8 +8,8 @@
 #include "base/sync.h"
 
 struct free_list {
-    struct monitor monitor; /* guards `first` */
-    void *first;            /* each block starts with the address of the next */
+    struct mutex mutex; /* guards `first` */
+    void *first;        /* each block starts with the address of the next */
 };
 
 void free_list_init(struct free_list *s);

@@ -99,7 +99,7 @@ void poller_free(struct poller *p) {
 /* ---- bells ---- */
 
 int bell_open(struct bell *b, hvd_error *err) {
-    monitor_init(&b->monitor);
+    mutex_init(&b->mutex);
     b->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return b->event < 0 ? error_set(err, HVD_NO_MEMORY, "no event file: %s", strerror(errno))
                         : HVD_OK;
@@ -107,15 +107,15 @@ int bell_open(struct bell *b, hvd_error *err) {
 
 void bell_close(struct bell *b) {
     if (b->event >= 0) close(b->event);
-    monitor_destroy(&b->monitor);
+    mutex_destroy(&b->mutex);
 }
 
 void bell_ring(struct bell *b) {
-    monitor_lock(&b->monitor);
+    mutex_lock(&b->mutex);
     atomic_fetch_add(&b->rings, 1);
     if (b->watched) ring_file(b->event);
-    monitor_notify(&b->monitor);
-    monitor_unlock(&b->monitor);
+    mutex_notify(&b->mutex);
+    mutex_unlock(&b->mutex);
 }
 
 unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
@@ -129,19 +129,19 @@ static void look(struct bell *b, int file, double seconds) {
 
 void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
     uint64_t rings;
-    monitor_lock(&b->monitor);
+    mutex_lock(&b->mutex);
     if (atomic_load(&b->rings) == ticket && b->watched) {
-        monitor_wait(&b->monitor, seconds);
+        mutex_wait(&b->mutex, seconds);
     } else if (atomic_load(&b->rings) == ticket) {
         b->watched = true;
-        monitor_unlock(&b->monitor);
+        mutex_unlock(&b->mutex);
         look(b, file, seconds);
-        monitor_lock(&b->monitor);
+        mutex_lock(&b->mutex);
         b->watched = false;
         ssize_t read_bytes =
             read(b->event, &rings, sizeof rings); /* under the lock: no ring is lost */
         (void)read_bytes;
-        monitor_notify(&b->monitor); /* another sleeper looks at the file from now on */
+        mutex_notify(&b->mutex); /* another sleeper looks at the file from now on */
     }
-    monitor_unlock(&b->monitor);
+    mutex_unlock(&b->mutex);
 }

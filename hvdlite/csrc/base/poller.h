@@ -29,10 +29,10 @@ void poller_free(struct poller *p);
  * thread rings, and any number of threads sleep; the one that looks at the file wakes the others. For
  * processes there is the doorbell, which knows no files (shm/doorbell.h). */
 struct bell {
-    struct monitor monitor; /* guards what follows */
-    atomic_uint rings;      /* written under the monitor */
-    bool watched;           /* a sleeper looks at the file, and at `event` */
-    int event;              /* of the kernel: ends that look */
+    struct mutex mutex; /* guards what follows */
+    atomic_uint rings;  /* written under the mutex */
+    bool watched;       /* a sleeper looks at the file, and at `event` */
+    int event;          /* of the kernel: ends that look */
 };
 
 int bell_open(struct bell *b, hvd_error *err);

@@ -7,39 +7,39 @@
 #include <signal.h>
 #include <string.h>
 
-void monitor_init(struct monitor *m) {
+void mutex_init(struct mutex *m) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&m->mutex, NULL);
+    pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, &attr);
     pthread_condattr_destroy(&attr);
 }
 
-void monitor_destroy(struct monitor *m) {
+void mutex_destroy(struct mutex *m) {
     pthread_cond_destroy(&m->changed);
-    pthread_mutex_destroy(&m->mutex);
+    pthread_mutex_destroy(&m->lock);
 }
 
-void monitor_lock(struct monitor *m) {
-    int failed = pthread_mutex_lock(&m->mutex);
+void mutex_lock(struct mutex *m) {
+    int failed = pthread_mutex_lock(&m->lock);
     assert(!failed);
     (void)failed;
 }
 
-bool monitor_try(struct monitor *m) { return !pthread_mutex_trylock(&m->mutex); }
+bool mutex_try(struct mutex *m) { return !pthread_mutex_trylock(&m->lock); }
 
-void monitor_unlock(struct monitor *m) { pthread_mutex_unlock(&m->mutex); }
+void mutex_unlock(struct mutex *m) { pthread_mutex_unlock(&m->lock); }
 
-void monitor_notify(struct monitor *m) { pthread_cond_broadcast(&m->changed); }
+void mutex_notify(struct mutex *m) { pthread_cond_broadcast(&m->changed); }
 
-void monitor_wait(struct monitor *m, double seconds) {
+void mutex_wait(struct mutex *m, double seconds) {
     struct timespec until, span = clock_span(seconds);
     clock_gettime(CLOCK_MONOTONIC, &until);
     long nanoseconds = until.tv_nsec + span.tv_nsec;
     until.tv_sec += span.tv_sec + nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    pthread_cond_timedwait(&m->changed, &m->mutex, &until);
+    pthread_cond_timedwait(&m->changed, &m->lock, &until);
 }
 
 /* Signals are for the program's own threads: Python's handlers must not run on this one. But what a

@@ -8,18 +8,18 @@
 
 #include <pthread.h>
 
-struct monitor {
-    pthread_mutex_t mutex;
+struct mutex {
+    pthread_mutex_t lock;
     pthread_cond_t changed;
 };
 
-void monitor_init(struct monitor *m);
-void monitor_destroy(struct monitor *m);
-void monitor_lock(struct monitor *m);
-bool monitor_try(struct monitor *m); /* locks it, unless it is locked */
-void monitor_unlock(struct monitor *m);
-void monitor_notify(struct monitor *m); /* wakes all waiters; call it with the lock held */
-void monitor_wait(struct monitor *m, double seconds); /* lock held; may return early */
+void mutex_init(struct mutex *m);
+void mutex_destroy(struct mutex *m);
+void mutex_lock(struct mutex *m);
+bool mutex_try(struct mutex *m); /* locks it, unless it is locked */
+void mutex_unlock(struct mutex *m);
+void mutex_notify(struct mutex *m); /* wakes all waiters; call it with the lock held */
+void mutex_wait(struct mutex *m, double seconds); /* lock held; may return early */
 
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err);

@@ -30,9 +30,9 @@ struct engine {
     bool over;          /* every rank has left, or the engine has failed: no step does anything */
     /* Shared: */
     atomic_bool leaving, stopping, failed;
-    hvd_error cause;        /* the first cause of the failure; written before `failed` is set */
-    struct monitor monitor; /* guards what follows */
-    char reason[256];       /* why this rank leaves */
+    hvd_error cause;    /* the first cause of the failure; written before `failed` is set */
+    struct mutex mutex; /* guards what follows */
+    char reason[256];   /* why this rank leaves */
     bool ended;
 };
 
@@ -64,10 +64,10 @@ static void fail(struct engine *e, const hvd_error *err) {
 
 static int leave_if_asked(struct engine *e, hvd_error *err) {
     if (e->negotiation.left || !atomic_load(&e->leaving)) return HVD_OK;
-    monitor_lock(&e->monitor);
+    mutex_lock(&e->mutex);
     char reason[sizeof e->reason];
     snprintf(reason, sizeof reason, "%s", e->reason);
-    monitor_unlock(&e->monitor);
+    mutex_unlock(&e->mutex);
     HVD_TRY(p2p_leave(&e->p2p, reason, err));
     return follow_leave(&e->negotiation, reason, err);
 }
@@ -181,10 +181,10 @@ static void *run(void *arg) {
     hvd_error over;
     error_set(&over, HVD_RANK_LEFT, "every rank has left the job");
     p2p_close(&e->p2p, &over);
-    monitor_lock(&e->monitor);
+    mutex_lock(&e->mutex);
     e->ended = true;
-    monitor_notify(&e->monitor);
-    monitor_unlock(&e->monitor);
+    mutex_notify(&e->mutex);
+    mutex_unlock(&e->mutex);
     return NULL;
 }
 
@@ -203,7 +203,7 @@ static void release(struct engine *e) {
     fast_path_close(&e->fast);
     p2p_free(&e->p2p);
     progress_close(&e->progress);
-    monitor_destroy(&e->monitor);
+    mutex_destroy(&e->mutex);
     free(e);
 }
 
@@ -212,7 +212,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     struct coordinator_config coordinator = {
         .size = t->at.size, .job_ranks = t->job_ranks, .options = config->options};
     if (config->options.deterministic) coordinate_in_order(&coordinator, &t->all);
-    monitor_init(&e->monitor);
+    mutex_init(&e->mutex);
     progress_open(&e->progress, step, e);
     regions_init(&e->regions);
     /* A round that a late rank closes may be fused with others, and summed in another order. */
@@ -316,20 +316,19 @@ void engine_leave(struct engine *e, const char *reason) {
               "this rank has left the job (%.200s): it can't submit tensors any more", reason);
     tensors_refuse(e->tensors, &left);
     p2p_refuse(&e->p2p, &left);
-    monitor_lock(&e->monitor);
+    mutex_lock(&e->mutex);
     if (!atomic_load(&e->leaving)) snprintf(e->reason, sizeof e->reason, "%s", reason);
-    monitor_unlock(&e->monitor);
+    mutex_unlock(&e->mutex);
     atomic_store(&e->leaving, true);
     wake(e);
 }
 
 bool engine_ended(struct engine *e, double seconds) {
     double until = clock_now() + seconds;
-    monitor_lock(&e->monitor);
-    for (double left; !e->ended && (left = until - clock_now()) > 0;)
-        monitor_wait(&e->monitor, left);
+    mutex_lock(&e->mutex);
+    for (double left; !e->ended && (left = until - clock_now()) > 0;) mutex_wait(&e->mutex, left);
     bool ended = e->ended;
-    monitor_unlock(&e->monitor);
+    mutex_unlock(&e->mutex);
     return ended;
 }
 

@@ -20,7 +20,7 @@ void fast_path_open(struct fast_path *x, struct transport *t, struct executor *b
                             .shared.window = window && window->n > 1 ? window : NULL,
                             .hosts.on =
                                 by_messages && t->all.size > 1 && t->all.hosts == t->all.size};
-    monitor_init(&x->monitor);
+    mutex_init(&x->mutex);
 }
 
 void fast_path_close(struct fast_path *x) {
@@ -31,7 +31,7 @@ void fast_path_close(struct fast_path *x) {
     }
     fast_hosts_drop(x, NULL);
     map_clear(&x->names);
-    monitor_destroy(&x->monitor);
+    mutex_destroy(&x->mutex);
 }
 
 bool fast_path_takes(const struct fast_path *x, const struct tensor *tensor) {
@@ -41,9 +41,9 @@ bool fast_path_takes(const struct fast_path *x, const struct tensor *tensor) {
 }
 
 struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like) {
-    monitor_lock(&x->monitor);
+    mutex_lock(&x->mutex);
     struct fast_place *p = map_find(&x->names, like);
-    monitor_unlock(&x->monitor);
+    mutex_unlock(&x->mutex);
     return p;
 }
 
@@ -56,9 +56,9 @@ struct fast_place *fast_place_add(struct fast_path *x, const struct request *r) 
     p->next = x->places;
     p->hosts.number = x->nplaces++;
     x->places = p;
-    monitor_lock(&x->monitor);
+    mutex_lock(&x->mutex);
     int code = map_put(&x->names, &p->node, &ignored);
-    monitor_unlock(&x->monitor);
+    mutex_unlock(&x->mutex);
     return code ? NULL : p;
 }
 
@@ -76,9 +76,9 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
         x->fails = true;
         return x->hosts.on ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
     }
-    monitor_lock(&x->monitor); /* other threads compare its name */
+    mutex_lock(&x->mutex); /* other threads compare its name */
     request_copy(&p->request, &tensor->request);
-    monitor_unlock(&x->monitor);
+    mutex_unlock(&x->mutex);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;
     p->round = 0;
     p->generation++;

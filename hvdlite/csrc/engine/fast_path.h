@@ -50,7 +50,7 @@ struct fast_path {
     struct executor *by;       /* its accounts count the rounds */
     const atomic_bool *failed; /* the engine has failed */
     int group;                 /* its number in the flight recorder */
-    struct monitor monitor;    /* guards the names; tensors are added and places opened under it */
+    struct mutex mutex;        /* guards the names; tensors are added and places opened under it */
     struct map names;
     /* The stepping thread's: */
     struct fast_place *places;

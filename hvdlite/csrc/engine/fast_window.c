@@ -79,10 +79,10 @@ void fast_window_open(struct fast_path *x, struct fast_place *p, const struct te
                       bool often) {
     make_room(x, p, request_bytes(&tensor->request));
     if (!p->shared.room || !often) return;
-    monitor_lock(&x->monitor); /* fast_window_submit adds tensors under it */
+    mutex_lock(&x->mutex); /* fast_window_submit adds tensors under it */
     bool more = tensor->behind;
     if (!more) atomic_store_explicit(&p->state, OPEN, memory_order_release);
-    monitor_unlock(&x->monitor);
+    mutex_unlock(&x->mutex);
     if (more)
         round_close(word_at(x, p), word_of(p->generation, 0), false, (uint64_t)x->shared.window->n);
     atomic_store(&x->shared.opens, true);
@@ -302,11 +302,11 @@ int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tens
     struct waiter waiter = {0};
     if (!x->shared.window) return tensors_add(tensors, tensor, corked, err);
     for (;;) {
-        monitor_lock(&x->monitor);
+        mutex_lock(&x->mutex);
         struct fast_place *p = map_find(&x->names, &tensor->node);
         bool busy = p && take_away(x, p) == BUSY;
         int code = busy ? HVD_OK : tensors_add(tensors, tensor, corked, err);
-        monitor_unlock(&x->monitor);
+        mutex_unlock(&x->mutex);
         if (!busy) return code;
         if (!tensor->queued) return tensor_duplicate(tensor, err);
         waiter_do(waiter_next(&waiter, clock_now(), transport_policy(x->transport), LONGEST_NAP));

@@ -11,7 +11,7 @@
 void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group,
               struct timeline *timeline) {
     *p = (struct p2p){.t = t, .flight = flight, .group = group, .timeline = timeline};
-    monitor_init(&p->monitor);
+    mutex_init(&p->mutex);
 }
 
 void p2p_free(struct p2p *p) {
@@ -24,7 +24,7 @@ void p2p_free(struct p2p *p) {
         lane_close(&p->peers[r].from);
     }
     free(p->peers);
-    monitor_destroy(&p->monitor);
+    mutex_destroy(&p->mutex);
 }
 
 bool p2p_is(const struct request *r) { return r->kind == HVD_SEND || r->kind == HVD_RECV; }
@@ -45,20 +45,20 @@ int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err) {
 /* ---- any thread ---- */
 
 int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err) {
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     int code = p->closed ? p->why.code : HVD_OK;
     if (code) *err = p->why;
     if (!code) tensor_list_add(&p->fresh, tensor, tensor);
     if (!code) atomic_fetch_add(&p->count, 1);
-    monitor_unlock(&p->monitor);
+    mutex_unlock(&p->mutex);
     return code;
 }
 
 void p2p_refuse(struct p2p *p, const hvd_error *why) {
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     if (!p->closed) p->why = *why;
     p->closed = true;
-    monitor_unlock(&p->monitor);
+    mutex_unlock(&p->mutex);
 }
 
 /* ---- sends ---- */
@@ -148,10 +148,10 @@ static int know_peers(struct p2p *p, hvd_error *err) {
 
 int p2p_step(void *p2p, bool *progress, hvd_error *err) {
     struct p2p *p = p2p;
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
-    monitor_unlock(&p->monitor);
+    mutex_unlock(&p->mutex);
     int code = fresh.oldest ? know_peers(p, err) : HVD_OK;
     for (struct tensor *t; !code && (t = fresh.oldest);) {
         tensor_list_remove(&fresh, t);
@@ -267,10 +267,10 @@ static void fail_all(struct p2p *p, struct tensor_list *list, const hvd_error *w
 
 void p2p_close(struct p2p *p, const hvd_error *why) {
     p2p_refuse(p, why);
-    monitor_lock(&p->monitor);
+    mutex_lock(&p->mutex);
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
-    monitor_unlock(&p->monitor);
+    mutex_unlock(&p->mutex);
     struct tensor_list *lists[] = {&p->coming, &p->receives, &p->sends, &fresh};
     for (int i = 0; i < 4; i++) fail_all(p, lists[i], why);
 }

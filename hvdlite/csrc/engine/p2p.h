@@ -21,7 +21,7 @@ struct p2p {
     struct flight *flight;     /* NULL: none */
     int group;                 /* its number there */
     struct timeline *timeline; /* NULL: none */
-    struct monitor monitor;    /* guards: */
+    struct mutex mutex;        /* guards: */
     struct tensor_list fresh;
     bool closed;
     hvd_error why;

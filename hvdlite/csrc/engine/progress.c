@@ -5,62 +5,62 @@
 
 void progress_open(struct progress *p, progress_step *step, void *engine) {
     *p = (struct progress){.step = step, .engine = engine};
-    monitor_init(&p->turn);
-    monitor_init(&p->lot);
+    mutex_init(&p->turn);
+    mutex_init(&p->lot);
 }
 
 void progress_close(struct progress *p) {
-    monitor_destroy(&p->turn);
-    monitor_destroy(&p->lot);
+    mutex_destroy(&p->turn);
+    mutex_destroy(&p->lot);
 }
 
 int progress_take(struct progress *p, bool *progress, hvd_error *err) {
-    monitor_lock(&p->turn);
+    mutex_lock(&p->turn);
     floats_exact(); /* the thread has the mode of the one that has started it */
     if (!p->failure.code) return p->step(p->engine, progress, err);
     *err = p->failure;
     return err->code;
 }
 
-void progress_leave(struct progress *p) { monitor_unlock(&p->turn); }
+void progress_leave(struct progress *p) { mutex_unlock(&p->turn); }
 
 bool progress_has_callers(struct progress *p) { return atomic_load(&p->callers) > 0; }
 
 bool progress_was_driven(struct progress *p) {
     static const double RECENT = 3e-3;
-    monitor_lock(&p->turn);
+    mutex_lock(&p->turn);
     bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
-    monitor_unlock(&p->turn);
+    mutex_unlock(&p->turn);
     return recent;
 }
 
 unsigned progress_wakes(struct progress *p) {
-    monitor_lock(&p->lot);
+    mutex_lock(&p->lot);
     unsigned wakes = p->wakes;
-    monitor_unlock(&p->lot);
+    mutex_unlock(&p->lot);
     return wakes;
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
     static const double LOOK = 1e-3; /* messages of ranks that call nothing here ring nobody */
-    monitor_lock(&p->lot);
-    if (p->wakes == wakes) monitor_wait(&p->lot, LOOK);
-    monitor_unlock(&p->lot);
+    mutex_lock(&p->lot);
+    if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
+    mutex_unlock(&p->lot);
 }
 
 void progress_wake(struct progress *p) {
-    monitor_lock(&p->lot);
+    mutex_lock(&p->lot);
     p->wakes++;
-    monitor_notify(&p->lot);
-    monitor_unlock(&p->lot);
+    mutex_notify(&p->lot);
+    mutex_unlock(&p->lot);
 }
 
 bool progress_try(struct progress *p, progress_step *step, void *arg) {
     bool progress;
-    if (!monitor_try(&p->turn)) return false;
+    if (!mutex_try(&p->turn)) return false;
     if (!p->failure.code) step(arg, &progress, &p->failure);
     bool well = !p->failure.code;
-    monitor_unlock(&p->turn);
+    mutex_unlock(&p->turn);
     return well;
 }
 
@@ -68,7 +68,7 @@ bool progress_try(struct progress *p, progress_step *step, void *arg) {
 static bool get_turn(struct progress *p, bool (*done)(void *), void *arg) {
     enum { TRIES = 2000 };
     for (int i = 0; i < TRIES && !done(arg); i++) {
-        if (monitor_try(&p->turn)) return true;
+        if (mutex_try(&p->turn)) return true;
         clock_relax();
     }
     return false;
@@ -111,7 +111,7 @@ bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *
         drive(p, t, done, arg);
         floats_restore(mode);
         p->driven = clock_now();
-        monitor_unlock(&p->turn);
+        mutex_unlock(&p->turn);
     }
     atomic_fetch_sub(&p->callers, 1);
     return has;

@@ -16,12 +16,12 @@ typedef int progress_step(void *engine, bool *progress, hvd_error *err);
 struct progress {
     progress_step *step;
     void *engine;
-    struct monitor turn; /* the stepping thread holds it; it guards: */
-    hvd_error failure;   /* of a caller's step; code 0: none */
-    double driven;       /* when a caller last stepped, by clock_now; 0: never */
-    atomic_int callers;  /* threads that step or wait for their turn, apart from the engine's */
-    struct monitor lot;  /* the parked thread waits here; it guards: */
-    unsigned wakes;      /* how often the parked thread was to wake */
+    struct mutex turn;  /* the stepping thread holds it; it guards: */
+    hvd_error failure;  /* of a caller's step; code 0: none */
+    double driven;      /* when a caller last stepped, by clock_now; 0: never */
+    atomic_int callers; /* threads that step or wait for their turn, apart from the engine's */
+    struct mutex lot;   /* the parked thread waits here; it guards: */
+    unsigned wakes;     /* how often the parked thread was to wake */
 };
 
 void progress_open(struct progress *p, progress_step *step, void *engine);

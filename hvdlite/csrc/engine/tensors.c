@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct tensors {
-    struct monitor monitor; /* guards: */
+    struct mutex mutex; /* guards: */
     struct map names;
     struct tensor_list fresh; /* added, not yet taken */
     int corks;                /* while there are any, no tensor is taken */
@@ -22,7 +22,7 @@ struct tensors {
 struct tensors *tensors_new(void) {
     struct tensors *t = calloc(1, sizeof *t);
     if (!t) return NULL;
-    monitor_init(&t->monitor);
+    mutex_init(&t->mutex);
     return t;
 }
 
@@ -58,7 +58,7 @@ void tensors_free(struct tensors *t) {
     while (t->zeros.oldest) finish_zeros(t, t->zeros.oldest);
     map_clear(&t->names);
     map_clear(&t->ids);
-    monitor_destroy(&t->monitor);
+    mutex_destroy(&t->mutex);
     free(t);
 }
 
@@ -188,9 +188,9 @@ static int check_locked(struct tensors *t, const struct tensor *tensor, struct t
 
 static int check(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
     struct tensor *first;
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     int code = check_locked(t, tensor, &first, err);
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return code;
 }
 
@@ -228,17 +228,17 @@ int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_erro
     tensor->agreed = 0;
     tensor->newer = tensor->behind = NULL;
     tensor->last = tensor;
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     int code = add_locked(t, tensor, err);
     *corked = t->corks > 0;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return code;
 }
 
 size_t tensors_count(struct tensors *t) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     size_t count = t->names.count;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return count;
 }
 
@@ -248,29 +248,29 @@ size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]) {
 }
 
 void tensors_cork(struct tensors *t, bool corked) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     t->corks += corked ? 1 : -1;
     if (t->corks < 0) t->corks = 0;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 /* Once the table is closed, what a cork still holds back must not be forgotten. */
 struct tensor *tensors_take(struct tensors *t) {
     struct tensor_list fresh = {0};
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->closed || !t->corks) {
         fresh = t->fresh;
         t->fresh = (struct tensor_list){0};
     }
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     if (fresh.oldest) tensor_list_add(&t->taken, fresh.oldest, fresh.newest);
     return fresh.oldest;
 }
 
 struct tensor *tensors_find(struct tensors *t, const char *name) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     struct tensor *tensor = map_get(&t->names, name);
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return tensor;
 }
 
@@ -316,9 +316,9 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     }
     tensor_list_remove(&t->taken, tensor);
     if (tensor->id) map_remove(&t->ids, &tensor->by_id);
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     forget(t, tensor);
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     free_additions(tensor);
     if (!error) return tensor->complete(tensor->arg, NULL); /* which may free it */
     hvd_error own = *error;
@@ -327,10 +327,10 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
 }
 
 void tensors_refuse(struct tensors *t, const hvd_error *error) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (!t->closed) t->why = *error;
     t->closed = true;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 static void finish_with_name(struct tensors *t, struct tensor *tensor, const hvd_error *error) {

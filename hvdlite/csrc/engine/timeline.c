@@ -10,10 +10,10 @@
 
 void timeline_init(struct timeline *t) {
     *t = (struct timeline){.file = NULL};
-    monitor_init(&t->monitor);
+    mutex_init(&t->mutex);
 }
 
-void timeline_destroy(struct timeline *t) { monitor_destroy(&t->monitor); }
+void timeline_destroy(struct timeline *t) { mutex_destroy(&t->mutex); }
 
 void timeline_forked(struct timeline *t) {
     if (t->file) __fpurge(t->file);
@@ -85,28 +85,28 @@ static void write_tensor(struct timeline *t, const struct request *r, struct tim
 
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                      size_t fused) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->file && times.submitted >= t->origin) write_tensor(t, r, times, fused);
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 void timeline_note(struct timeline *t, const char *what, double begin, double end) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->file && begin >= t->origin) {
         t->tensors++;
         write_span(t, what, begin, end, "");
     }
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 void timeline_cycle(struct timeline *t, double now) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->file && t->marks_cycles)
         write_text(t,
                    "{\"ph\": \"i\", \"name\": \"cycle\", \"s\": \"p\", \"pid\": %d, \"tid\": 0, "
                    "\"ts\": %ld},\n",
                    t->rank, microseconds(t, now));
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 /* By which timelines of several ranks are put side by side; viewers ignore it. */
@@ -119,12 +119,12 @@ static void write_clock(struct timeline *t) {
 }
 
 void timeline_set_clock(struct timeline *t, double offset, double error, const char *about) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     snprintf(t->about, sizeof t->about, ", %s", about);
     t->clock_offset = offset;
     t->clock_error = error;
     if (t->file) write_clock(t);
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 /* ---- start and stop ---- */
@@ -132,7 +132,7 @@ void timeline_set_clock(struct timeline *t, double offset, double error, const c
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
                    hvd_error *err) {
     int code = HVD_OK;
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->file) {
         code = error_set(err, HVD_INVALID, "the timeline is on already: stop_timeline() first");
     } else if (!(t->file = file_open_named(path))) {
@@ -148,13 +148,13 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
         write_clock(t);
         atomic_store(&t->on, true);
     }
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return code;
 }
 
 int timeline_stop(struct timeline *t, hvd_error *err) {
     int code = HVD_OK;
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     if (t->file) {
         write_text(t,
                    "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
@@ -168,6 +168,6 @@ int timeline_stop(struct timeline *t, hvd_error *err) {
         t->file = NULL;
         atomic_store(&t->on, false);
     }
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return code;
 }

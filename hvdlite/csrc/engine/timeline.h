@@ -11,10 +11,10 @@
 #include <stdatomic.h>
 
 struct timeline {
-    atomic_bool on;         /* read first: a timeline that is off costs nothing */
-    struct monitor monitor; /* guards what follows */
-    void *file;             /* a FILE; NULL: off */
-    int failed;             /* errno of the first write that failed; 0: none */
+    atomic_bool on;     /* read first: a timeline that is off costs nothing */
+    struct mutex mutex; /* guards what follows */
+    void *file;         /* a FILE; NULL: off */
+    int failed;         /* errno of the first write that failed; 0: none */
     char path[4096];
     double origin;                    /* when it started, seconds */
     double clock_offset, clock_error; /* rank 0's clock is ahead by so much, +- */

@@ -9,18 +9,18 @@ struct hvd_handle *handle_new(hvd_error *err) {
         error_set(err, HVD_NO_MEMORY, "no memory for a handle");
         return NULL;
     }
-    monitor_init(&h->monitor);
+    mutex_init(&h->mutex);
     atomic_init(&h->holders, 1);
     h->process = getpid();
     return h;
 }
 
-/* Threads that are gone may have had its monitor at the fork: a child touches no monitor. */
+/* Threads that are gone may have held its mutex at the fork: a child touches no mutex. */
 static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
 
 void hvd_drop(hvd_handle *h) {
     if (atomic_fetch_sub(&h->holders, 1) > 1 || is_inherited(h)) return;
-    monitor_destroy(&h->monitor);
+    mutex_destroy(&h->mutex);
     free((void *)h->tensor.splits);
     free((void *)h->tensor.why);
     free(h->tensor.made);
@@ -30,31 +30,31 @@ void hvd_drop(hvd_handle *h) {
 static void complete(void *arg, const hvd_error *error) {
     struct hvd_handle *h = arg;
     if (error) h->error = *error;
-    monitor_lock(&h->monitor);
+    mutex_lock(&h->mutex);
     atomic_store(&h->done, true);
-    monitor_notify(&h->monitor);
+    mutex_notify(&h->mutex);
     void (*watcher)(void *) = h->watcher;
-    monitor_unlock(&h->monitor);
+    mutex_unlock(&h->mutex);
     if (watcher) watcher(h->watcher_arg);
     hvd_drop(h);
 }
 
 void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
-    monitor_lock(&h->monitor);
+    mutex_lock(&h->mutex);
     bool done = atomic_load(&h->done);
     if (!done) {
         h->watcher = watcher;
         h->watcher_arg = arg;
     }
-    monitor_unlock(&h->monitor);
+    mutex_unlock(&h->mutex);
     if (done) watcher(arg);
 }
 
 void hvd_give_up(hvd_handle *h) {
-    monitor_lock(&h->monitor);
+    mutex_lock(&h->mutex);
     atomic_store(&h->given_up, true);
-    monitor_notify(&h->monitor);
-    monitor_unlock(&h->monitor);
+    mutex_notify(&h->mutex);
+    mutex_unlock(&h->mutex);
 }
 
 void handle_lend(struct hvd_handle *h) {
@@ -95,9 +95,9 @@ static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {
 }
 
 static void wait_once(struct hvd_handle *h, double seconds) {
-    monitor_lock(&h->monitor);
-    if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) monitor_wait(&h->monitor, seconds);
-    monitor_unlock(&h->monitor);
+    mutex_lock(&h->mutex);
+    if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) mutex_wait(&h->mutex, seconds);
+    mutex_unlock(&h->mutex);
 }
 
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {

@@ -19,7 +19,7 @@ struct hvd_handle {
     atomic_bool done;     /* then `error` stays as it is */
     atomic_bool given_up; /* nobody waits any more */
     hvd_error error;
-    struct monitor monitor;     /* of those who wait for `done` */
+    struct mutex mutex;         /* of those who wait for `done` */
     void (*watcher)(void *arg); /* called when it is done; NULL: nobody asked */
     void *watcher_arg;
 };

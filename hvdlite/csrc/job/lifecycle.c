@@ -177,8 +177,8 @@ struct hvd_limit {
     double seconds, until;
     int code;
     const char *words;
-    int nranks, *ranks;     /* that the process waits for in MPI; none: for nobody known */
-    struct monitor monitor; /* guards `lifted` */
+    int nranks, *ranks; /* that the process waits for in MPI; none: for nobody known */
+    struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
 
@@ -200,14 +200,14 @@ static void *end_at_limit(void *arg) {
     static const double LOOK = 0.2;
     struct hvd_limit *l = arg;
     hvd_error why = {.code = HVD_OK};
-    monitor_lock(&l->monitor);
+    mutex_lock(&l->mutex);
     while (!l->lifted) {
         double now = clock_now();
         if (l->nranks && !has_failed(&why)) l->until = now + l->seconds;
         if (now >= l->until) end_now(l, &why);
-        monitor_wait(&l->monitor, l->nranks ? LOOK : l->until - now);
+        mutex_wait(&l->mutex, l->nranks ? LOOK : l->until - now);
     }
-    monitor_unlock(&l->monitor);
+    mutex_unlock(&l->mutex);
     return NULL;
 }
 
@@ -229,24 +229,24 @@ hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
     l->ranks = (int *)(l + 1);
     l->words = strcpy((char *)(l->ranks + nranks), words);
     if (bytes) memcpy(l->ranks, ranks, bytes);
-    monitor_init(&l->monitor);
+    mutex_init(&l->mutex);
     await_all(l, 1);
     if (!thread_start(&l->thread, end_at_limit, l, "hvdlite-end", NULL)) return l;
     await_all(l, -1);
-    monitor_destroy(&l->monitor);
+    mutex_destroy(&l->mutex);
     free(l);
     return NULL;
 }
 
 void hvd_limit_lift(hvd_limit *l) {
     if (!l) return;
-    monitor_lock(&l->monitor);
+    mutex_lock(&l->mutex);
     l->lifted = true;
-    monitor_notify(&l->monitor);
-    monitor_unlock(&l->monitor);
+    mutex_notify(&l->mutex);
+    mutex_unlock(&l->mutex);
     thread_join(l->thread);
     await_all(l, -1);
-    monitor_destroy(&l->monitor);
+    mutex_destroy(&l->mutex);
     free(l);
 }
 

@@ -63,12 +63,12 @@ static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* the call may free the operation */
-    monitor_lock(&lib->reporting);
+    mutex_lock(&lib->reporting);
     lib->api.make_error(exception, op->error->text);
     keep_failure(op);
     done.call(done.engine, done.param, exception);
     lib->api.destroy_error(exception);
-    monitor_unlock(&lib->reporting);
+    mutex_unlock(&lib->reporting);
 }
 
 static void complete(struct operation *op) {
@@ -82,11 +82,11 @@ static void complete(struct operation *op) {
 
 static void note_error(struct operation *op, const hvd_error *error) {
     hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations: append nothing to it */
-    monitor_lock(&op->lib->reporting);
+    mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
     if (!op->error) op->error = no_memory;
     if (op->error != no_memory) error_also(op->error, error);
-    monitor_unlock(&op->lib->reporting);
+    mutex_unlock(&op->lib->reporting);
 }
 
 /* The last user completes the operation, which may free it. MXNet itself raises why it dropped

@@ -183,14 +183,14 @@ int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
     bool found = false;
-    monitor_lock(&lib->reporting);
+    mutex_lock(&lib->reporting);
     size_t first = lib->nfailures > MXNET_FAILURES ? lib->nfailures - MXNET_FAILURES : 0;
     for (size_t i = lib->nfailures; i > first && !found; i--) {
         const hvd_error *failure = lib->failures[(i - 1) % MXNET_FAILURES];
         found = strstr(text, failure->text);
         if (found) *err = *failure;
     }
-    monitor_unlock(&lib->reporting);
+    mutex_unlock(&lib->reporting);
     return found;
 }
 
@@ -244,7 +244,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
     lib->naive = naive != 0;
     memcpy(&lib->function, callback_arguments == 4 ? (void *)&four : (void *)&three,
            sizeof lib->function);
-    monitor_init(&lib->reporting);
+    mutex_init(&lib->reporting);
     free_list_init(&lib->memory);
     turns_init(&lib->turns);
     error_set(&lib->no_memory, HVD_NO_MEMORY,

@@ -20,7 +20,7 @@ struct turn {
 };
 
 struct turns {
-    struct monitor monitor; /* guards the queues and `ready` */
+    struct mutex mutex; /* guards the queues and `ready` */
     struct turn *queues[TURN_QUEUES];
 };
 

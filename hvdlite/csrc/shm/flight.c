@@ -32,7 +32,7 @@ int flight_open(struct flight **out, hvd_error *err) {
         return code;
     }
     struct flight_memory *m = f->memory;
-    monitor_init(&f->monitor);
+    mutex_init(&f->mutex);
     f->bell = -1;
     flight_layout(m->layout, sizeof m->layout);
     m->pid = card.pid;
@@ -45,7 +45,7 @@ int flight_open(struct flight **out, hvd_error *err) {
 
 void flight_close(struct flight *f) {
     if (!f) return;
-    monitor_destroy(&f->monitor);
+    mutex_destroy(&f->mutex);
     shmem_release(f->memory, sizeof *f->memory, f->file);
     free(f);
 }
@@ -260,12 +260,12 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now) {
 
 void flight_trouble(struct flight *f, const char *text, bool failed) {
     if (!f) return;
-    monitor_lock(&f->monitor);
+    mutex_lock(&f->mutex);
     snprintf(f->memory->trouble, sizeof f->memory->trouble, "%s", text);
     f->memory->failed = failed;
     atomic_fetch_add(&f->memory->troubles, 1);
     if (f->bell >= 0 && write(f->bell, f->word, strlen(f->word)) < 0) f->bell = -1;
-    monitor_unlock(&f->monitor);
+    mutex_unlock(&f->mutex);
 }
 
 void flight_blame(struct flight *f, const hvd_error *error) {
@@ -275,15 +275,15 @@ void flight_blame(struct flight *f, const hvd_error *error) {
     for (int i = 0; i < error_nlisted(error); i++)
         used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
     line[used] = '\n';
-    monitor_lock(&f->monitor);
+    mutex_lock(&f->mutex);
     if (f->bell >= 0 && write(f->bell, line, (size_t)used + 1) < 0) f->bell = -1;
-    monitor_unlock(&f->monitor);
+    mutex_unlock(&f->mutex);
 }
 
 void flight_set_bell(struct flight *f, int file, const char *word) {
     if (!f) return;
-    monitor_lock(&f->monitor);
+    mutex_lock(&f->mutex);
     f->bell = file;
     snprintf(f->word, sizeof f->word, "%s", word);
-    monitor_unlock(&f->monitor);
+    mutex_unlock(&f->mutex);
 }

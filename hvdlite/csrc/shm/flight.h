@@ -70,9 +70,9 @@ struct flight_memory {
 struct flight {
     struct flight_memory *memory;
     int file;
-    struct monitor monitor; /* guards what follows, and the trouble's text */
-    int bell;               /* a file; -1: none */
-    char word[32];          /* written to it with each trouble */
+    struct mutex mutex; /* guards what follows, and the trouble's text */
+    int bell;           /* a file; -1: none */
+    char word[32];      /* written to it with each trouble */
 };
 
 /* Writes the memory's layout. */

@@ -2,30 +2,30 @@
 
 void regions_init(struct regions *t) {
     t->first = NULL;
-    monitor_init(&t->monitor);
+    mutex_init(&t->mutex);
 }
 
-void regions_free(struct regions *t) { monitor_destroy(&t->monitor); }
+void regions_free(struct regions *t) { mutex_destroy(&t->mutex); }
 
 void regions_add(struct regions *t, struct region *region) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     region->next = t->first;
     t->first = region;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 void regions_remove(struct regions *t, struct region *region) {
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     struct region **at = &t->first;
     while (*at && *at != region) at = &(*at)->next;
     if (*at) *at = region->next;
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
 }
 
 const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
                                   int64_t *offset) {
     uintptr_t begin = (uintptr_t)memory;
-    monitor_lock(&t->monitor);
+    mutex_lock(&t->mutex);
     struct region *r = t->first;
     for (; r; r = r->next) {
         uintptr_t part = (uintptr_t)region_part(r, r->self);
@@ -34,6 +34,6 @@ const struct region *regions_find(struct regions *t, const void *memory, size_t 
         *offset = (int64_t)(begin - part);
         break;
     }
-    monitor_unlock(&t->monitor);
+    mutex_unlock(&t->mutex);
     return r;
 }

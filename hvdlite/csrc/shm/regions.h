@@ -23,7 +23,7 @@ struct region {
 };
 
 struct regions {
-    struct monitor monitor; /* guards the list; the members of a region do not change */
+    struct mutex mutex; /* guards the list; the members of a region do not change */
     struct region *first;
 };
 

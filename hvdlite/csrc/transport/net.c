@@ -193,7 +193,7 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
         return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
     }
     *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};
-    monitor_init(&n->lock);
+    mutex_init(&n->lock);
     int code = own_all(n, data, messages, err);
     if (code)
         net_close(n, false);
@@ -255,7 +255,7 @@ void net_close(struct net *n, bool clean) {
     n->reader->closed(n);
     net_unlock(n);
     close(n->epoll);
-    monitor_destroy(&n->lock);
+    mutex_destroy(&n->lock);
     free(n->peers);
     free(n);
 }

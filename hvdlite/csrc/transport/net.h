@@ -44,7 +44,7 @@ struct peer {
 static const double CAUSE_COMES_FIRST = 1;
 
 struct net {
-    struct monitor lock; /* guards everything */
+    struct mutex lock; /* guards everything */
     int rank, size;
     bool starved;       /* there was no memory for a frame: no other one of its stream can come */
     int error, with;    /* of a link of this rank's own, and the peer; 0: none */
@@ -65,8 +65,8 @@ void net_close(struct net *n, bool clean);
 /* In a forked child: closes its copies of the sockets, so that they end with the parent. */
 void net_let_go(const struct net *n);
 
-static inline void net_lock(struct net *n) { monitor_lock(&n->lock); }
-static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
+static inline void net_lock(struct net *n) { mutex_lock(&n->lock); }
+static inline void net_unlock(struct net *n) { mutex_unlock(&n->lock); }
 
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);

@@ -9,7 +9,7 @@
 
 struct local_rank {
     struct transport transport;          /* first: cast back by self() */
-    struct monitor monitor;              /* guards everything below */
+    struct mutex mutex;                  /* guards everything below */
     struct parcels messages, *transfers; /* [from] */
     unsigned events;
     bool broken;
@@ -34,19 +34,19 @@ static int deliver(struct transport *t, int to, bool message, const void *data, 
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a parcel of %zu bytes", size);
     if (size) memcpy(p->data, data, size);
     struct local_rank *r = peer(t, to);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     parcels_add(message ? &r->messages : &r->transfers[t->at.rank], p);
     r->events++;
-    monitor_notify(&r->monitor);
-    monitor_unlock(&r->monitor);
+    mutex_notify(&r->mutex);
+    mutex_unlock(&r->mutex);
     return HVD_OK;
 }
 
 static int check_broken(struct transport *t, hvd_error *err) {
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     bool broken = r->broken;
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
     return broken ? error_set(err, HVD_TRANSPORT, "rank %d's link is broken", t->at.rank) : HVD_OK;
 }
 
@@ -69,9 +69,9 @@ static int local_irecv(struct transport *t, void *data, size_t bytes, int from, 
 static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     struct parcel *p = parcels_take(&r->transfers[x->peer], -1);
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
     if (!p) return HVD_OK;
     assert(p->size == x->handle[1]);
     if (p->size) memcpy((void *)(uintptr_t)x->handle[0], p->data, p->size);
@@ -87,9 +87,9 @@ static int local_send(struct transport *t, int to, const void *data, size_t size
 static int local_receive(struct transport *t, struct message *message, hvd_error *err) {
     (void)err;
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     struct parcel *p = parcels_take(&r->messages, -1);
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
     if (p) *message = (struct message){p->from, p->data, p->size};
     free(p);
     return HVD_OK;
@@ -97,25 +97,25 @@ static int local_receive(struct transport *t, struct message *message, hvd_error
 
 static unsigned local_listen(struct transport *t) {
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     unsigned ticket = r->events;
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
     return ticket;
 }
 
 static void local_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
-    if (r->events == ticket) monitor_wait(&r->monitor, seconds);
-    monitor_unlock(&r->monitor);
+    mutex_lock(&r->mutex);
+    if (r->events == ticket) mutex_wait(&r->mutex, seconds);
+    mutex_unlock(&r->mutex);
 }
 
 static void local_wake(struct transport *t) {
     struct local_rank *r = self(t);
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     r->events++;
-    monitor_notify(&r->monitor);
-    monitor_unlock(&r->monitor);
+    mutex_notify(&r->mutex);
+    mutex_unlock(&r->mutex);
 }
 
 static void local_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
@@ -146,7 +146,7 @@ static bool rank_init(struct local_rank *r, int rank, int size, const int *lowes
                             .wakes = WAKES_MESSAGE,
                             .pace = PACE_DEFAULT,
                             .cost = COST_ON_A_HOST};
-    monitor_init(&r->monitor);
+    mutex_init(&r->mutex);
     r->transfers = calloc((size_t)size, sizeof *r->transfers);
     if (!r->transfers || layout_open(&t->layout, &t->all, lowest, &no_memory)) return false;
     t->at = layout_topology(&t->layout, &t->all);
@@ -210,7 +210,7 @@ void local_hub_free(struct local_hub *hub) {
         free(r->transfers);
         if (r->transport.at.local_rank == 0) free(r->window.ranks);
         layout_close(&r->transport.layout);
-        monitor_destroy(&r->monitor);
+        mutex_destroy(&r->mutex);
     }
     free(hub->ranks);
     free(hub);
@@ -222,7 +222,7 @@ struct transport *local_hub_rank(struct local_hub *hub, int rank) {
 
 void local_hub_break(struct local_hub *hub, int rank) {
     struct local_rank *r = &hub->ranks[rank];
-    monitor_lock(&r->monitor);
+    mutex_lock(&r->mutex);
     r->broken = true;
-    monitor_unlock(&r->monitor);
+    mutex_unlock(&r->mutex);
 }
