@@ -135,7 +135,8 @@ static void count(struct sim_network *n, const struct parcel *p) {
     if (p->message) from->sent++, n->ranks[p->to].counts.received++;
 }
 
-/* What its rank does with a message, at either end. Data between ranks of a host goes by windows. */
+/* What its rank does with a message, at either end. Data between ranks of a host goes by
+ * windows. */
 static void handle(const struct transport *t, const struct parcel *p) {
     const struct sim_network *n = self(t)->network;
     bool here = p->from / n->ranks_a_host == p->to / n->ranks_a_host;

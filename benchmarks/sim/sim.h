@@ -27,8 +27,8 @@ struct sim_counts {        /* between hosts */
 
 struct sim_network;
 
-/* Keeps the calling actor's core busy. Hosts that share a machine's cores, as emulated ones do, have
- * a host "machine" in the platform file. */
+/* Keeps the calling actor's core busy. Hosts that share a machine's cores, as emulated ones do,
+ * have a host "machine" in the platform file. */
 void sim_work(double seconds);
 
 /* The program of a rank, and its engine's thread, do nothing any more. */

@@ -93,8 +93,8 @@ void hvd_give_up(hvd_handle *handle);
 /* A tensor that comes again: prepared once, not submitted yet. NULL: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
 /* Submits a plan from `in` to `out`, and waits at most `seconds`. 1: it is done, and well. 0: see
- * hvd_finish; or an open one has its output elsewhere, and can't be run again. One thread at a time,
- * and only when the last run is done. */
+ * hvd_finish; or an open one has its output elsewhere, and can't be run again. One thread at a
+ * time, and only when the last run is done. */
 int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
 /* Calls watcher(arg) once when the tensor is done: at once, or on the thread that completes it,
  * which moves other tensors, so the watcher must return soon. At most once a handle. */
@@ -146,8 +146,9 @@ void hvd_memory_close(hvd_memory *memory);
 int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
 
 /* The flight recorder (shm/flight.h): a file of this process without a name; -1: there is none.
- * `job`: what its ranks have in common. `transport`: what carries data between hosts. `stacks`: the signal by which stacks are appended to the
- * file; 0: none. With each stall or failure `word` is written to `bell`; -1: no more. */
+ * `job`: what its ranks have in common. `transport`: what carries data between hosts. `stacks`: the
+ * signal by which stacks are appended to the file; 0: none. With each stall or failure `word` is
+ * written to `bell`; -1: no more. */
 int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, const char *transport, int stacks);
 void hvd_flight_bell(int bell, const char *word);
@@ -169,21 +170,22 @@ int hvd_timeline_stop(hvd_error *err);
  * handle lies at `mpi_comm`. `ranks`: their ranks in the job, for error texts. *group is the
  * group's number in this process. MPI must allow calls from several threads. */
 int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err);
-/* The same in a job by sockets, called by these ranks only, which are in the group's order. `number`
- * is over 0, equal on all of them and new in this job. */
+/* The same in a job by sockets, called by these ranks only, which are in the group's order.
+ * `number` is over 0, equal on all of them and new in this job. */
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
-/* End a group, or the job with all its groups, in three steps: this rank submits nothing any more, for
- * that reason; wait until every rank has left (1) or the seconds have passed (0); free everything. */
+/* End a group, or the job with all its groups, in three steps: this rank submits nothing any more,
+ * for that reason; wait until every rank has left (1) or the seconds have passed (0); free
+ * everything. */
 #define HVD_ALL_GROUPS -1
 void hvd_leave(int group, const char *reason);
 int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Prints the words and ends this process with the code after so many seconds, whatever it waits for,
- * unless the limit is lifted. `ranks`, of a job, are those that it waits for in MPI, which nothing
- * ends: it is seen meanwhile that they answer, and the seconds begin when the job has failed. NULL: no
- * memory for it; that does nothing when it is lifted. */
+/* Prints the words and ends this process with the code after so many seconds, whatever it waits
+ * for, unless the limit is lifted. `ranks`, of a job, are those that it waits for in MPI, which
+ * nothing ends: it is seen meanwhile that they answer, and the seconds begin when the job has
+ * failed. NULL: no memory for it; that does nothing when it is lifted. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code, const char *words);
 void hvd_limit_lift(hvd_limit *limit);
@@ -201,8 +203,8 @@ void hvd_mpi_loaded(char *text, size_t size);
 
 struct tensor;
 /* For C callers that keep the tensor until it completes: checks `from` and fills in `to`. The
- * caller frees to->splits and to->why, copies, unless this fails. The caller then sets the completion, and
- * memory that was not known before. */
+ * caller frees to->splits and to->why, copies, unless this fails. The caller then sets the
+ * completion, and memory that was not known before. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 
 /* Submits a prepared tensor to the group; see engine_submit. */

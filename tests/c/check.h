@@ -108,8 +108,8 @@ static inline hvd_error *error_here(void) { return &last_error; }
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
 
-/* What such a variable holds is ended where its scope ends: OWN(wire_free) struct wire_writer w = {0}.
- * OWNED: memory of malloc's. */
+/* What such a variable holds is ended where its scope ends: OWN(wire_free) struct wire_writer w =
+ * {0}. OWNED: memory of malloc's. */
 #define OWN(end) __attribute__((cleanup(end)))
 #define OWNED OWN(free_owned)
 static inline void free_owned(void *variable) { free(*(void **)variable); }

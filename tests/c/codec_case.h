@@ -1,4 +1,5 @@
-/* Coded gradients, which each rank can compute for all ranks, their messages, and the expected sum. */
+/* Coded gradients, which each rank can compute for all ranks, their messages, and the expected
+ * sum. */
 #ifndef HVDLITE_CODEC_CASE_H
 #define HVDLITE_CODEC_CASE_H
 

@@ -93,8 +93,8 @@ static inline int letter_of(const struct scene *s, uint64_t id) {
     return 0;
 }
 
-/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#a" by the id of a, "Ta:0-64"
- * for a piece of it, "Fa", "S1" for a RESEND of rank 1, "B". */
+/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#a" by the id of a,
+ * "Ta:0-64" for a piece of it, "Fa", "S1" for a RESEND of rank 1, "B". */
 static inline const char *in_short(struct scene *s, char *text, size_t size) {
     size_t used = 0;
     text[0] = 0;
@@ -139,8 +139,8 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     return r->n;
 }
 
-/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of 3;
- * "a[0]/2": the first of a call of two. */
+/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of
+ * 3; "a[0]/2": the first of a call of two. */
 static inline struct request request_in_short(const char *text) {
     char name[32];
     int rows = 3, columns = 0, priority = 0;
@@ -167,8 +167,8 @@ static inline void acts(struct scene *s, int rank, const char *what) {
 
 /* A word of a story:
  *     0+a   rank 0 submits a (request_in_short); *+a: each rank does
- *     0#a   it submits a by the id that a was last decided with; 0#A: with the one before; 0#!: with one
- *           that the coordinator has not given
+ *     0#a   it submits a by the id that a was last decided with; 0#A: with the one before;
+ *           0#!: with one that the coordinator has not given
  *     0j    it joins
  *     0-    it leaves, as it is "out of data"
  *     f     rank 0 has finished a batch
@@ -185,8 +185,8 @@ static inline void happens(struct scene *s, const char *word) {
         acts(s, rank, what ? what : word + 1);
 }
 
-/* What a sentence tells of a decision: "new": its id is; "no id"; "whole"; "rows 0 2": those; else a part
- * of its error. */
+/* What a sentence tells of a decision: "new": its id is; "no id"; "whole"; "rows 0 2": those; else
+ * a part of its error. */
 static inline void tells(const char *file, int line, struct scene *s, const char *what) {
     const struct decision *d = &s->got[0];
     if (!strcmp(what, "new")) {
@@ -210,8 +210,8 @@ static inline char *trimmed(char *text) {
     return text + strspn(text, " ");
 }
 
-/* Plays sentences "words -> decisions ? this & that", each up to a semicolon: the decisions are those in
- * short; what the first one tells, see above. */
+/* Plays sentences "words -> decisions ? this & that", each up to a semicolon: the decisions are
+ * those in short; what the first one tells, see above. */
 static inline void story(const char *file, int line, struct scene *s, const char *text) {
     char copy[1500], decided[1024], *next, *words, *word, *what;
     REQUIRE(strlen(text) < sizeof copy);

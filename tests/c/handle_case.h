@@ -37,8 +37,8 @@ static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_in
 
 enum { TRIES = 100 };
 
-/* All ranks' last tensors took the fast path. They may not where other processes use the cores: then
- * a rank is so late that another one asks the coordinator. All ranks call it. */
+/* All ranks' last tensors took the fast path. They may not where other processes use the cores:
+ * then a rank is so late that another one asks the coordinator. All ranks call it. */
 static inline bool all_went_fast(struct engine_rank *me) {
     static atomic_int n;
     ranks_meet(me->ranks);

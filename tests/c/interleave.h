@@ -2,10 +2,11 @@
  * point another task may go on.
  *
  * Tasks are coroutines of one thread, so every run is the same for the same choices, and the search
- * goes through the choices in depth. A point is `turn()`, or a wait for a condition. Where a task has
- * to wait, any other may go on; `most` bounds how often one is interrupted where it need not wait,
- * because most defects need few such moments: Musuvathi and Qadeer, "Iterative Context Bounding for
- * Systematic Testing of Multithreaded Programs", PLDI'07. Memory is sequentially consistent here. */
+ * goes through the choices in depth. A point is `turn()`, or a wait for a condition. Where a task
+ * has to wait, any other may go on; `most` bounds how often one is interrupted where it need not
+ * wait, because most defects need few such moments: Musuvathi and Qadeer, "Iterative Context
+ * Bounding for Systematic Testing of Multithreaded Programs", PLDI'07. Memory is sequentially
+ * consistent here. */
 #ifndef HVDLITE_INTERLEAVE_H
 #define HVDLITE_INTERLEAVE_H
 

@@ -1,4 +1,5 @@
-/* Allreduce: the bits of sums that depend on the order, outputs apart from inputs, and bytes sent. */
+/* Allreduce: the bits of sums that depend on the order, outputs apart from inputs, and bytes
+ * sent. */
 #include "coll_case.h"
 #include "collectives/hosts.h"
 
@@ -134,7 +135,8 @@ TEST(test_same_bits_as_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 
-/* The first host brings 2048, the others 1: in float16 2048 + 1 is 2048, and 2048 + 1 + 1 is 2050. */
+/* The first host brings 2048, the others 1: in float16 2048 + 1 is 2048, and 2048 + 1 + 1 is
+ * 2050. */
 static void sum_in_pieces(struct coll_rank *self) {
     enum { N = 50000, TOP = 0x6800, ONE = 0x3c00, SUM = 0x6801 };
     const struct comm *comm = rank_comm(self->ranks, self->rank);

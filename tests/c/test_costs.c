@@ -1,4 +1,5 @@
-/* The choice among the allreduces and broadcasts by messages: borders that follow what a message costs. */
+/* The choice among the allreduces and broadcasts by messages: borders that follow what a message
+ * costs. */
 #include "check.h"
 
 #include "collectives/coll.h"
@@ -84,7 +85,8 @@ TEST(test_all_below_the_border_goes_by_doubling) {
     }
 }
 
-/* At 200 Mbit/s 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a chain 3.0 and 4.7. */
+/* At 200 Mbit/s 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a chain 3.0 and
+ * 4.7. */
 TEST(test_a_broadcast_goes_by_what_messages_cost) {
     for (int p = 4; p <= 64; p++) {
         CHECK(coll_tree_is_cheaper(on(p, SLOW), 8) && coll_tree_is_cheaper(on(p, FAR), 64 << 10));
@@ -119,7 +121,8 @@ TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, (struct cost){0})), PACE_DEFAULT.depth);
 }
 
-/* 256 KB on 2 hosts of 100 Gbit/s took 191 us by the ring, which was chosen, and 157 by doubling. */
+/* 256 KB on 2 hosts of 100 Gbit/s took 191 us by the ring, which was chosen, and 157 by
+ * doubling. */
 TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
     CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }

@@ -1,4 +1,5 @@
-/* Coded tensors through the engine: alone, fused, over steps, beside plain ones; what is refused. */
+/* Coded tensors through the engine: alone, fused, over steps, beside plain ones; what is
+ * refused. */
 #include "check.h"
 
 #include "codec_case.h"

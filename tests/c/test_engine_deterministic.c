@@ -1,5 +1,5 @@
-/* The bits of a sum, with tensors that come all at once, or one by one, or in any order: the same in
- * every run if that is asked for, and always on a window. */
+/* The bits of a sum, with tensors that come all at once, or one by one, or in any order: the same
+ * in every run if that is asked for, and always on a window. */
 #include "engine_case.h"
 
 enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };

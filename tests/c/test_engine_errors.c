@@ -1,5 +1,5 @@
-/* A rank that has no data, and one that stalls: it fails one tensor, with one text on every rank, and
- * the job goes on. What the coordinator refuses, and how: test_coordinator.c. */
+/* A rank that has no data, and one that stalls: it fails one tensor, with one text on every rank,
+ * and the job goes on. What the coordinator refuses, and how: test_coordinator.c. */
 #include "engine_case.h"
 
 /* The last rank has no data in the first of three rounds. All ranks get the error, and it need not

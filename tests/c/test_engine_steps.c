@@ -51,8 +51,8 @@ static void run_program(struct engine_rank *me, hvd_error *err) {
 
 /* ---- death ---- */
 
-/* A rank that dies after `left` more steps: what it sends, and what it receives. Its engine's thread
- * alone uses it while the job runs. */
+/* A rank that dies after `left` more steps: what it sends, and what it receives. Its engine's
+ * thread alone uses it while the job runs. */
 static struct mortal {
     const struct transport_ops *real;
     struct transport_ops ops;

@@ -113,8 +113,8 @@ TEST(test_a_rank_that_leaves_ends_the_wait_in_a_round) {
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Returns how long the fastest of some tensors took the others; a rank that waits in a round asks after
- * 0.25 s. */
+/* Returns how long the fastest of some tensors took the others; a rank that waits in a round asks
+ * after 0.25 s. */
 static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
     double least = PATIENCE;
     for (int i = 0; i < n; i++) {

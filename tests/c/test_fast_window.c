@@ -146,8 +146,8 @@ TEST(test_uses_keep_apart_on_hosts) {
     for (int p = 2; p <= 7; p = more_ranks(p)) run_callers(p, 1);
 }
 
-/* A rank waits for the tensor later than the other. A tensor whose name is under way is refused, also
- * while the other rank waits for it here. */
+/* A rank waits for the tensor later than the other. A tensor whose name is under way is refused,
+ * also while the other rank waits for it here. */
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE}) {
     float data[3] = {0};
@@ -229,8 +229,8 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-/* The callers wait for each other as long as it takes: else the engine's thread goes on, and the fault
- * is its own. */
+/* The callers wait for each other as long as it takes: else the engine's thread goes on, and the
+ * fault is its own. */
 ENGINES_BY(killed_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE}) {
     DROPPED struct hvd_handle *h = new_handle();

@@ -1,4 +1,5 @@
-/* Damaged messages, streams and mailboxes, by blind mutation of good ones; `make fuzz` goes further. */
+/* Damaged messages, streams and mailboxes, by blind mutation of good ones; `make fuzz` goes
+ * further. */
 #include "requests.h"
 
 #include "fuzz.h"
@@ -53,8 +54,8 @@ static size_t good_frames(uint64_t *random, uint8_t *input) {
     for (int i = 0; i < 12; i++) {
         bool message = random_below(random, 3) == 0, alone = random_below(random, 2);
         struct frame_head head = {(uint32_t)random_below(random, 200),
-                             alone ? 0 : (uint32_t)random_below(random, 3),
-                             message ? FRAME_MESSAGE : FRAME_DATA};
+                                  alone ? 0 : (uint32_t)random_below(random, 3),
+                                  message ? FRAME_MESSAGE : FRAME_DATA};
         size_t whole = sizeof head + head.bytes, first = random_below(random, whole + 1);
         uint8_t frame[sizeof head + 200] = {0};
         memcpy(frame, &head, sizeof head);

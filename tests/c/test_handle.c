@@ -216,7 +216,8 @@ static bool floats_restore_and_tell(floats_mode mode) {
 }
 #endif
 
-/* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others' sum. */
+/* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others'
+ * sum. */
 ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
     const float small = 1e-41f;
     float sum[64];

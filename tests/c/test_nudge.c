@@ -149,7 +149,8 @@ TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings, ) {
     CHECK_INT(counter_value(&t->bells[1]), 2);
 }
 
-/* The authors' own example: their key 00..0f, and the bytes 00..07 and 00..0f as one and two words. */
+/* The authors' own example: their key 00..0f, and the bytes 00..07 and 00..0f as one and two
+ * words. */
 TEST(test_siphash_is_the_published_one) {
     const struct siphash_key key = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}};
     CHECK(siphash(key, key.half, 1) == 0x93f5f5799a932462u);

@@ -1,5 +1,5 @@
-/* A signal: the C stack goes to the file, and both earlier handlers are called. One that a fault raises
- * reaches its handler on hvdlite's own threads, too; others do not. */
+/* A signal: the C stack goes to the file, and both earlier handlers are called. One that a fault
+ * raises reaches its handler on hvdlite's own threads, too; others do not. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"

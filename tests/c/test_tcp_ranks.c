@@ -247,7 +247,8 @@ static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     close_own(ranks, rank, false);
 }
 
-/* Looks at its streams, as the engine of another group may, once this thread has unmapped memory. */
+/* Looks at its streams, as the engine of another group may, once this thread has unmapped
+ * memory. */
 static _Thread_local struct transport *looks;
 
 int munmap(void *memory, size_t bytes) {

@@ -115,8 +115,8 @@ TABLE_TEST(test_order) {
     }
 }
 
-/* Two failed tensors of a name and one with data are queued; a second one with data is refused, unless
- * it asks for the queue. */
+/* Two failed tensors of a name and one with data are queued; a second one with data is refused,
+ * unless it asks for the queue. */
 TABLE_TEST(test_behind_one_of_its_name) {
     struct result results[5] = {{0}};
     hvd_error err = {0};

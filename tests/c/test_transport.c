@@ -48,7 +48,8 @@ TEST(test_layout_of_ranks_to_and_fro) {
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
 }
 
-/* Such a thread took 134 us for what takes 13: its peer got the core only when the spin was over. */
+/* Such a thread took 134 us for what takes 13: its peer got the core only when the spin was
+ * over. */
 TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
     struct transport *t = local_hub_rank(hub, 1);

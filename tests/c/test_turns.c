@@ -1,4 +1,5 @@
-/* Turns of names: whoever comes first, those of one name pass in the order in which they entered. */
+/* Turns of names: whoever comes first, those of one name pass in the order in which they
+ * entered. */
 #include "check.h"
 
 #include "mxnet/turns.h"

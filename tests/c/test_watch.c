@@ -1,4 +1,5 @@
-/* Who is asked, reported and given up, and when; and that a rank which was stopped blames nobody. */
+/* Who is asked, reported and given up, and when; and that a rank which was stopped blames
+ * nobody. */
 #include "check.h"
 
 #include "negotiation/watch.h"

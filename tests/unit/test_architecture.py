@@ -226,6 +226,17 @@ def test_files_are_short(file):
     assert len(file.read_text().splitlines()) <= MOST_LINES
 
 
+BACKEND = sorted((PACKAGE / "torch" / "backend").glob("*.[ch]*"))
+C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
+
+
+@pytest.mark.parametrize("file", SOURCES + HEADERS + BACKEND + C_TESTS, ids=lambda f: f.name)
+def test_lines_of_c_are_short(file):
+    """Comments, too, which clang-format leaves as they are; ruff looks after Python's."""
+    lines = file.read_text().splitlines()
+    assert [(i + 1, line) for i, line in enumerate(lines) if len(line) > 100] == []
+
+
 def test_what_python_sees_is_cut_out_of_the_headers():
     """No prototype and no constant is typed twice."""
     build_text = (PACKAGE / "_build.py").read_text()

@@ -1,8 +1,8 @@
 /* The options of a job: one row is a field, its variable, its default, and the bounds of a size.
  *
- * A row is all that an option needs here; docs/environment.md tells what it does. The one door to the
- * environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. Read once, at init:
- * getenv is not safe while another thread calls setenv. */
+ * A row is all that an option needs here; docs/environment.md tells what it does. The one door to
+ * the environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. Read once, at
+ * init: getenv is not safe while another thread calls setenv. */
 #ifndef HVDLITE_BASE_OPTIONS_H
 #define HVDLITE_BASE_OPTIONS_H
 

@@ -1,7 +1,8 @@
 /* Sleep until a file can be read: of a thread made for it, a poller, or of any thread, with a bell.
  *
- * A poller calls a file's handler. It is for events without a doorbell: sockets and exits of processes. Handlers run on the poller's
- * thread; files are added before it starts. With nothing to read it costs nothing. */
+ * A poller calls a file's handler. It is for events without a doorbell: sockets and exits of
+ * processes. Handlers run on the poller's thread; files are added before it starts. With nothing to
+ * read it costs nothing. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
@@ -26,8 +27,8 @@ int poller_start(struct poller *p, const char *name, hvd_error *err);
 void poller_free(struct poller *p);
 
 /* A bell wakes the threads of this process that sleep until it rings or a file can be read. Any
- * thread rings, and any number of threads sleep; the one that looks at the file wakes the others. For
- * processes there is the doorbell, which knows no files (shm/doorbell.h). */
+ * thread rings, and any number of threads sleep; the one that looks at the file wakes the others.
+ * For processes there is the doorbell, which knows no files (shm/doorbell.h). */
 struct bell {
     struct mutex mutex; /* guards what follows */
     atomic_uint rings;  /* written under the mutex */

@@ -43,8 +43,8 @@ void mutex_wait(struct mutex *m, double seconds) {
 }
 
 /* Signals are for the program's own threads: Python's handlers must not run on this one. But what a
- * thread's own fault raises is for its handler, such as faulthandler's; blocked, it ends the process
- * without a word. */
+ * thread's own fault raises is for its handler, such as faulthandler's; blocked, it ends the
+ * process without a word. */
 static void signals_of_others(sigset_t *set) {
     static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigfillset(set);

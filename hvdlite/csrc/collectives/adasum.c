@@ -16,8 +16,8 @@
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
- * Ranks are combined host by host: a, b, ... are the ranks of the first host, then of the second. So
- * the long vectors of the first steps stay on a host, and hosts of k ranks, a power of two, send
+ * Ranks are combined host by host: a, b, ... are the ranks of the first host, then of the second.
+ * So the long vectors of the first steps stay on a host, and hosts of k ranks, a power of two, send
  * 2(h-1)/h S bytes each, the fewest possible, however the ranks are numbered.
  *
  * When p is no power of two, ranks fold first (coll.h). One rank computes each element of the

@@ -39,7 +39,8 @@ struct coll_args {
     void *data;   /* allreduce, broadcast: in place; else the output */
     size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
 
-    /* allreduce, broadcast: the tensors, `bytes` in all; what some algorithms take instead of data */
+    /* allreduce, broadcast: the tensors, `bytes` in all; what some algorithms take instead of
+     * data */
     const struct coll_tensor *tensors;
     size_t ntensors;
     char *const *memory; /* [local rank]: of the region in which all tensors lie; NULL: apart */
@@ -156,8 +157,8 @@ struct coll_pieces {
     int (*prepare)(const void *arg, size_t piece, hvd_error *err);
     int (*finish)(const void *arg, size_t piece, hvd_error *err); /* NULL: there is no such work */
     /* Called by the ring for each segment of a chunk that has its final sum; NULL: never. own: this
-     * rank, the one before the chunk's number, has completed the sum, and the hook may replace the sum
-     * before the ring sends it on. Else the segment has arrived from that rank. */
+     * rank, the one before the chunk's number, has completed the sum, and the hook may replace the
+     * sum before the ring sends it on. Else the segment has arrived from that rank. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };

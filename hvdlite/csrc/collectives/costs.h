@@ -5,8 +5,8 @@
  *
  *   doubling    q (a + f b(S)), f b(S) once more where p is no power of two
  *   circulant   a + f b(m) for each message: twice about S/2, S/4, ... S/p
- *   ring        2(p-1) times the longest of a chunk's segments, one behind the other, on the link or
- *               at a core, and one segment's way to the next rank but one
+ *   ring        2(p-1) times the longest of a chunk's segments, one behind the other, on the link
+ *               or at a core, and one segment's way to the next rank but one
  *
  * f is how many times as long bytes take where all send as far, one step after the other: racks
  * share links, ranks that come late meet others' bytes, and nothing hides additions and copies. On

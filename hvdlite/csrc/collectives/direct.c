@@ -16,11 +16,12 @@
  *
  * On several hosts (hosts.c) a rank of a lane adds its chunk from the memory of its host's ranks,
  * its lane sums that over the hosts, and the rank writes the result to the memory of all of its
- * host. Large chunks go in pieces: the rank adds the next one, and writes the last one, while one is
- * on the lane. No other rank of the host touches the chunk meanwhile, so that flags are only needed
- * at the begin and at the end. Cost: that of the lane's algorithm for S / lanes bytes, and the same
- * memory traffic, and 2 S more where several tensors are packed for the lane. Ten arrays of 4 MB on
- * hosts whose links nothing limits, ms and CPU seconds a GB, two cores for all, here / by hosts.c:
+ * host. Large chunks go in pieces: the rank adds the next one, and writes the last one, while one
+ * is on the lane. No other rank of the host touches the chunk meanwhile, so that flags are only
+ * needed at the begin and at the end. Cost: that of the lane's algorithm for S / lanes bytes, and
+ * the same memory traffic, and 2 S more where several tensors are packed for the lane. Ten arrays
+ * of 4 MB on hosts whose links nothing limits, ms and CPU seconds a GB, two cores for all, here /
+ * by hosts.c:
  *
  *   2 hosts x 2 ranks, float32    47 / 70    0.48 / 0.76
  *   2 hosts x 4 ranks, float32    86 / 131   0.45 / 0.75

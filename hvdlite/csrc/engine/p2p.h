@@ -1,11 +1,12 @@
 /* Point-to-point: tensors that one rank sends to another, without the coordinator.
  *
  * The first send of a name to a rank meets the first receive of that name from its sender, or from
- * any rank. The sender offers its tensor, with the data if it is short. A receiver that has a receive
- * for it asks for the rest, a little ahead of what has come: so nobody keeps long data that nobody
- * wants, and the negotiation, which takes the same way, is not held up behind it. On a host long data
- * passes through memory instead: a lane (p2p_state.h). A send has ended when a receive has met it and
- * its data is out. A rank that has left refuses what it is offered, and tells those who wait for it. */
+ * any rank. The sender offers its tensor, with the data if it is short. A receiver that has a
+ * receive for it asks for the rest, a little ahead of what has come: so nobody keeps long data that
+ * nobody wants, and the negotiation, which takes the same way, is not held up behind it. On a host
+ * long data passes through memory instead: a lane (p2p_state.h). A send has ended when a receive
+ * has met it and its data is out. A rank that has left refuses what it is offered, and tells those
+ * who wait for it. */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 

@@ -41,7 +41,7 @@ int run_log_append(struct run_log *log, double now, hvd_error *err);
 /* Takes the oldest batch; NULL: there is none. The caller frees it. */
 struct batch *run_log_take(struct run_log *log);
 
-/* ---- what is noted of a tensor on its way: in the flight recorder, and in a timeline that is on ---- */
+/* ---- notes on a tensor on its way: in the flight recorder and in a timeline that is on ---- */
 /* All ranks have submitted the batch's tensors. */
 void record_agreed(struct flight *flight, const struct batch *batch);
 

@@ -20,7 +20,8 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-/* To one rank, or to all others (-1); directly: a silent rank may be one that passes decisions on. */
+/* To one rank, or to all others (-1); directly: a silent rank may be one that passes decisions
+ * on. */
 static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);

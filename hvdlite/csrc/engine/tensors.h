@@ -66,8 +66,8 @@ void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct ten
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
 /* Once it is known how many rows come from each of n ranks, came[rank * stride]: refuses an output
- * that they do not fill. For an open one makes memory, which begins with the n numbers, and in which
- * the output lies unless the caller's fits. */
+ * that they do not fill. For an open one makes memory, which begins with the n numbers, and in
+ * which the output lies unless the caller's fits. */
 int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
                          hvd_error *err);
 
@@ -79,17 +79,17 @@ void tensors_free(struct tensors *t); /* empty, except for zeros */
 /* Checks what request_check does not: that the splits, or the out_rows of a reducescatter, fit the
  * request, and the update. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
-/* Encodes the tensor if it has a codec, unless tensors_add would fail: then its residual stays as it
- * was. On the caller's thread: the one that steps has data to move. */
+/* Encodes the tensor if it has a codec, unless tensors_add would fail: then its residual stays as
+ * it was. On the caller's thread: the one that steps has data to move. */
 int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 
 /* The error that a tensor of its name is under way on this rank. */
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
-/* Any thread. The tensor has its node by name. The table keeps the tensor until its completion is called; on an error the caller
- * keeps it. Fails for a name that is under way, and after tensors_refuse. A tensor is queued behind
- * one of its name if it has `queued` set or that one `failed`, whose caller waits for nothing.
- * *corked: tensors_take does not give it yet. */
+/* Any thread. The tensor has its node by name. The table keeps the tensor until its completion is
+ * called; on an error the caller keeps it. Fails for a name that is under way, and after
+ * tensors_refuse. A tensor is queued behind one of its name if it has `queued` set or that one
+ * `failed`, whose caller waits for nothing. *corked: tensors_take does not give it yet. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added, not finished */
 /* The engine thread. The same; and the name of the oldest that it has taken, if any. */

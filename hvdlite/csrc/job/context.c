@@ -81,8 +81,8 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* A flag costs less than asking for the process's id in every call. Threads that had the lock at the
- * fork are gone. */
+/* A flag costs less than asking for the process's id in every call. Threads that had the lock at
+ * the fork are gone. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     atomic_store(&writers, 0);

@@ -67,8 +67,8 @@ static int group_number(const int *job_ranks, int size) {
 }
 
 /* A message of another host's takes longer than a spin, and yielding finds it as soon: it costs 2x1
- * ranks nothing not to spin, and where hosts share cores, as in tests, 4 KB on 8x1 take 0.49 instead
- * of 0.64 ms, on 4x2 0.40 instead of 0.85. */
+ * ranks nothing not to spin, and where hosts share cores, as in tests, 4 KB on 8x1 take 0.49
+ * instead of 0.64 ms, on 4x2 0.40 instead of 0.85. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;

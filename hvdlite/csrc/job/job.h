@@ -49,8 +49,8 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
 /* NULL: no such group, or it is closed. */
 struct group *job_group(const struct job *j, int id);
 
-/* Makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add then gives the group
- * to the job, and an id to the group. */
+/* Makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add then gives the
+ * group to the job, and an id to the group. */
 int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);

@@ -12,8 +12,8 @@
 /* cdef begin */
 typedef struct hvd_mxnet hvd_mxnet;
 
-/* Once. libmxnet: the path of the loaded library. callback_arguments: how many arguments its asynchronous
- * functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
+/* Once. libmxnet: the path of the loaded library. callback_arguments: how many arguments its
+ * asynchronous functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 
@@ -62,7 +62,8 @@ int hvd_mxnet_waiting(hvd_mxnet *lib);
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
 /* Tells, without waiting, whether NDArrays have been written: an empty operation reads them. MXNet
- * runs it when all that was pushed before is done, or drops it when one of the arrays has failed. */
+ * runs it when all that was pushed before is done, or drops it when one of the arrays has
+ * failed. */
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
 /* Watches what was pushed so far on n arrays, given by their handles; NULL: see *err. */
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);

@@ -23,9 +23,8 @@ struct aggregate {
     const struct tree *tree;
     struct map ids; /* of struct aggregated */
     struct aggregated *newest;
-    double due; /* the earliest of the tensors' */
-    bool
-        passes; /* a rank below has joined or left, so no tensor is submitted by all: nothing waits */
+    double due;  /* the earliest of the tensors' */
+    bool passes; /* a rank below has joined or left: no report waits for its reports */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree);

@@ -25,9 +25,9 @@ struct coordinator_config {
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
 void coordinator_free(struct coordinator *c);
 
-/* What ranks report. An error is a defect or lack of memory, never the user's. A request of kind join:
- * until every rank has joined, no tensor waits for this rank.
- * why: of a request that has failed, for the error of every rank; else "". */
+/* What ranks report. An error is a defect or lack of memory, never the user's. A request of kind
+ * join: until every rank has joined, no tensor waits for this rank. why: of a request that has
+ * failed, for the error of every rank; else "". */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* Where the id has been dropped, asks the rank through `out` for the whole request. */

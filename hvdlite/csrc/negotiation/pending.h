@@ -1,8 +1,8 @@
 /* A pending tensor: some ranks have submitted it; the coordinator waits for the others.
  *
- * Holds who submitted what; its texts name the ranks that differ or are missing. Those that wait are
- * found by name, and lie in order of arrival: 100,000 may wait, so no call for a single tensor walks
- * over all of them. */
+ * Holds who submitted what; its texts name the ranks that differ or are missing. Those that wait
+ * are found by name, and lie in order of arrival: 100,000 may wait, so no call for a single tensor
+ * walks over all of them. */
 #ifndef HVDLITE_NEGOTIATION_PENDING_H
 #define HVDLITE_NEGOTIATION_PENDING_H
 
@@ -51,8 +51,8 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
 enum request_field pending_conflict(const struct pending *p);
 /* The fewest tensors that a rank which has submitted it has in its grouped call. */
 int pending_common(const struct pending *p);
-/* "rank 1: ..." as it was refused; "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
- * 2: (17, 3); rank 1: (18, 3). ..." */
+/* "rank 1: ..." as it was refused; "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks
+ * disagree on the shape: ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
 /* Names only the first rank that left without submitting it, so that all ranks get one text. */
@@ -98,7 +98,8 @@ void waiting_free(struct waiting *w);
 const struct pending **waiting_of_ranks(const struct waiting *w, int size);
 
 /* Reports tensors that have waited for more than `limit` seconds, each once: one text for all that
- * miss the same ranks. Joins may wait for ever and are not reported. silent: see pending_explain_wait. */
+ * miss the same ranks. Joins may wait for ever and are not reported. silent: see
+ * pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
 void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,
                     waiting_text *report, void *arg);

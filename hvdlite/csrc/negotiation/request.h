@@ -87,8 +87,8 @@ enum request_field request_conflict(const struct request *a, const struct reques
 /* Equal in all that is sent, except for the priority: a cache hit stands for the request. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* Both are tensors of one grouped call, or of calls of the same name on two ranks, and r is x[first]
- * or a later one of them. */
+/* Both are tensors of one grouped call, or of calls of the same name on two ranks, and r is
+ * x[first] or a later one of them. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);

@@ -1,8 +1,9 @@
 /* The tree between rank 0 and all others: rank 0 over the leaders of hosts, each leader, the lowest
  * rank of its host, over its host and over more leaders.
  *
- * Decisions go down, and what ranks submit goes up. So rank 0 talks to its host and to TREE_BRANCHES
- * leaders, however many ranks there are. With two ranks on each of 20 hosts, TREE_BRANCHES 16:
+ * Decisions go down, and what ranks submit goes up. So rank 0 talks to its host and to
+ * TREE_BRANCHES leaders, however many ranks there are. With two ranks on each of 20 hosts,
+ * TREE_BRANCHES 16:
  *
  *     0 -> 1, 2, 4, ..., 32        2 -> 3, 34, 36, 38        4 -> 5        34 -> 35
  *

@@ -9,8 +9,8 @@
 
 /* Tells the others on which core this thread works for its rank. */
 void cpus_tell(struct window *w);
-/* The same, before a wait. True: another rank of the host was last seen on this core. If it is the one
- * that this thread waits for, it can't go on while this thread spins. */
+/* The same, before a wait. True: another rank of the host was last seen on this core. If it is the
+ * one that this thread waits for, it can't go on while this thread spins. */
 bool cpus_crowded(struct window *w);
 
 #endif

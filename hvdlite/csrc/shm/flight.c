@@ -125,9 +125,10 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* One tensor that comes again marks the steps. Another one that comes again twice while the mark stays
- * away takes its place: the mark was a value that few steps send, or the model is another. If that
- * one stays away as well, within a life that grows to the length of a step, it is a third one. */
+/* One tensor that comes again marks the steps. Another one that comes again twice while the mark
+ * stays away takes its place: the mark was a value that few steps send, or the model is another. If
+ * that one stays away as well, within a life that grows to the length of a step, it is a third
+ * one. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {

@@ -2,8 +2,9 @@
  *
  * A ring of the last operations, this rank's counts, and what went wrong. Other processes of this
  * user read it while the job runs, and a process that holds its file also after a SIGKILL. The file
- * has no name, so nothing of it is left over. A text at its begin tells readers where the fields lie. Any thread
- * writes; a reader skips an operation whose version is odd, or changes meanwhile. */
+ * has no name, so nothing of it is left over. A text at its begin tells readers where the fields
+ * lie. Any thread writes; a reader skips an operation whose version is odd, or changes
+ * meanwhile. */
 #ifndef HVDLITE_SHM_FLIGHT_H
 #define HVDLITE_SHM_FLIGHT_H
 

@@ -1,8 +1,9 @@
 /* The ranks of one host: their window, and messages through its mailboxes.
  *
  * Knows only local ranks. The negotiation needs messages between local rank 0 and the others: their
- * mailboxes are looked into often, and lie in the window. Those of other pairs follow it, and take no
- * memory until they are used. Each message rings a doorbell. One thread, except for the doorbells. */
+ * mailboxes are looked into often, and lie in the window. Those of other pairs follow it, and take
+ * no memory until they are used. Each message rings a doorbell. One thread, except for the
+ * doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 

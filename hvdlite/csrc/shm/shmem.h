@@ -1,8 +1,8 @@
 /* Shared memory: made by one process of a host, mapped by others, gone when the last of them ends.
  *
- * The one door to mmap. The memory has no name, so that nothing is left behind, not even after
- * kill -9, and the size of /dev/shm does not matter. Another process of the same user and host opens
- * it by its address while its maker runs; what is mapped outlives the maker. */
+ * The one door to mmap. The memory has no name, so that nothing is left behind, not even after kill
+ * -9, and the size of /dev/shm does not matter. Another process of the same user and host opens it
+ * by its address while its maker runs; what is mapped outlives the maker. */
 #ifndef HVDLITE_SHM_SHMEM_H
 #define HVDLITE_SHM_SHMEM_H
 

@@ -38,8 +38,8 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
                hvd_error *err);
 
 /* Returns when the transfer is complete. Spins, yields, then naps, and meanwhile follows the
- * transport's `patience`. Waits for many transfers in a row are alike, and `stream` knows the last; a
- * zeroed one begins a stream. After an error the transfer may still be active, and the comm is
+ * transport's `patience`. Waits for many transfers in a row are alike, and `stream` knows the last;
+ * a zeroed one begins a stream. After an error the transfer may still be active, and the comm is
  * unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 

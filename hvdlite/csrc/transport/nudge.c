@@ -15,7 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* `count` grows with each nudge of one rank for another, so a nudge that is sent again is ignored. */
+/* `count` grows with each nudge of one rank for another, so a nudge that is sent again is
+ * ignored. */
 struct datagram {
     uint32_t from, to;
     uint64_t count;

@@ -5,10 +5,10 @@
  * thread of its own receives nudges and rings this rank's doorbell. Unless noted, only the engine's
  * thread calls these functions.
  *
- * A rank tells all others its card: the addresses and ports of its sockets, and a key. A nudge has a tag
- * that only who knows the receiver's key can make, and a number that grows: strangers' datagrams and
- * nudges sent again are ignored. A rank is nudged at every address, from every socket, until a nudge from
- * it shows which are right.
+ * A rank tells all others its card: the addresses and ports of its sockets, and a key. A nudge has
+ * a tag that only who knows the receiver's key can make, and a number that grows: strangers'
+ * datagrams and nudges sent again are ignored. A rank is nudged at every address, from every
+ * socket, until a nudge from it shows which are right.
  */
 #ifndef HVDLITE_TRANSPORT_NUDGE_H
 #define HVDLITE_TRANSPORT_NUDGE_H
@@ -27,9 +27,9 @@ struct nudge_card {
 
 struct nudges;
 
-/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. A socket for each address of
- * this host, and no other, is bound. NULL, and a zeroed card, where sockets are refused or there is no
- * such address. */
+/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. A socket for each
+ * address of this host, and no other, is bound. NULL, and a zeroed card, where sockets are refused
+ * or there is no such address. */
 struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
 /* `cards`: [size], of all ranks; copied. `ring` is called, on another thread, after a nudge. Else:
@@ -48,8 +48,9 @@ bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);
 
-/* The IPv4 addresses of this host. Fills in up to `most` addresses, in network order; returns how many there are. `wanted`: names of
- * interfaces and networks ("eth0,10.1.0.0/16"); NULL: all but the loopback. */
+/* The IPv4 addresses of this host. Fills in up to `most` addresses, in network order; returns how
+ * many there are. `wanted`: names of interfaces and networks ("eth0,10.1.0.0/16"); NULL: all but
+ * the loopback. */
 int interfaces_find(const char *wanted, uint32_t *addresses, int most);
 
 #endif

@@ -32,8 +32,8 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that its leader makes, or none does. Only the job's pages exist
- * at once, which costs 4 ms on 2 ranks: other groups may be many, and may hardly be used. */
+/* All ranks of the host map the memory that its leader makes, or none does. Only the job's pages
+ * exist at once, which costs 4 ms on 2 ranks: other groups may be many, and may hardly be used. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;

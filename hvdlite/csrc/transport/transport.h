@@ -1,9 +1,9 @@
 /* The transport: moves bytes from rank to rank. The engine knows only this header.
  *
  * Three implementations: transport_mpi and transport_tcp (processes) and transport_local (ranks as
- * threads of one process, for tests). Two lanes that never mix: transfers move data, through a comm (comm.h);
- * messages carry the negotiation and are copied. Only the engine's thread calls these functions,
- * except transport_wake. */
+ * threads of one process, for tests). Two lanes that never mix: transfers move data, through a comm
+ * (comm.h); messages carry the negotiation and are copied. Only the engine's thread calls these
+ * functions, except transport_wake. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 
@@ -132,7 +132,8 @@ static inline void transport_sleep(struct transport *t, unsigned ticket, double 
 }
 /* The longest sleep that still finds a message which rings no doorbell. */
 double transport_longest_sleep(struct transport *t, bool pending);
-/* How a wait that begins now goes on: it does not spin on a core that another rank of the host uses. */
+/* How a wait that begins now goes on: it does not spin on a core that another rank of the host
+ * uses. */
 struct wait_policy transport_policy(const struct transport *t);
 /* Any thread. */
 static inline void transport_wake(struct transport *t) { t->ops->wake(t); }
@@ -140,8 +141,8 @@ static inline void transport_wake(struct transport *t) { t->ops->wake(t); }
 /* Collective, before the engine starts. Returns every rank's bytes, by rank, which the caller
  * frees; NULL: see *err. */
 void *transport_gather(struct transport *t, const void *own, size_t each, hvd_error *err);
-/* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank: else ranks
- * would wait for one that can't start. */
+/* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank: else
+ * ranks would wait for one that can't start. */
 int transport_agree(struct transport *t, int code, hvd_error *err);
 
 /* In a forked child: lets go of what would hide this process's end from the other ranks. */

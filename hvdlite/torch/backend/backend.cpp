@@ -1,4 +1,5 @@
-// hvdlite as PyTorch's backend for CPU tensors: what torch.distributed calls, as tensors of the core.
+// hvdlite as PyTorch's backend for CPU tensors: what torch.distributed calls, as tensors of the
+// core.
 //
 // What the core has no kind or no type for, as sparse tensors, goes to Gloo (group.h).
 #include "group.h"

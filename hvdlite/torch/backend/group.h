@@ -1,8 +1,8 @@
 // A process group: its name in the core, calls between two of its ranks, and the Gloo beside it.
 //
-// torch.distributed fixes the order of a group's calls, so the group and a number that recurs name a
-// tensor of the core, which then finds whether the ranks' calls fit together. A send and a receive
-// have the name of the group and the tag.
+// torch.distributed fixes the order of a group's calls, so the group and a number that recurs name
+// a tensor of the core, which then finds whether the ranks' calls fit together. A send and a
+// receive have the name of the group and the tag.
 #pragma once
 
 #include "checks.h"

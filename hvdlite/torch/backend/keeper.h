@@ -30,7 +30,8 @@ class Keeper {
         wake();
     }
 
-    // What is not ended by now is kept for ever. Without Python's lock, which a thread may wait for.
+    // What is not ended by now is kept for ever. Without Python's lock, which a thread may wait
+    // for.
     void stop() {
         static const Milliseconds PATIENCE(2000);
         std::unique_lock<std::mutex> lock(mutex_);

@@ -1,9 +1,9 @@
 // Operation: what one call has put into the core, from its start until its tensors are whole.
 //
-// The engine's thread touches no tensor and no object of Python's: when a tensor of the core is done
-// it only tells the keeper (keeper.h). Whoever first finds all tensors of the core done, a thread
-// that waits or a thread of the keeper, ends the operation: delivers, and lets the memory go. Nobody
-// holds a lock then, because the last reference to a tensor may need Python's lock.
+// The engine's thread touches no tensor and no object of Python's: when a tensor of the core is
+// done it only tells the keeper (keeper.h). Whoever first finds all tensors of the core done, a
+// thread that waits or a thread of the keeper, ends the operation: delivers, and lets the memory
+// go. Nobody holds a lock then, because the last reference to a tensor may need Python's lock.
 #pragma once
 
 #include "plans.h"
@@ -97,8 +97,8 @@ class Operation : public Call {
     // The rank that it has come from.
     int source() const { return core.source(handles_.front()); }
 
-    // Ends it if it can be ended; false: not yet, or another thread is at it. The engine does nothing for what a caller was to wait for, so a
-    // caller who only asks lends it a moment.
+    // Ends it if it can be ended; false: not yet, or another thread is at it. The engine does
+    // nothing for what a caller was to wait for, so a caller who only asks lends it a moment.
     bool poll() {
         if (done(waited_ ? A_MOMENT : 0)) end();
         return ended();

@@ -1,8 +1,8 @@
 // Plans: what the calls of a group share: tensors of the core that the next ones may use again; and
 // which are under way, so that they can be aborted.
 //
-// The calls of a group have one of NAMES names in turn. The core negotiates by a bit what it knows by
-// its name; and what is described and checked needs only be run.
+// The calls of a group have one of NAMES names in turn. The core negotiates by a bit what it knows
+// by its name; and what is described and checked needs only be run.
 #pragma once
 
 #include <c10/util/Exception.h>

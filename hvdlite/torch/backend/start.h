@@ -1,7 +1,7 @@
 // Start: makes tensors of PyTorch's into tensors of the core, for one operation.
 //
-// The core moves elements of any type, as bytes where it does not know the type, and reduces those of
-// its own types.
+// The core moves elements of any type, as bytes where it does not know the type, and reduces those
+// of its own types.
 #pragma once
 
 #include "operation.h"
@@ -34,7 +34,8 @@ inline bool moves(const at::Tensor &t) {
     return (t.is_cpu() || t.is_cuda()) && t.layout() == at::kStrided && !t.is_quantized();
 }
 
-// The core's op for tensors like this; FOLD: it has none, so the ranks gather all and each reduces it.
+// The core's op for tensors like this; FOLD: it has none, so the ranks gather all and each reduces
+// it.
 inline int op_on(const at::Tensor &t, const ReduceOp &how) {
     auto op = static_cast<ReduceOp::RedOpType>(how);
     bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
