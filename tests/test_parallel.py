@@ -37,21 +37,21 @@ SHORT = [
 # which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
 # several do to them.
 ON_SEVERAL = [CONTRACT, *parallel(
-    "codec", "grouped", "join", "numpy",
-    "numpy_out", "objects", "optimizer", "order", "process_sets",
+    "codec", "grouped", "numpy",
+    "objects", "optimizer", "order", "process_sets",
     "random_threads", "settings", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip
 
 # What 4 ranks do otherwise than 3: algorithms for powers of two, two pairs, two hosts' worth.
 ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
-    "codec", "grouped", "numpy_out", "process_sets", "random_threads", "sharded_stripes",
+    "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_stripes",
     "sharded_weights",
 )]  # fmt: skip
 
 # By messages, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
-BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy", "numpy_out")]
+BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy")]
 CODECS = parallel("codec")
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
@@ -99,7 +99,9 @@ def test_without_mpi():
     """mpirun starts the ranks and the tests meet by MPI: hvdlite knows where rank 0 listens."""
     at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     at.update(NUMPY_ALONE)
-    passed(3, ({}, parallel("objects", "join", "trainer")), (NO_WINDOW, BY_MESSAGES), env=at)
+    passed(
+        3, ({}, parallel("objects", "process_sets", "trainer")), (NO_WINDOW, BY_MESSAGES), env=at
+    )
 
 
 def test_settings_change_no_result():

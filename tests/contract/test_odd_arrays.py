@@ -82,14 +82,19 @@ def test_other_arrays_are_values(given, size):
 
 
 @pytest.mark.skipif(not mx, reason="MXNet's arrays")
-def test_sparse_arrays_of_mxnet(size):
+def test_sparse_arrays_of_mxnet_and_what_is_none(size):
     whole = np.array([[0.0, 2.0], [0.0, 0.0]], "float32")
+    refused = {"ndarray": whole, "float": 1.0}
     for kind in ("csr", "row_sparse", "default"):
         given = mx.nd.array(whole).tostype(kind)
         assert (hvdlite.numpy.allreduce(given, name="x", op=hvd.Sum) == whole * size).all()
         if kind != "default":
-            with pytest.raises(ValueError, match=f"has storage type {kind}: expected dense"):
-                hvd.allreduce(given, name="x")
+            refused[f"has storage type {kind}: expected dense; convert it with tostype"] = given
+    for verb in ("allreduce", "allreduce_", "allgather", "broadcast_"):
+        for text, given in refused.items():
+            text = text if " " in text else f"expected an MXNet NDArray, got {text}"
+            with pytest.raises(ValueError, match=text):
+                called(hvd, verb, given)
 
 
 def odd_tensors() -> dict:

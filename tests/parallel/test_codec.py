@@ -3,9 +3,6 @@
 The sums of each codec: test_codec_bits.c, test_codec_topk.c, test_coll_coded.c.
 """
 
-import copy
-import pickle
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -228,10 +225,3 @@ def test_training_is_that_of_the_sums(kind, name):
         hvd.share_gradients((net := dense_net()).collect_params().values())
         shared = make_trainer(kind, net.collect_params(), momentum_sgd(), **how)
         assert_close(train(net, shared, steps=6), expected, 0)
-
-
-def test_copies_of_an_optimizer_keep_the_compression():
-    for compression in (hvd.Compression.two_bit(0.25), hvd.Compression.fp16):
-        optimizer = hvd.DistributedOptimizer(momentum_sgd(), compression=compression)
-        for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-            assert other._averaging.gradients.reduction.compression == compression

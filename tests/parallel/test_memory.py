@@ -133,27 +133,3 @@ def test_activations_in_onednn_layout(rank, size):
     assert [part[0, 0, 0, 0] for part in np.split(gathered, size)] == [144 * r for r in range(size)]
     np.testing.assert_array_equal(hvd.allreduce(x, op=hvd.Sum).asnumpy(), 144 * total(size))
     np.testing.assert_array_equal(hvd.allreduce_(x, op=hvd.Sum).asnumpy(), 144 * total(size))
-
-
-def test_what_is_no_array():
-    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather):
-        with pytest.raises(ValueError, match="expected an MXNet NDArray, got ndarray"):
-            call(np.ones(3))
-    with pytest.raises(ValueError, match="expected an MXNet NDArray, got float"):
-        hvd.broadcast_(1.0, 0)
-
-
-@pytest.mark.parametrize("storage", ["row_sparse", "csr"])
-def test_sparse_storage_is_refused(storage):
-    x = mx.nd.ones((4, 3)).tostype(storage)
-    text = f"has storage type {storage}: expected dense; convert it with tostype"
-    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda y: hvd.broadcast_(y, 0)):
-        with pytest.raises(ValueError, match=text):
-            call(x)
-
-
-def test_unsupported_dtypes_are_refused():
-    """MXNet 1.9.1 knows uint16 by number only; NumPy callers reach it by name."""
-    for dtype in ("uint16", "uint32", "complex64", "object"):
-        with pytest.raises(ValueError, match=f"dtype {dtype} is not supported: .*float16"):
-            hvd.numpy.allreduce(np.zeros(3, dtype))

@@ -14,20 +14,25 @@ import hvdlite as hvd
 
 
 def test_it_is_the_optimizer():
+    """Scripts set its learning rate, or unwrap it for a trainer: inside it has Horovod's name."""
     plain = sgd(multi_precision=True)
     wrapped = hvd.DistributedOptimizer(plain)
     assert isinstance(wrapped, mx.optimizer.SGD)
     assert isinstance(wrapped, hvd.DistributedOptimizer)
-    assert type(wrapped).__name__ == "SGD"
+    assert type(wrapped).__name__ == "SGD" and wrapped._optimizer is plain
     assert wrapped.multi_precision
     assert wrapped.aggregate_num == plain.aggregate_num > 0
     wrapped.set_learning_rate(0.25)
-    wrapped.rescale_grad = 0.125
+    wrapped._optimizer.rescale_grad = 0.125
     wrapped.set_lr_mult({"w": 2.0})
     wrapped.idx2name = {0: "w"}
-    assert (plain.learning_rate, plain.rescale_grad) == (0.25, 0.125)
+    assert (plain.learning_rate, wrapped.rescale_grad) == (0.25, 0.125)
     assert plain.lr_mult["w"] == 2.0
     assert plain.idx2name == {0: "w"}
+    for copied in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        assert type(copied._optimizer) is mx.optimizer.SGD
+        copied.lr_mult = {"w": 3.0}
+        assert copied._optimizer.lr_mult == {"w": 3.0}
 
 
 def test_wrapping_twice_or_something_else_is_refused():
@@ -55,7 +60,8 @@ def test_without_a_trainer(rank, size):
 @pytest.mark.parametrize("trained_before", [False, True])
 def test_copies_average_too(clone, trained_before):
     net, alone = dense_net(), dense_net()
-    optimizer = hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.none)
+    compression = hvd.Compression.two_bit(1e-9) if trained_before else hvd.Compression.none
+    optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
     if trained_before:  # then it has a param_dict, which MXNet drops when it pickles
         other = dense_net(seed=9)
         train(other, plain_trainer(other, optimizer), steps=1)
@@ -63,6 +69,7 @@ def test_copies_average_too(clone, trained_before):
     cloned = clone(optimizer)
     assert isinstance(cloned, hvd.DistributedOptimizer)
     assert cloned.momentum == 0.9
+    assert cloned._averaging.gradients.reduction.compression == compression
     owners = [each._averaging.gradients.owner for each in (optimizer, copy.copy(optimizer))]
     assert owners[0] != owners[1]  # both may be in use: they must not mix up their tensors
     if not trained_before:
@@ -70,16 +77,3 @@ def test_copies_average_too(clone, trained_before):
         assert_close(train(net, plain_trainer(net, cloned)), expected)
     else:
         assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
-
-
-def test_the_optimizer_inside_has_horovods_name():
-    """Scripts set its learning rate, or unwrap it for a trainer."""
-    given = mx.optimizer.SGD(learning_rate=0.5)
-    optimizer = hvd.DistributedOptimizer(given)
-    assert optimizer._optimizer is given
-    optimizer._optimizer.rescale_grad = 0.25
-    assert optimizer.rescale_grad == 0.25
-    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert type(copied._optimizer) is mx.optimizer.SGD
-        copied.lr_mult = {"w": 2.0}
-        assert copied._optimizer.lr_mult == {"w": 2.0}

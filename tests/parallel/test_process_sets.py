@@ -25,7 +25,7 @@ def sets(size):
         assert hvd.remove_process_set(process_set)
 
 
-def test_numbers_ranks_and_sizes(sets, rank):
+def test_numbers_ranks_and_sizes(sets, rank, size):
     for process_set in sets:
         assert process_set.size() == len(process_set.ranks)
         assert process_set.included() == (rank in process_set.ranks)
@@ -36,12 +36,16 @@ def test_numbers_ranks_and_sizes(sets, rank):
             with pytest.raises(ValueError, match=f"rank {rank} is not in the process set"):
                 process_set.rank()
     ids = [process_set.process_set_id for process_set in sets]
-    assert hvd.allgather_object(ids) == [ids] * hvd.size()
-    assert process_sets() == [hvd.global_process_set, *sets]
+    assert hvd.allgather_object(ids) == [ids] * size
+    everyone = hvd.global_process_set
+    assert process_sets() == [everyone, *sets]
+    assert (everyone.process_set_id, everyone.size(), everyone.rank()) == (0, size, rank)
+    assert everyone.included() and everyone.ranks == list(range(size))
+    assert not hvd.remove_process_set(everyone)
 
 
-def test_the_members_only(sets, rank):
-    """Beside what tests/contract asks of a set: averages, uneven rows, objects."""
+def test_only_members_take_part(sets, rank, size):
+    """Beside what tests/contract asks of a set: averages, uneven rows, objects, errors."""
     for process_set in filter(hvd.ProcessSet.included, sets):
         of_set, ranks = {"process_set": process_set}, process_set.ranks
         mean = hvd.numpy.allreduce(np.full(7, rank, np.float64), **of_set)
@@ -50,6 +54,18 @@ def test_the_members_only(sets, rank):
         assert rows[:, 0].tolist() == [r for r in ranks for _ in range(r + 1)]
         assert hvd.broadcast_object({"from": rank}, ranks[-1], **of_set) == {"from": ranks[-1]}
         assert hvd.allgather_object(("rank", rank), **of_set) == [("rank", r) for r in ranks]
+        outside = next(r for r in range(size) if r not in ranks)
+        with pytest.raises(ValueError, match=f"rank {outside} is not in the process set"):
+            hvd.broadcast(mx.nd.ones((2,)), outside, **of_set)
+        if len(ranks) > 1:  # errors name members by their global ranks
+            with pytest.raises(hvd.HvdliteError) as shapes:
+                hvd.numpy.allreduce(np.ones(rank + 1), name="differs", **of_set)
+            with pytest.raises(hvd.HvdliteError) as roots:
+                hvd.numpy.broadcast(np.ones(2), rank, name="root", **of_set)
+            for other in ranks:
+                assert f"rank {other}: ({other + 1},)" in str(shapes.value)
+                assert f"rank {other}: {other}" in str(roots.value)
+        assert (hvd.numpy.allreduce(np.ones(2), **of_set) == 1).all()
 
 
 def test_large_arrays_in_several_sets_at_once(sets, rank):
@@ -61,34 +77,8 @@ def test_large_arrays_in_several_sets_at_once(sets, rank):
             hvd.allreduce_(array, op=hvd.Sum, name="same_name", process_set=process_set)
             pushed.append((array, sum(r + 1 for r in process_set.ranks)))
     everyone = hvd.allreduce(mx.nd.ones((1000,)), op=hvd.Sum, name="same_name")
-    for array, expected in pushed:
+    for array, expected in [*pushed, (everyone, hvd.size())]:
         assert (array.asnumpy() == expected).all()
-    assert (everyone.asnumpy() == hvd.size()).all()
-
-
-def test_a_root_outside_of_the_set(sets, rank, size):
-    for process_set in sets:
-        outside = next(r for r in range(size) if r not in process_set.ranks)
-        if process_set.included():
-            with pytest.raises(ValueError, match=f"rank {outside} is not in the process set"):
-                hvd.broadcast(mx.nd.ones((2,)), outside, process_set=process_set)
-
-
-def test_members_that_disagree_are_called_by_their_global_ranks(sets, rank):
-    for process_set in sets:
-        if not process_set.included() or process_set.size() < 2:
-            continue
-        with pytest.raises(hvd.HvdliteError) as error:
-            hvd.numpy.allreduce(np.ones(rank + 1), name="differs", process_set=process_set)
-        for other in process_set.ranks:
-            assert f"rank {other}: ({other + 1},)" in str(error.value)
-        roots = process_set.ranks
-        with pytest.raises(hvd.HvdliteError) as error:
-            hvd.numpy.broadcast(np.ones(2), rank, name="root", process_set=process_set)
-        for other in roots:
-            assert f"rank {other}: {other}" in str(error.value)
-        after = hvd.numpy.allreduce(np.ones(2), process_set=process_set)
-        assert (after == 1).all()
 
 
 def test_memory_of_a_set_exists_once_it_is_used(size, several):
@@ -101,16 +91,6 @@ def test_memory_of_a_set_exists_once_it_is_used(size, several):
     made = hvd.add_process_set(range(1, size))
     assert kilobytes() - before < 1024
     assert hvd.remove_process_set(made)
-
-
-def test_the_global_set(rank, size):
-    everyone = hvd.global_process_set
-    assert (everyone.process_set_id, everyone.size(), everyone.rank()) == (0, size, rank)
-    assert everyone.included()
-    assert everyone.ranks == list(range(size))
-    assert not hvd.remove_process_set(everyone)
-    got = hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum, process_set=everyone)
-    assert (got.asnumpy() == size).all()
 
 
 def test_handles_outlive_their_set(rank, size):
@@ -134,7 +114,18 @@ def test_handles_outlive_their_set(rank, size):
         assert (result == size - 1).all()
 
 
-def test_a_set_twice(several):
+def test_a_set_that_is_there_already_or_makes_no_sense_is_refused(size, rank):
+    """As by Horovod; also where all ranks are one: a set of rank 0 is that of all."""
+    with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
+        hvd.add_process_set(range(size))
+    assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # it is not registered
+    for ranks in ([], [0, 0], [-1], [99]):
+        with pytest.raises(ValueError, match="expected different ranks from 0 to"):
+            hvd.add_process_set(ranks)
+    if size == 1:
+        return
+    with pytest.raises(hvd.HvdliteError, match=r"process set \[0\]"):
+        hvd.add_process_set([rank])  # ranks add different ones
     first = hvd.add_process_set([0])
     with pytest.raises(ValueError, match=r"there is a process set of ranks \[0\] already"):
         hvd.add_process_set([0])
@@ -144,19 +135,8 @@ def test_a_set_twice(several):
     with pytest.raises(ValueError, match="is not registered"):
         first.size()
     again = hvd.add_process_set([0])
-    assert again.included() == (hvd.rank() == 0)
+    assert again.included() == (rank == 0)
     assert hvd.remove_process_set(again)
-
-
-@pytest.mark.parametrize("ranks", [[], [0, 0], [-1], [99]])
-def test_ranks_that_make_no_set(ranks):
-    with pytest.raises(ValueError, match="expected different ranks from 0 to"):
-        hvd.add_process_set(ranks)
-
-
-def test_ranks_that_add_different_sets(several, rank):
-    with pytest.raises(hvd.HvdliteError, match=r"process set \[0\]"):
-        hvd.add_process_set([rank])
 
 
 def test_sets_by_communicator(rank, size):
@@ -173,16 +153,9 @@ def test_sets_by_communicator(rank, size):
     part.Free()
 
 
-@pytest.fixture
-def all_but_rank_0(several, size):
-    made = hvd.add_process_set(range(1, size))
-    yield made
-    assert hvd.remove_process_set(made)
-
-
-def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(all_but_rank_0, rank):
+def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(rank, size, several):
     """At once, on that rank alone, before anything is sent."""
-    x, members = mx.nd.ones((2, 2)), all_but_rank_0
+    x, members = mx.nd.ones((2, 2)), hvd.add_process_set(range(1, size))
     calls = [
         lambda: hvd.allreduce(x, process_set=members),
         lambda: hvd.grouped_allreduce_([x], process_set=members),
@@ -196,18 +169,10 @@ def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(all_but_rank_0, r
         lambda: hvd.join(members),
     ]
     for call in calls if rank == 0 else ():
-        with pytest.raises(mx.MXNetError, match=r"rank 0\) is not in the process set of ranks"):
+        with pytest.raises(mx.MXNetError, match=r"rank 0\) is not in the process set") as caught:
             call()
-        with pytest.raises(ValueError):
-            call()
-
-
-def test_sets_that_exist_are_refused_as_by_horovod(size):
-    """Also where all ranks are one: a set of rank 0 is that of all."""
-    with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
-        hvd.add_process_set(range(size))
-    removed = hvd.ProcessSet([0])
-    assert hvd.remove_process_set(removed) is False  # it is not registered
+        assert isinstance(caught.value, ValueError)
+    assert hvd.remove_process_set(members)
 
 
 @pytest.mark.parametrize("name", ["sum", None])
@@ -242,3 +207,31 @@ def test_jobs_on_parts_of_the_ranks(name, rank, size):
     assert [hvd.rank(), hvd.size()] == [world.rank, size]
     assert hvd.remove_process_set(hvd.add_process_set([0, 1]))
     assert hvd.numpy.allreduce([world.rank], op=hvd.Sum, name=name)[0] == sum(range(size))
+
+
+# ---- ranks with different numbers of batches ----
+
+
+def test_a_joined_rank_sends_zeros_for_tensors_that_it_has_never_seen(rank, size):
+    """What was pushed before join() counts as submitted before it."""
+    pushed = [mx.nd.ones((50_000,)) for _ in range(20)]
+    for i, array in enumerate(pushed):
+        hvd.allreduce_(array, name=f"pushed{i}", op=hvd.Sum)
+    arrays = [mx.nd.full((7 * i + 1,), i) for i in range(30)]
+    for i, array in enumerate(arrays if rank == size - 1 else ()):
+        hvd.allreduce_(array, name=f"unseen{i}", op=hvd.Sum if i % 2 else hvd.Average)
+    assert hvd.join() == size - 1
+    for i, array in enumerate(arrays):
+        assert (array.asnumpy() == i).all()
+    for array in pushed:
+        assert (array.asnumpy() == size).all()
+
+
+def test_join_of_a_process_set(several, rank, size):
+    process_set = hvd.add_process_set(list(range(1, size)))
+    if process_set.included():
+        for _ in range(rank):
+            hvd.numpy.allreduce(np.ones(2), name="own", process_set=process_set)
+        assert hvd.join(process_set=process_set) == size - 1
+    assert (hvd.numpy.allreduce(np.ones(2), op=hvd.Sum) == size).all()
+    hvd.remove_process_set(process_set)

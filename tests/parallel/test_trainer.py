@@ -29,6 +29,8 @@ from trained import assert_close, assert_equal_on_all_ranks
 from versions import MXNET2
 
 import hvdlite as hvd
+from hvdlite.mxnet.push import InPlace
+from hvdlite.training.plan import split_by_bytes
 
 
 def aggregated(number: int):
@@ -189,32 +191,31 @@ def test_a_convolutional_net_is_trained_as_by_one_process(kind, parity):
     parity(f"convolutions, {kind}", weights(net), weights(alone), 5e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2}])
-def test_gradients_are_horovods_sums_where_they_are_asked_for(options, size, monkeypatch):
-    """Divided by the predivide factor, as there; the update is that of averages."""
-    monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", "1")
+@pytest.mark.parametrize(
+    "sums, options, factor",
+    [
+        ("1", {}, lambda size: 1),
+        ("1", {"gradient_predivide_factor": 2.0}, lambda size: 2),
+        ("1", {"num_groups": 2}, lambda size: 1),
+        ("0", {"op": hvd.Average}, lambda size: size),
+        ("0", {"op": hvd.Sum}, lambda size: 1),
+    ],
+)
+def test_gradients_between_allreduce_and_update(sums, options, factor, size, monkeypatch):
+    """Averages, or sums; Horovod's sums, divided by its predivide factor, where they are asked for:
+    the update is then that of averages."""
+    monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", sums)
     net, alone = dense_net(), dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
     backward(net, batch_of(hvd.rank()))
     trainer.allreduce_grads()
     backward(alone, joined_batch())
-    factor = options.get("gradient_predivide_factor", 1)
-    assert_close({n: g * factor for n, g in gradients(net).items()}, gradients(alone))
-    net = dense_net()
-    trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(), **options))
-    alone = dense_net()
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-def test_gradients_are_true_averages_or_sums_after_allreduce_grads(op, size):
+    got = {name: grad * factor(size) for name, grad in gradients(net).items()}
+    assert_close(got, gradients(alone))
     net, alone = dense_net(), dense_net()
-    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", op=op)
-    backward(net, batch_of(hvd.rank()))
-    trainer.allreduce_grads()
-    backward(alone, joined_batch())
-    ranks = size if op == hvd.Average else 1
-    assert_close({n: g * ranks for n, g in gradients(net).items()}, gradients(alone))
+    if sums == "1":
+        trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(), **options))
+        assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
 def test_distributed_optimizer_inside_is_unwrapped():
@@ -246,3 +247,62 @@ def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
     monkeypatch.setenv("HVDLITE_GUARD_STEPS", "often")
     with pytest.raises(ValueError, match="HVDLITE_GUARD_STEPS is 'often': expected a whole"):
         hvd.DistributedTrainer(net.collect_params(), "sgd")
+
+
+def test_predivided_sums_do_not_overflow(size):
+    """That is what the factor is for: float16 ends at 65504."""
+    results = {}
+    for factor in (1.0, 64.0):
+        w = gluon.Parameter("w", shape=(3,), dtype="float16")
+        w.initialize(mx.init.Zero())
+        trainer = hvd.DistributedTrainer([w], "sgd", gradient_predivide_factor=factor)
+        w.grad()[:] = 60000 / size
+        trainer.allreduce_grads()
+        results[factor] = w.grad().asnumpy().astype("float32")
+    np.testing.assert_allclose(results[64.0], 60000 / size, rtol=2e-3)
+    np.testing.assert_allclose(results[1.0], 60000 / size, rtol=2e-3)  # here the sum is a float32
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])
+def test_each_gradient_is_sent_once_a_step(name):
+    """Also where update_multi_precision() calls update(), and where it takes lists."""
+    net = dense_net()
+    trainer = plain_trainer(net, hvd.DistributedOptimizer(mx.optimizer.create(name)))
+    train(net, trainer, steps=1)  # pairs the parameters, too
+    before = hvd.stats()["tensors"]
+    train(net, trainer, steps=3)
+    assert hvd.stats()["tensors"] - before == 3 * len(net.collect_params().keys())
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    "sizes, runs",
+    [
+        ([], []),
+        ([5], [[5]]),
+        ([KIB, KIB, 4096 * KIB, KIB], [[KIB, KIB], [4096 * KIB, KIB]]),
+        ([600 * KIB] * 5, [[600 * KIB], [600 * KIB] * 2, [600 * KIB] * 2]),
+        ([KIB] * 1024, [[KIB] * 1024]),
+        ([KIB] * 1025, [[KIB], [KIB] * 1024]),
+        ([1024 * KIB] * 3, [[1024 * KIB]] * 3),
+    ],
+)
+def test_groups_are_of_a_mebibyte_or_more_counted_from_the_last_layer(sizes, runs):
+    assert split_by_bytes(sizes, sizes) == runs
+
+
+def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
+    """Two weights of 512 KiB, and the biases that come before them by name, make a group."""
+    net = dense_net((1024, 128, 1024, 128, 1024))
+    trainer = hvd.DistributedTrainer(net.collect_params(), momentum_sgd())
+    train(net, trainer)
+    sent, push = [], InPlace.push
+    monkeypatch.setattr(
+        InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
+    )
+    trainer._gradients.forget()  # which keeps the method
+    trainer.allreduce_grads()
+    mx.nd.waitall()
+    assert sent == [3, 4, 3]

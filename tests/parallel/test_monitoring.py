@@ -1,14 +1,19 @@
-"""start_timeline and stop_timeline: a trace of what became of each tensor."""
+"""What a job tells of itself: timelines, MXNet's profiler, statistics, clocks, the build."""
 
 import ctypes
 import json
 import os
+import time
 
 import mxnet as mx
+import numpy as np
 import pytest
+from mpi4py import MPI
 from traces import spans_of
 
 import hvdlite as hvd
+from hvdlite.core import topology
+from hvdlite.lifecycle import recorder
 
 
 @pytest.fixture
@@ -120,3 +125,69 @@ def test_a_full_disk_is_told(folder, rank):
     push(["next"])
     hvd.stop_timeline()
     assert set(spans(os.path.join(folder, f"next{rank}.json"))) == {"allreduce.next"}
+
+
+def test_a_profiled_job_goes_on_and_its_trace_names_hvdlite(tmp_path, size, asynchronous):
+    """The profiler ends the process where an operation is of a CPU above the number of cores."""
+    mx.profiler.set_config(profile_all=True, filename=str(tmp_path / "trace.json"))
+    mx.profiler.set_state("run")
+    arrays = [mx.nd.ones(1000 * i + 1) for i in range(3)]
+    for array in arrays:
+        hvd.allreduce_(array, op=hvd.Sum)
+    mx.nd.waitall()
+    mx.profiler.set_state("stop")
+    mx.profiler.dump()
+    assert [array.asnumpy()[0] for array in arrays] == [size] * 3
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event.get("name") == "hvdlite" for event in events) >= 2 * len(arrays)
+
+
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
+def test_what_is_meant_for_servers_says_that_there_are_none(name, monkeypatch):
+    """MXNet by itself: KVStoreHandle passed to profiler is null."""
+    monkeypatch.setattr(mx.profiler, "profiler_kvstore_handle", mx.base.KVStoreHandle())
+    mx.kv.create(name)
+    for call in (
+        lambda: mx.profiler.set_config(filename="x.json", profile_process="server"),
+        lambda: mx.profiler.set_state("run", "server"),
+        lambda: mx.profiler.pause(profile_process="server"),
+        lambda: mx.profiler.resume(profile_process="server"),
+        lambda: mx.profiler.dump(True, "server"),
+    ):
+        with pytest.warns(UserWarning, match="there are no servers to profile"):
+            call()
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_a_clock_that_is_ahead(hosts, rank, size, monkeypatch):
+    """Host i's clock is 1000 * i seconds ahead; all these hosts are one in truth."""
+    of_rank = [min(i, hosts - 1) for i in range(size)]
+    now, own = time.monotonic, of_rank[rank]
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: now() + 1000.0 * own)
+    offset, error = recorder.offset_to_first(topology.world(), [f"host{i}" for i in of_rank])
+    assert (error == 0) == (own == 0)
+    assert offset == pytest.approx(-1000.0 * own, abs=error + 1e-9)
+    assert error < 5
+
+
+def test_stats_tell_where_the_last_steps_went(rank, size):
+    for _ in range(8):
+        time.sleep(0.05 if rank == size - 1 else 0.01)
+        hvd.numpy.allreduce(np.ones(10), name="in each step")
+    told = hvd.stats(steps=True)
+    assert set(hvd.stats()) < set(told)
+    shares = [told[part] for part in ("waiting", "moving", "input", "update")]
+    assert all(0 <= share <= 1 for share in shares)
+    if size > 1 and rank < size - 1:
+        assert told["waiting"] > 0.05  # 0.8 on a machine that does nothing else
+
+
+def test_a_script_may_ask_for_the_build_mpi_and_whether_hosts_are_alike():
+    assert hvd.mpi_built() is True and hvd.mpi_enabled() is True
+    for ask in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "cuda_built", "rocm_built"):
+        assert getattr(hvd, ask)() is False
+    assert hvd.nccl_built() == 0  # scripts compare it with version numbers
+    assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    assert len(set(hvd.allgather_object(hvd.mpi_threads_supported()))) == 1
+    ranks_of_hosts = set(hvd.allgather_object((hvd.cross_rank(), hvd.local_size())))
+    assert hvd.is_homogeneous() == (len({n for _, n in ranks_of_hosts}) == 1)
