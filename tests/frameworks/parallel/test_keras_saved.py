@@ -15,6 +15,12 @@ HOW = [
 ]
 
 
+def in_two_passes(**options):
+    return hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), **{"backward_passes_per_step": 2, **options}
+    )
+
+
 def unit_model(rank, optimizer):
     """One weight, whose gradient is rank + 1 in each batch."""
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
@@ -52,10 +58,9 @@ def test_a_loaded_model_makes_steps_of_the_size_it_made(how, batches, rank, size
 
 
 def test_a_model_that_is_saved_before_it_is_built(rank, size, tmp_path):
-    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model, path = keras.Sequential([layer]), str(tmp_path / f"{rank}.keras")
-    model.compile(made, linear)
+    model.compile(in_two_passes(), linear)
     model.save(path)
     x = np.full((8, 1), rank + 1, "float32")
     assert trained(hvd.load_model(path), x) == pytest.approx(-0.2 * (size + 1))
@@ -74,17 +79,12 @@ def test_a_loaded_model_keeps_layers_of_this_rank_alone(rank, size, tmp_path):
 
 def test_one_rank_loads_and_broadcasts(rank, size, tmp_path):
     """As Horovod's examples do."""
-    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
-    model, x = unit_model(rank, made)
+    model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / "model.keras")
     model.save(path)
     hvd.barrier()
-    if rank == 0:
-        again = hvd.load_model(path)
-    else:
-        optimizer = keras.optimizers.SGD(0.1)
-        again, _ = unit_model(rank, hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2))
+    again = unit_model(rank, in_two_passes())[0] if rank else hvd.load_model(path)
     first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     after = trained(again, x, callbacks=[first])
     assert after == pytest.approx(-0.8 * (size + 1) / 2)
@@ -93,10 +93,7 @@ def test_one_rank_loads_and_broadcasts(rank, size, tmp_path):
 @pytest.mark.parametrize("what", ["another optimizer", "other settings", "iteration 7"])
 def test_a_rank_that_is_elsewhere_than_the_others_is_named(what, rank, size, several, tmp_path):
     """As one that alone has loaded a model: every rank gets the error, and none waits."""
-    options = {"backward_passes_per_step": 2}
-    if what == "other settings" and rank == 0:
-        options["average_aggregated_gradients"] = True
-    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+    made = in_two_passes(average_aggregated_gradients=what == "other settings" and rank == 0)
     model, x = unit_model(rank, made)
     if what != "other settings":
         trained(model, x)
@@ -118,8 +115,7 @@ def test_a_rank_that_is_elsewhere_than_the_others_is_named(what, rank, size, sev
 
 
 def test_several_passes_in_a_file_that_does_not_tell_their_size(rank, tmp_path):
-    made = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
-    model, x = unit_model(rank, made)
+    model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / f"{rank}.h5")
     model.save(path)

@@ -28,11 +28,6 @@ def fit(model, optimizer, x, y, batch: int, callbacks=(), epochs: int = EPOCHS):
     return model.fit(x, y, callbacks=list(callbacks), **options).history
 
 
-def own_part(array, rank: int, size: int):
-    """This rank's samples, in an order in which its batches are parts of the joined ones."""
-    return array[rank::size]
-
-
 def difference(model, other) -> float:
     pairs = zip(model.get_weights(), other.get_weights())
     return max(float(np.abs(a - b).max()) for a, b in pairs)
@@ -48,10 +43,9 @@ def optimizer_values(model) -> list:
     return [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.optimizer.variables]
 
 
-OPTIMIZERS = {
-    "momentum": lambda **o: keras.optimizers.SGD(0.1, momentum=0.9, **o),
-    "adam": lambda **o: keras.optimizers.Adam(0.01, **o),
-    "clipped": lambda **o: keras.optimizers.SGD(0.5, clipnorm=0.05, **o),
+OPTIMIZERS = {  # with momentum: tests/contract
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "clipped": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
 }
 
 
@@ -62,25 +56,10 @@ def test_training_is_that_of_one_process(kind, rank, size, report_parity):
     fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    mine = own_part(x, rank, size), own_part(y, rank, size)
+    mine = x[rank::size], y[rank::size]  # so that its batches are parts of the joined ones
     fit(model, optimizer, *mine, BATCH // size, first)
     check_equal(model)
     report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)
-
-
-@pytest.mark.parametrize("mean", [False, True])
-def test_several_passes_a_step(mean, rank, size, report_parity):
-    """Two passes of half a batch are one of the whole."""
-    x, y = data()
-    alone, model = net(0), net(0)
-    fit(alone, keras.optimizers.SGD(0.1 if mean else 0.2), x, y, BATCH)
-    optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(0.1), backward_passes_per_step=2, average_aggregated_gradients=mean
-    )
-    mine = own_part(x, rank, size), own_part(y, rank, size)
-    fit(model, optimizer, *mine, BATCH // size // 2)
-    check_equal(model)
-    report_parity(f"Keras on {BACKEND}, two passes", difference(model, alone), 2e-5)
 
 
 def test_mixed_precision_gets_the_loss_scale_outside():
@@ -156,7 +135,7 @@ def test_weights_of_bfloat16(rank, size):
     layer = keras.layers.Dense(1, kernel_initializer="ones", dtype="bfloat16")
     model = keras.Sequential([keras.Input((6,)), layer])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    fit(model, optimizer, own_part(x, rank, size), own_part(y, rank, size), BATCH // size)
+    fit(model, optimizer, x[rank::size], y[rank::size], BATCH // size)
     check_equal(model)
 
 
@@ -193,7 +172,7 @@ def test_momentum_is_corrected_when_the_rate_changes(correct, size):
 
 def test_a_saved_model_has_its_optimizer_back(rank, size, tmp_path):
     x, y = data()
-    mine = own_part(x, rank, size), own_part(y, rank, size)
+    mine = x[rank::size], y[rank::size]  # so that its batches are parts of the joined ones
     model = net(0)
     fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), *mine, BATCH // size)
     path = str(tmp_path / "model.keras")
@@ -220,21 +199,6 @@ def test_a_layer_of_this_rank_alone(rank, size):
     assert steps == pytest.approx([rank, rank, (size - 1) / 2, (size - 1) / 2], abs=1e-6)
 
 
-def test_values(rank, size):
-    def numbers(tensor):
-        return keras.ops.convert_to_numpy(tensor).tolist()
-
-    assert numbers(hvd.allreduce([1.0, float(rank)])) == [1, (size - 1) / 2]
-    assert numbers(hvd.allreduce(float(rank), average=False)) == sum(range(size))
-    assert numbers(hvd.allgather(np.full((rank + 1,), rank))) == [
-        r for r in range(size) for _ in range(r + 1)
-    ]
-    assert numbers(hvd.broadcast(keras.ops.ones(2) * rank, size - 1)) == [size - 1] * 2
-    assert numbers(hvd.reducescatter(np.ones(size), op=hvd.Sum)) == [size]
-    with pytest.raises(RuntimeError, match="Keras 3 has no global variables"):
-        hvd.broadcast_global_variables(0)
-
-
 @pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow and JAX bring tensors to the CPU")
 def test_gradients_on_a_device_other_than_the_cpu():
     import torch
@@ -245,6 +209,8 @@ def test_gradients_on_a_device_other_than_the_cpu():
 
 
 def test_wrong_arguments():
+    with pytest.raises(RuntimeError, match="Keras 3 has no global variables"):
+        hvd.broadcast_global_variables(0)
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got str"):
         hvd.DistributedOptimizer("sgd")
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got SGD"):

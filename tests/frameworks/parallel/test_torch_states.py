@@ -12,16 +12,16 @@ from hvdlite.core import names
 
 
 def test_broadcast_parameters_of_each_kind(rank, size):
+    kinds = (
+        lambda model: model.state_dict(),
+        lambda model: model.named_parameters(),
+        lambda model: list(model.parameters()),
+    )
     for root in range(size):
-        model, expected = multilayer(10 + rank), multilayer(10 + root)
-        hvd.broadcast_parameters(model.state_dict(), root_rank=root)
-        assert difference(model, expected) == 0
-        model = multilayer(10 + rank)
-        hvd.broadcast_parameters(model.named_parameters(), root_rank=root)
-        assert difference(model, expected) == 0
-        model = multilayer(10 + rank)
-        hvd.broadcast_parameters(list(model.parameters()), root_rank=root)
-        assert difference(model, expected) == 0
+        for params_of in kinds:
+            model = multilayer(10 + rank)
+            hvd.broadcast_parameters(params_of(model), root_rank=root)
+            assert difference(model, multilayer(10 + root)) == 0
 
 
 def test_buffers_are_broadcast_too(rank):
@@ -114,6 +114,10 @@ def test_the_optimizer_is_the_one_that_was_given(rank):
     assert same_everywhere(*model.parameters())
 
 
+def sgd_of(model):
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
@@ -121,23 +125,22 @@ def test_the_optimizer_is_the_one_that_was_given(rank):
         ({"named_parameters": ["a"]}, "expected pairs"),
         ({"groups": [[1]]}, "lists of parameters"),
         ({"op": hvd.Max}, "expected hvdlite.Average"),
+        ({"optimizer": multilayer}, "got Sequential"),
+        (
+            {"optimizer": lambda: hvd.DistributedOptimizer(sgd_of(multilayer()))},
+            "distributed already",
+        ),
+        (
+            {"optimizer": lambda: sgd_of(torch.nn.Linear(2, 2, device="meta"))},
+            "takes tensors on CPUs",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense(arguments, text):
-    plain = torch.optim.SGD(multilayer().parameters(), 0.1)
+    make, arguments = arguments.get("optimizer"), {**arguments}
+    arguments["optimizer"] = make() if make else sgd_of(multilayer())
     with pytest.raises(ValueError, match=text):
-        hvd.DistributedOptimizer(plain, **arguments)
-
-
-def test_what_can_not_be_distributed():
-    plain = torch.optim.SGD(multilayer().parameters(), 0.1)
-    with pytest.raises(ValueError, match="distributed already"):
-        hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
-    with pytest.raises(ValueError, match="got Sequential"):
-        hvd.DistributedOptimizer(multilayer())
-    elsewhere = torch.nn.Linear(2, 2, device="meta")
-    with pytest.raises(ValueError, match="takes tensors on CPUs"):
-        hvd.DistributedOptimizer(torch.optim.SGD(elsewhere.parameters(), 0.1))
+        hvd.DistributedOptimizer(**arguments)
 
 
 def test_sync_batch_norm(rank, size, report_parity):

@@ -133,27 +133,6 @@ def test_an_optimizer_says_why_it_can_not_be_copied(copied):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_clipping_between_synchronize_and_step(skip, rank, report_parity):
-    def clipped(model, optimizer, batches, synchronize):
-        for batch in batches:
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            if synchronize:
-                optimizer.synchronize()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-            if synchronize and skip:
-                with optimizer.skip_synchronize():
-                    optimizer.step()
-            else:
-                optimizer.step()
-
-    model, alone = multilayer(), multilayer()
-    clipped(model, distributed(model), own_batches(rank), True)
-    clipped(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches(), False)
-    report_parity("PyTorch, clipping", difference(model, alone), 5e-6)
-
-
-@pytest.mark.parametrize("skip", [True, False])
 def test_step_after_synchronize_warns_unless_it_is_skipped(skip, rank):
     model = multilayer()
     optimizer = distributed(model)
@@ -277,32 +256,6 @@ def test_a_compiled_step(rank, report_parity):
     train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
     report_parity("PyTorch, compiled step", difference(model, alone), 5e-6)
     assert same_everywhere(*losses)
-
-
-class Reader(torch.nn.Module):
-    """An embedding, of which each batch hits some rows."""
-
-    def __init__(self, sparse: bool) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.words = torch.nn.Embedding(20, 5, sparse=sparse)
-        self.out = torch.nn.Linear(5, 2)
-
-    def forward(self, batch):
-        return self.out(self.words((batch * 5).long().clamp(-9, 9) + 9))
-
-
-@pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_gradients(as_dense, rank, report_parity):
-    model, alone = Reader(True), Reader(False)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), 0.1), sparse_as_dense=as_dense
-    )
-    train(model, optimizer, own_batches(rank))
-    assert model.words.weight.grad.is_sparse
-    train(alone, torch.optim.SGD(alone.parameters(), 0.1), joined_batches())
-    report_parity("PyTorch, embedding", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())
 
 
 def test_adasum_combines_what_each_step_has_changed(rank, size):
