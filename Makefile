@@ -143,7 +143,7 @@ WAITING := $(filter $(foreach t,engine_silent engine_faults engine_errors engine
 TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
 # and the thread sanitizer does not see that they are the same memory.
-BY_TCP  := $(foreach t,transport coll_adasum engine engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
+BY_TCP  := $(foreach t,transport coll_adasum engine engine_faults engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
 define try_each # of its lines, so many at a time
 xargs -P $1 -I{} sh -c 'timeout 300 $(FIXED) {} >{}.log 2>&1 && echo "ok     {}" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 1; }'

@@ -107,4 +107,9 @@ static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, hub_of(size, 0, true), run, shared);
 }
 
+/* By the hub, always: sockets have no local_hub_break(). */
+static inline void ranks_run_to_break(int size, rank_main *run, void *shared) {
+    ranks_run_by(-1, size, local_hub_new(size, 0), run, shared);
+}
+
 #endif

@@ -40,5 +40,5 @@ static void broken(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_broken_link_ends_it) {
     static const int LOWEST[] = {0, 1, 2};
-    ranks_run_hub(3, local_hub_on(3, LOWEST), broken, NULL);
+    ranks_run_by(-1, 3, local_hub_on(3, LOWEST), broken, NULL);
 }

@@ -80,7 +80,7 @@ static void run_fault(const struct coll_algorithm *row, int ranks, int broken, i
     static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16};
     for (int d = 0; d < 2; d++) {
         struct fault f = {.row = row, .dtype = DTYPES[d], .n = n, .broken = broken, .after = after};
-        ranks_run(ranks, fault_main, &f);
+        ranks_run_to_break(ranks, fault_main, &f);
         check_fault(&f, ranks);
     }
 }

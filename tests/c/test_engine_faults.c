@@ -59,7 +59,7 @@ TEST(test_broken_link) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             bool alone = (p + rank) % 2;
-            ranks_run(p, break_main, &(struct breaking){rank, alone, p % 2 ? 100 : 20011});
+            ranks_run_to_break(p, break_main, &(struct breaking){rank, alone, p % 2 ? 100 : 20011});
         }
     }
 }
@@ -86,14 +86,15 @@ ENGINES(midst_main, arg) {
 }
 
 TEST(test_broken_in_the_midst) {
-    for (int broken = 0; broken < 3; broken++) ranks_run(3, midst_main, &broken);
+    for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, midst_main, &broken);
 }
 
 /* A rank dies while data moves. Who waits, and who submits later, gets one text, and learns whom it
  * blames. */
-static void check_death(const hvd_error *error, int dead) {
-    char cause[64];
-    snprintf(cause, sizeof cause, "rank %d (process 0 on host ?) is dead", dead);
+static void check_death(const hvd_error *error, struct engine_rank *me, int dead) {
+    char cause[TRANSPORT_WHO + 16], who[TRANSPORT_WHO];
+    transport_who(rank_transport(me->ranks, me->rank), dead, who);
+    snprintf(cause, sizeof cause, "%s is dead", who);
     CHECK_CODE(error->code, HVD_RANK_DEAD, *error);
     CHECK_HAS(error->text, cause);
     CHECK_CASE(!strstr(error->text, "running"), "'%s'", error->text);
@@ -123,10 +124,10 @@ ENGINES(death_main, arg) {
     OWN(work_free) struct work w;
     work_init(&w, me, plain_sum(300007), "big", true);
     hvd_error err = submit_until_failed(&w, me, -1);
-    check_death(&err, d.dead);
+    check_death(&err, me, d.dead);
     CHECK(engine_ended(me->engine, PATIENCE));
     CHECK(work_submit(&w, ERR) != HVD_OK);
-    check_death(ERR, d.dead);
+    check_death(ERR, me, d.dead);
     engine_rank_end(me); /* before `d` ends */
 }
 
@@ -163,7 +164,7 @@ ENGINES(leaving_main, arg) {
 }
 
 TEST(test_broken_while_leaving) {
-    for (int broken = 0; broken < 3; broken++) ranks_run(3, leaving_main, &broken);
+    for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, leaving_main, &broken);
 }
 
 static double cpu_seconds(void) {
