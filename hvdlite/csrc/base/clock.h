@@ -7,7 +7,8 @@
 
 #include <time.h>
 
-/* As the system takes it: 0 seconds to a day, after which whoever sleeps looks again. */
+/* For the system's calls: at least 0 seconds and at most a day. A caller that sleeps looks again
+ * after it. */
 static inline struct timespec clock_span(double seconds) {
     static const double A_DAY = 86400;
     double most = seconds < A_DAY ? seconds : A_DAY, span = most > 0 ? most : 0; /* NaN: a day */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a text that was cut, by its size or by a "%.60s", drops the halves of characters: MXNet raises
- * a UnicodeDecodeError in place of an error whose text is no UTF-8. */
+/* Removes incomplete UTF-8 characters of a text that was cut by its size or a "%.60s". MXNet would
+ * raise a UnicodeDecodeError instead of the error. */
 static void drop_halves(char *text) {
     char *out = text;
     for (const char *at = text; *at;) {

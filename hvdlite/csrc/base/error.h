@@ -31,11 +31,11 @@ typedef enum hvd_code {
 #define HVD_MAX_BLAMED 8
 typedef struct hvd_error {
     int code;                   /* an hvd_code */
-    int nblamed;                /* ranks that caused it; 0: none, or not known */
-    int blamed[HVD_MAX_BLAMED]; /* the first of them, among all of the job */
+    int nblamed;                /* ranks that caused the error; 0: none, or not known */
+    int blamed[HVD_MAX_BLAMED]; /* the first of these, by their rank in the job */
     int64_t pid;                /* of blamed[0]; 0: not known */
     char host[64];              /* of blamed[0]; "": not known */
-    char tensor[HVD_MAX_NAME];  /* "": of no tensor, or of all */
+    char tensor[HVD_MAX_NAME];  /* "": the error is about no tensor, or about all */
     char text[1024];            /* UTF-8; a longer text is cut */
 } hvd_error;
 /* cdef end */
@@ -44,21 +44,21 @@ typedef struct hvd_error {
 int error_set(hvd_error *err, hvd_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Adds a rank of the job that has caused a set error; returns its code. */
+/* Adds a rank of the job as a cause of a set error; returns the error's code. */
 int error_blame(hvd_error *err, int rank);
 
-/* Names the tensor that a set error is about; returns its code. */
+/* Names the tensor of a set error; returns the error's code. */
 int error_of(hvd_error *err, const char *tensor);
 
-/* How many of the ranks that caused it are listed. */
+/* How many ranks `blamed` lists. */
 static inline int error_nlisted(const hvd_error *err) {
     return err->nblamed < HVD_MAX_BLAMED ? err->nblamed : HVD_MAX_BLAMED;
 }
 
-/* Adds the text of another error; where there was none, takes all of it. */
+/* Appends the text of another error; copies the other error if `all` is not set. */
 void error_also(hvd_error *all, const hvd_error *more);
 
-/* Appends ", while ..." to the text of a set error; returns its code. */
+/* Appends ", while ..." to the text of a set error; returns the error's code. */
 int error_while(hvd_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Returns the code from the enclosing function when `call` fails. The only control-flow macro. */

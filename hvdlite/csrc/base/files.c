@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Not stat, which no C library before 2.33 has as a symbol: wheels run there, too. */
+/* statx instead of stat: wheels also run with C libraries before 2.33, which lack the symbol
+ * stat. */
 static int look_at(const char *path, int how, struct statx *found) {
     return statx(AT_FDCWD, path, how, STATX_MODE | STATX_UID, found);
 }
@@ -28,12 +29,12 @@ static int folder_of(const char *path, struct statx *found) {
     return look_at(folder, 0, found);
 }
 
-/* Returns the flags that a file at the path is to be opened with; -1 with errno: it is not. */
+/* Returns the flags to open the path with; -1 with errno: it must not be opened. */
 static int flags_for(const char *path) {
     struct statx folder, found;
     if (folder_of(path, &folder)) return -1;
     if (look_at(path, AT_SYMLINK_NOFOLLOW, &found))
-        return errno == ENOENT ? O_EXCL : -1; /* a link that somebody makes now is not followed */
+        return errno == ENOENT ? O_EXCL : -1; /* does not follow a link that is made meanwhile */
     if (!(folder.stx_mode & S_IWOTH)) return 0;
     if (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid) return 0;
     errno = EACCES;
@@ -45,6 +46,6 @@ FILE *file_open_named(const char *path) {
     do {
         if ((flags = flags_for(path)) < 0) return NULL;
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0666);
-    } while (fd < 0 && errno == EEXIST && flags); /* made a moment ago: look whose it is */
+    } while (fd < 0 && errno == EEXIST && flags); /* just made by another: look whose it is */
     return fd < 0 ? NULL : fdopen(fd, "w");
 }

@@ -1,14 +1,14 @@
-/* Files: opens one that the user has named, for writing, as fopen does, but no other user's.
+/* Files: opens a file that the user has named for writing, unless it belongs to another user.
  *
- * In a folder such as /tmp anybody may have made a file, or a link to another one, before. core's
- * files.py has the same rule for Python. No state; any thread. */
+ * In a folder such as /tmp another user may have made the file, or a link in its place.
+ * core/files.py has the same rule for Python. No state; any thread. */
 #ifndef HVDLITE_BASE_FILES_H
 #define HVDLITE_BASE_FILES_H
 
 #include <stdio.h>
 
-/* Returns an empty file; NULL with errno, EACCES for another user's file or link. The caller closes
- * the file. */
+/* Returns an empty file, which the caller closes. NULL: see errno; EACCES: the file or link is
+ * another user's. */
 FILE *file_open_named(const char *path);
 
 #endif

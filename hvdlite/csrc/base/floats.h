@@ -1,12 +1,13 @@
-/* How loops over numbers are compiled, and how a thread computes with floating-point ones.
+/* How loops over numbers are compiled, and a thread's floating-point mode.
  *
- * TensorFlow's threads, and PyTorch's on demand, take numbers near 0 for 0. Sums must not depend on
- * the thread that makes them: else ranks have different bits. */
+ * Threads of TensorFlow, and of PyTorch on demand, flush subnormal numbers to 0. Sums must not
+ * depend on the thread that computes them, or ranks would have different bits. */
 #ifndef HVDLITE_BASE_FLOATS_H
 #define HVDLITE_BASE_FLOATS_H
 
-/* SIMD: compiles a kernel once for each generation of processors. The loader picks the widest clone
- * that the processor runs. Off under sanitizers: their run-time is not ready when it picks. */
+/* SIMD: compiles a kernel for several generations of processors; the loader picks the newest one
+ * that the processor runs. Off under sanitizers, whose run-time is not ready when the loader
+ * picks. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&   \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -19,7 +20,7 @@
 
 typedef unsigned floats_mode;
 
-/* Takes the default mode; returns the one before, for floats_restore. */
+/* Sets the default mode; returns the previous mode, for floats_restore. */
 static inline floats_mode floats_exact(void) {
     enum { DEFAULT = 0x1f80 }; /* to nearest, no number flushed to 0, no trap */
     floats_mode before = _mm_getcsr();

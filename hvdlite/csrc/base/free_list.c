@@ -18,7 +18,7 @@ void *free_list_take(struct free_list *s, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
 void free_list_give(struct free_list *s, void *block) {
     (void)s;
-    free(block); /* the address sanitizer then finds a use after it */
+    free(block); /* so that the address sanitizer finds later uses */
 }
 #else
 void free_list_give(struct free_list *s, void *block) {

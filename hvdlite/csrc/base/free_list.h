@@ -1,7 +1,7 @@
 /* Free list: blocks of one size, kept for reuse. Any thread.
  *
  * malloc is slow for a block that one thread allocates and another frees, because the threads wait
- * for each other: it took a tenth of the time of pushing a small gradient. */
+ * for each other: a tenth of the time of pushing a small gradient. */
 #ifndef HVDLITE_BASE_FREE_LIST_H
 #define HVDLITE_BASE_FREE_LIST_H
 

@@ -1,6 +1,6 @@
 /* The one door to stderr: levelled lines that carry time and rank.
  *
- * A value, not a global: each caller is given one. Any thread; one write a line. */
+ * A value that callers receive, not a global. Any thread; each line is one write. */
 #ifndef HVDLITE_BASE_LOG_H
 #define HVDLITE_BASE_LOG_H
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Multiplies by 2^64 over the golden ratio and folds the high bits, which depend on all bits, into
- * the low ones: Knuth, "The Art of Computer Programming", 6.4. No two numbers collide. */
+/* Multiplies by 2^64 over the golden ratio, then folds the high bits, which depend on all bits,
+ * into the low bits (Knuth, "The Art of Computer Programming", 6.4). No two numbers collide. */
 static uint64_t mixed(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
     return x ^ x >> 32;

@@ -10,7 +10,7 @@
 struct map_node {
     struct map_node *next;
     uint64_t hash;   /* of the key */
-    const char *key; /* NULL: the key is a number, and the hash tells it */
+    const char *key; /* NULL: the key is a number, which the hash determines */
     void *value;
 };
 
@@ -23,7 +23,7 @@ struct map {
 struct map_node map_node_of(const char *key, void *value);
 /* A map holds only names or only numbers. */
 struct map_node map_node_of_number(uint64_t number, void *value);
-/* For another key with the same text; takes the hash of `like`. */
+/* For another copy of the key of `like`, with the hash of `like`. */
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
 
 /* A zeroed struct is an empty map. map_clear touches neither nodes nor values. */

@@ -37,7 +37,7 @@ const struct options OPTIONS_DEFAULT = {
 #undef DEFAULT
 };
 
-/* ---- readers: *value is unchanged where the text is refused ---- */
+/* ---- readers; a refused text leaves *value unchanged ---- */
 
 struct row {
     const char *name;

@@ -1,15 +1,15 @@
-/* The options of a job: one row is a field, its variable, its default, and the bounds of a size.
+/* The options of a job: a row has a field, its variable, its default and, for a size, its bounds.
  *
- * A row is all that an option needs here; docs/environment.md tells what it does. The one door to
- * the environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. Read once, at
- * init: getenv is not safe while another thread calls setenv. */
+ * An option needs no more than a row here; docs/environment.md says what it does. Only options.c
+ * reads the environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. It reads
+ * once, at init: getenv is not safe while another thread calls setenv. */
 #ifndef HVDLITE_BASE_OPTIONS_H
 #define HVDLITE_BASE_OPTIONS_H
 
 #include "base/error.h"
 
-/* type, field, HVDLITE_..., default, least, most. A default may lie outside the bounds: it stands
- * for "not set", where what is measured decides. */
+/* type, field, HVDLITE_..., default, least, most. A default outside the bounds means "not set": a
+ * measurement decides. */
 #define OPTIONS(ROW)                                                                               \
     ROW(size_t, fusion_bytes, FUSION_THRESHOLD, 64 << 20, 0, SIZE_MAX)                             \
     ROW(size_t, bytes_ahead, BYTES_AHEAD, SIZE_MAX, 0, SIZE_MAX)                                   \
@@ -35,8 +35,8 @@ struct options {
 
 extern const struct options OPTIONS_DEFAULT;
 
-/* Sets those fields whose variable is set; one that is wrong stays, and the first of these is the
- * error. */
+/* Sets the fields whose variables are set. A wrong value changes no field; the first wrong value is
+ * the error. */
 int options_read(struct options *options, hvd_error *err);
 
 /* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */

@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STOP = 0 };                 /* the first file: written to when the thread is to end */
-static const double PAUSE = 10e-3; /* while the kernel watches no file */
+enum { STOP = 0 };                 /* index of the event file that ends the thread */
+static const double PAUSE = 10e-3; /* after the kernel has refused to watch a file */
 
 struct file_handler {
     poller_handler *handler;
@@ -23,7 +23,7 @@ struct poller {
     bool started;
     atomic_bool ends;
     size_t n;
-    struct pollfd *files;          /* [n]; -1: not watched any more, which poll() skips */
+    struct pollfd *files;          /* [n]; -1: no longer watched, which poll() skips */
     struct file_handler *handlers; /* [n] */
 };
 
@@ -57,8 +57,8 @@ static void handle(struct poller *p, size_t i) {
     if (!p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd)) p->files[i].fd = -1;
 }
 
-/* The kernel refuses all files at once where a limit on open files was set below their number, or
- * where it lacks memory: then each is looked at alone. */
+/* The kernel refuses to poll all files at once if the limit on open files is below their number or
+ * memory is short. Then this polls them one by one. */
 static void await(struct poller *p) {
     if (poll(p->files, p->n, -1) >= 0) return;
     if (errno != EINTR) clock_nap(PAUSE);
@@ -120,7 +120,7 @@ void bell_ring(struct bell *b) {
 
 unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
 
-/* Without the lock; who rings meanwhile writes to `event`. */
+/* Without the lock. A thread that rings meanwhile writes to `event`. */
 static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
     struct timespec timeout = clock_span(seconds);

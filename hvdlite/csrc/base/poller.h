@@ -1,8 +1,8 @@
-/* Sleep until a file can be read: of a thread made for it, a poller, or of any thread, with a bell.
+/* Sleep until a file can be read: a poller has a thread for that; a bell serves any thread.
  *
- * A poller calls a file's handler. It is for events without a doorbell: sockets and exits of
- * processes. Handlers run on the poller's thread; files are added before it starts. With nothing to
- * read it costs nothing. */
+ * A poller calls a file's handler, on the poller's thread, when the file can be read. It serves
+ * events that ring no doorbell: sockets and exits of processes. Files are added before the thread
+ * starts. It uses no CPU while no file can be read. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
@@ -12,7 +12,7 @@
 
 struct poller;
 
-/* Reads what there is. False: the file is not watched any more. */
+/* Reads the file's data. False: stop watching the file. */
 typedef bool poller_handler(void *arg, int file);
 
 int poller_new(struct poller **out, hvd_error *err);
@@ -27,17 +27,17 @@ int poller_start(struct poller *p, const char *name, hvd_error *err);
 void poller_free(struct poller *p);
 
 /* A bell wakes the threads of this process that sleep until it rings or a file can be read. Any
- * thread rings, and any number of threads sleep; the one that looks at the file wakes the others.
- * For processes there is the doorbell, which knows no files (shm/doorbell.h). */
+ * thread rings; any number of threads sleep. One sleeper watches the file and wakes the others.
+ * Between processes the doorbell does the same, without files (shm/doorbell.h). */
 struct bell {
     struct mutex mutex; /* guards what follows */
     atomic_uint rings;  /* written under the mutex */
-    bool watched;       /* a sleeper looks at the file, and at `event` */
-    int event;          /* of the kernel: ends that look */
+    bool watched;       /* a sleeper watches the file and `event` */
+    int event;          /* an eventfd: a write ends that sleeper's poll */
 };
 
 int bell_open(struct bell *b, hvd_error *err);
-void bell_close(struct bell *b); /* nobody sleeps; also takes one that could not be opened */
+void bell_close(struct bell *b); /* no thread sleeps; a bell that failed to open is fine, too */
 
 void bell_ring(struct bell *b);
 /* Take a ticket, look for work, sleep on the ticket: a ring in between ends the sleep at once. */

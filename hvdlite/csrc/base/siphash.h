@@ -1,4 +1,4 @@
-/* A keyed hash: who lacks the key can make no valid tag.
+/* A keyed hash: without the key nobody can compute a valid tag.
  *
  * SipHash-2-4 (Aumasson and Bernstein, 2012), over whole 64-bit words, in the processor's order.
  * Two words take some 20 ns. */

@@ -10,7 +10,7 @@
 
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
-#else /* a C library without it: only Python's stacks are written */
+#else /* no backtrace() in this C library: only Python writes stacks */
 static int backtrace(void **frames, int most) { return frames && most ? 0 : 0; }
 static void backtrace_symbols_fd(void *const *frames, int n, int file) {
     (void)frames, (void)n, (void)file;
@@ -56,7 +56,7 @@ void stacks_install(int number, int file) {
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     stacks_file = file;
-    backtrace(frames, 1); /* loads what it needs, which a handler must not */
+    backtrace(frames, 1); /* loads libgcc, which a handler must not do */
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &before);
     sigaction(number, &action, NULL);

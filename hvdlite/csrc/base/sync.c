@@ -42,9 +42,9 @@ void mutex_wait(struct mutex *m, double seconds) {
     pthread_cond_timedwait(&m->changed, &m->lock, &until);
 }
 
-/* Signals are for the program's own threads: Python's handlers must not run on this one. But what a
- * thread's own fault raises is for its handler, such as faulthandler's; blocked, it ends the
- * process without a word. */
+/* Blocks the signals of the program: Python's handlers must not run on this thread. Signals of the
+ * thread's own faults stay unblocked for handlers such as faulthandler's: a blocked SIGSEGV ends
+ * the process without a message. */
 static void signals_of_others(sigset_t *set) {
     static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigfillset(set);

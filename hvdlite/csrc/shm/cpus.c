@@ -3,7 +3,8 @@
 
 #include <sched.h>
 
-/* Writes only what is new: the others read the line in their waits. Returns 1 + the core. */
+/* Writes only a new value, because other ranks read the line while they wait. Returns 1 + the
+ * core. */
 static int tell(struct window *w) {
     int own = sched_getcpu() + 1;
     atomic_int *last = &window_self(w)->cpu.last;

@@ -12,15 +12,17 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
     syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
-/* What `asleep` is for a sleep on this ticket; not 0. */
+/* The value of `asleep` during a sleep on this ticket; not 0. */
 static unsigned sleep_of(unsigned ticket) { return ticket << 1 | 1; }
 
-/* Tickets count rings, so this sleeper has not seen the ring that was number `ring` from 0. */
+/* A ticket is the number of rings so far, so this sleeper has not seen ring number `ring`, from
+ * 0. */
 static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ring) - sleep) >= 0; }
 
 /* Sequentially consistent: either the ringer sees `asleep`, or the sleeper sees the ring. Only one
- * ringer wakes the sleeper, which may wait long for a core while others ring. A ringer that is late
- * leaves alone a sleep that began after its ring: that sleep waits for the next. */
+ * ringer makes the system call, because the sleeper may wait long for a core while others ring. A
+ * late ringer does not wake a sleep that began after its ring: that sleep waits for the next
+ * ring. */
 void doorbell_ring(struct doorbell *doorbell) {
     unsigned ring = atomic_fetch_add(&doorbell->rings, 1), sleep = atomic_load(&doorbell->asleep);
     if (sleep && has_missed(sleep, ring) &&

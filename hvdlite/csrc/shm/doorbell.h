@@ -1,13 +1,13 @@
 /* A doorbell: wakes a sleeping rank, also from another process of its host.
  *
- * The one door to futexes: MPI can only be polled, but a thread can sleep on a word of shared
- * memory. Zeroed, it is ready. One thread sleeps on it, any thread of any process rings. */
+ * Only doorbell.c uses futexes: a thread sleeps on a word of shared memory. A zeroed doorbell is
+ * ready. One thread sleeps on it; any thread of any process rings. */
 #ifndef HVDLITE_SHM_DOORBELL_H
 #define HVDLITE_SHM_DOORBELL_H
 
 #include <stdatomic.h>
 
-/* On a cache line of its own: ringing it does not slow its neighbours. */
+/* On a cache line of its own, so that ringing does not slow its neighbours. */
 struct doorbell {
     _Alignas(64) atomic_uint rings;
     atomic_uint asleep; /* 0: nobody sleeps */

@@ -84,7 +84,7 @@ static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
 }
 
-/* Two writers meet only where 1,000 tensors are under way: the later one goes without. */
+/* Two writers meet only if 1,000 tensors are under way: then the later one records nothing. */
 static bool lock(slot *s, uint64_t *version) {
     *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
     return *version % 2 == 0 &&
@@ -103,7 +103,7 @@ static void load(const slot *s, struct flight_op *op) {
     memcpy((char *)op + sizeof *words, words + 1, sizeof *op - sizeof *words);
 }
 
-/* Release: whoever sees a word sees the odd version before it. */
+/* Release: a reader that sees a new word also sees the odd version. */
 static void store(slot *s, const struct flight_op *op) {
     uint64_t words[FLIGHT_WORDS];
     memcpy(words, op, sizeof words);
@@ -125,10 +125,10 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* One tensor that comes again marks the steps. Another one that comes again twice while the mark
- * stays away takes its place: the mark was a value that few steps send, or the model is another. If
- * that one stays away as well, within a life that grows to the length of a step, it is a third
- * one. */
+/* Counts steps by one tensor, the mark, which each step submits. If another tensor comes twice
+ * while the mark does not come, it becomes the mark: the old mark was a value that few steps send,
+ * or the model has changed. A candidate that does not come again within its life, which grows to
+ * the length of a step, gives way to a third tensor. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {
@@ -193,7 +193,7 @@ void flight_note(struct flight *f, const char *what, double begin, double end) {
     add(f, what, 0, op);
 }
 
-/* Locks the operation, unless others have taken its place or hold it: NULL. */
+/* Locks the operation. NULL: a newer one has its place, or another thread holds it. */
 static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version) {
     if (!f || !number) return NULL;
     slot *s = slot_of(f, number);
@@ -204,7 +204,7 @@ static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version)
     return NULL;
 }
 
-/* Only the words that change: to store all 15 each time took twice as long. */
+/* Stores only the changed words: storing all 15 took twice as long. */
 static void set_word(slot *s, size_t offset, const void *value) {
     uint64_t word;
     memcpy(&word, value, sizeof word);

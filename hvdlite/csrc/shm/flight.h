@@ -1,10 +1,10 @@
 /* The flight recorder: what a rank did last, in memory that outlives the rank.
  *
- * A ring of the last operations, this rank's counts, and what went wrong. Other processes of this
- * user read it while the job runs, and a process that holds its file also after a SIGKILL. The file
- * has no name, so nothing of it is left over. A text at its begin tells readers where the fields
- * lie. Any thread writes; a reader skips an operation whose version is odd, or changes
- * meanwhile. */
+ * A ring of the last operations, this rank's counts, and the last stall or failure. Other processes
+ * of this user read it while the job runs; a process that has the file open reads it even after a
+ * SIGKILL. The file has no name, so none is left behind. A text at the file's begin lists the
+ * fields and their offsets. Any thread writes; a reader skips an operation whose version is odd, or
+ * changes during the read. */
 #ifndef HVDLITE_SHM_FLIGHT_H
 #define HVDLITE_SHM_FLIGHT_H
 
@@ -14,7 +14,7 @@
 
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
-/* How far an operation came: waits until all ranks have submitted it; ready; moves; ended. */
+/* How far an operation has come: not submitted by all ranks; ready; data moves; ended. */
 enum flight_phase {
     FLIGHT_NONE,
     FLIGHT_WAITS,
@@ -24,15 +24,15 @@ enum flight_phase {
     FLIGHT_FAILED
 };
 
-/* The kind of what a rank did alone, beside those of tensors. */
+/* The kind of an operation without other ranks, beside the kinds of tensors. */
 enum { FLIGHT_ALONE = HVD_KINDS };
 
-/* One tensor on its way. Times are clock_now's; 0: not yet. */
+/* One tensor. Times are those of clock_now; 0: not yet. */
 struct flight_op {
     uint64_t version; /* odd while it is written */
     uint64_t number;  /* from 1, in order of submission */
     uint64_t bytes;
-    uint64_t batch; /* the group's, from 1, equal on all its ranks; of a cut tensor the first */
+    uint64_t batch; /* the group's number of the batch, from 1; of a cut tensor's first batch */
     double submitted, agreed, started, ended;
     uint16_t fused; /* tensors in that batch */
     int16_t group;  /* a number that its ranks share; 0: all ranks */
@@ -43,13 +43,13 @@ struct flight_op {
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
-/* Which tensor marks the steps, and which may take its place: the hashes of their names. */
+/* The tensor that marks the steps, and the candidate for its place: hashes of their names. */
 struct flight_marks {
     _Atomic uint64_t mark, next;
-    _Atomic uint64_t next_at, came, life; /* of the second one: its operation; how often it came */
+    _Atomic uint64_t next_at, came, life; /* the candidate's operation, uses, life */
 };
 
-/* The memory that others read. */
+/* The memory that other processes read. */
 struct flight_memory {
     char layout[2048]; /* "hvdlite flight 1;rank i4@2056:4;...;op.name S@72:56;...;" */
     int64_t pid;
@@ -57,14 +57,14 @@ struct flight_memory {
     int32_t stacks; /* signal by which the process appends its stacks to this file; 0: none */
     char host[FLIGHT_LABEL], job[FLIGHT_LABEL], transport[8];
     double began;                     /* by clock_now */
-    double clock_offset, clock_error; /* rank 0's clock is ahead of this one by so much, +- */
+    double clock_offset, clock_error; /* how far rank 0's clock is ahead of this rank's, +- */
     struct stats stats;
-    _Atomic uint64_t ops;      /* submitted so far */
-    _Atomic uint64_t steps;    /* how often a tensor of each step was submitted again */
-    struct flight_marks marks; /* which tensor that is */
-    _Atomic uint64_t troubles; /* texts so far */
-    char trouble[FLIGHT_TEXT]; /* the last one: a stall, or a failure */
-    int32_t failed;            /* 1: the job has failed, and the text says why */
+    _Atomic uint64_t ops;                            /* submitted so far */
+    _Atomic uint64_t steps;                          /* how often the mark was submitted again */
+    struct flight_marks marks;                       /* which tensor that is */
+    _Atomic uint64_t troubles;                       /* texts so far */
+    char trouble[FLIGHT_TEXT];                       /* the last stall or failure */
+    int32_t failed;                                  /* 1: the job has failed; `trouble` says why */
     _Atomic uint64_t ring[FLIGHT_OPS][FLIGHT_WORDS]; /* of struct flight_op */
 };
 
@@ -73,13 +73,13 @@ struct flight {
     int file;
     struct mutex mutex; /* guards what follows, and the trouble's text */
     int bell;           /* a file; -1: none */
-    char word[32];      /* written to it with each trouble */
+    char word[32];      /* written to the bell with each trouble */
 };
 
 /* Writes the memory's layout. */
 void flight_layout(char *text, size_t size);
 
-/* The recorder of this process, as yet of rank 0 of 1. */
+/* Opens the recorder of this process, at first as rank 0 of 1. */
 int flight_open(struct flight **out, hvd_error *err);
 void flight_close(struct flight *f); /* NULL does nothing, here and below */
 
@@ -88,28 +88,28 @@ void flight_describe(struct flight *f, const char *job, const char *transport, i
 void flight_set_clock(struct flight *f, double offset, double error);
 
 /* Notes a submitted tensor of the group; returns the operation's number, 0 without a recorder.
- * `again`: the hash of its name, if it was submitted before; else 0. */
+ * `again`: the hash of its name if the name was submitted before, else 0. */
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
                     uint64_t again);
-/* The same of one that is done, as a batch of its own. */
+/* The same for a finished tensor, as a batch of its own. */
 void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
                      uint64_t again, uint64_t batch, double now);
-/* Notes what this rank did alone, as "update". */
+/* Notes work without other ranks, such as "update". */
 void flight_note(struct flight *f, const char *what, double begin, double end);
-/* Notes that the operation, unless others have taken its place, came to the next phase. */
+/* Note the operation's next phase, unless a newer operation has its place. */
 void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fused, double now);
 void flight_started(struct flight *f, uint64_t number, double now);
 void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
 /* Notes a stall, or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* Writes to the bell whom a failure on this rank is due to, if others: "?", 1 for a stall, else 0;
- * of how many ranks; the first of them. */
+/* If other ranks caused this rank's failure, writes them to the bell: "?", 1 for a stall or 0, the
+ * number of ranks, the first of them. */
 void flight_blame(struct flight *f, const hvd_error *error);
-/* From now on `word` is written to the file with each trouble. -1: none. The caller closes it. */
+/* Sets the file that receives `word` with each trouble. -1: none. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 
-/* One attempt to read the operation in that place of the ring; false: it is being written. */
+/* Tries once to read the operation at that place of the ring; false: a thread is writing it. */
 bool flight_read(const struct flight_memory *memory, size_t place, struct flight_op *out);
 
 #endif

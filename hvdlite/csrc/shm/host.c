@@ -6,7 +6,7 @@
 
 enum { LEADER = 0 };
 
-/* What other ranks than local rank 0 write to a rank. */
+/* The mailboxes from ranks other than local rank 0 to a rank. */
 struct letters {
     struct window_line written; /* counts */
     struct mailbox from[];      /* [local rank] */

@@ -1,9 +1,9 @@
 /* The ranks of one host: their window, and messages through its mailboxes.
  *
- * Knows only local ranks. The negotiation needs messages between local rank 0 and the others: their
- * mailboxes are looked into often, and lie in the window. Those of other pairs follow it, and take
- * no memory until they are used. Each message rings a doorbell. One thread, except for the
- * doorbells. */
+ * Ranks here are local ranks. The negotiation sends messages between local rank 0 and the others:
+ * those mailboxes are read often and lie in the window. The mailboxes of other pairs lie behind the
+ * window and take no memory until they are used. Each message rings a doorbell. One thread, except
+ * for the doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 
@@ -11,14 +11,14 @@
 
 struct host {
     struct window window;
-    uint64_t seen;        /* of what other ranks than local rank 0 have written to this one */
+    uint64_t seen;        /* messages that ranks other than local rank 0 have written here */
     struct mail_out *out; /* [local rank] */
     struct mail_in *in;   /* [local rank] */
 };
 
-/* Of the memory, which begins with the window. */
+/* Size of the memory, which begins with the window. */
 size_t host_bytes(int n);
-/* `memory`: of so many bytes, from shmem_map; the host owns it from now on. */
+/* `memory`: host_bytes(n) from shmem_map; the host owns it from now on. */
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);
 void host_close(struct host *h);
 
@@ -27,7 +27,7 @@ bool host_reaches(const struct host *h, int local_rank);
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err);
 /* The next message and its sender; *data NULL: none. */
 int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err);
-/* Writes waiting messages into the mailboxes, as far as there is room. */
+/* Writes waiting messages into the mailboxes, as far as these have room. */
 int host_flush(struct host *h, hvd_error *err);
 bool host_waits(const struct host *h); /* some message still waits for room */
 

@@ -63,7 +63,7 @@ static bool is_own(uint64_t entry) {
     return entry & SWAPPED || ((entry & PRESENT) && !(entry & OF_FILE));
 }
 
-/* Settles one page of the view: where it differs, this process has written to it. */
+/* Settles one page of the view. Bytes that differ were written by this process. */
 static int settle_page(const struct host_memory *m, char *page, size_t bytes, hvd_error *err) {
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);

@@ -1,9 +1,9 @@
-/* Host memory: exists once on a host, made by one of its processes and mapped by others.
+/* Host memory: memory that exists once on a host; one process makes it, others map it.
  *
- * Each process has two mappings of it. Through `shared` all see each other's writes. `view` shows
- * the same bytes, but a page that this process writes to becomes its own: a library that rewrites
- * its inputs in place, such as MXNet with oneDNN's layouts, can't spoil what others read. Settling
- * gives such pages up. Pages of the memory cost nothing until they are written to. */
+ * Each process has two mappings. Writes through `shared` reach all processes. `view` shows the same
+ * bytes, but a page that this process writes becomes private: a library that rewrites its inputs in
+ * place, such as MXNet with oneDNN's layouts, can't change what others read. Settling gives up
+ * private pages. A page takes no memory until it is written. */
 #ifndef HVDLITE_SHM_HOST_MEMORY_H
 #define HVDLITE_SHM_HOST_MEMORY_H
 
@@ -13,11 +13,11 @@ struct host_memory {
     char *shared, *view;
     size_t bytes;
     int fd;      /* of the process that made it, else -1 */
-    int pagemap; /* tells which pages of the view are this process's own */
+    int pagemap; /* /proc/self/pagemap: which pages of the view are private */
 };
 
 int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err);
-/* By the address that host_memory_address gave; not after its maker has ended. */
+/* `address`: from host_memory_address, while the process that made the memory runs. */
 int host_memory_attach(struct host_memory *m, size_t bytes, const char *address, hvd_error *err);
 /* Moves the memory to large pages where the kernel can. */
 void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]);
@@ -30,8 +30,8 @@ struct host_range {
     size_t bytes;
 };
 
-/* Copies what this process has written to the range to the shared memory, and gives up its own
- * pages of it. Nobody may use the range meanwhile, but others may settle it with the same bytes. */
+/* Copies this process's writes in the range to the shared memory and gives up the private pages.
+ * Nobody may use the range meanwhile, except to settle it with the same bytes. */
 int host_memory_settle(const struct host_range *range, hvd_error *err);
 
 #endif

@@ -32,7 +32,7 @@ struct life_card life_card_of_this_process(void) {
     return card;
 }
 
-/* What the process has sent arrives meanwhile; it may have ended in good order. */
+/* Seconds in which the last messages of the process arrive; it may have ended in good order. */
 static const double GRACE = 20e-3;
 
 static bool end(void *arg, int file) {

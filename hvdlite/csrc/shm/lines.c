@@ -9,8 +9,8 @@ enum { LINE = 64, BLOCK = 1024 };
 
 typedef char line __attribute__((vector_size(LINE), aligned(1), may_alias));
 
-/* memcpy of all of it may use string instructions. Those take twice as long for lines of another
- * core's cache if the two addresses lie differently in their lines. */
+/* A memcpy of the whole may use string instructions, which take twice as long for lines of another
+ * core's cache if the two addresses have different offsets in their lines. */
 SIMD static void copy(char *to, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) {
         *(line *)(void *)(to + i) = *(const line *)(const void *)(from + i);

@@ -42,7 +42,7 @@ static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *dat
     return HVD_OK;
 }
 
-/* Removes sent bytes only when they are most of the buffer, so each byte moves about once. */
+/* Removes sent bytes only when they fill most of the buffer, so each byte moves about once. */
 static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
     if (out->size + more > out->capacity && out->sent > out->size / 2) {
         out->size -= out->sent;

@@ -12,7 +12,7 @@
 
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* bytes of a message */ };
 
-/* The shared part: counts of all bytes written and read, each on its writer's cache line. */
+/* The shared part. The counts of all bytes written and read lie on cache lines of their writers. */
 struct mailbox {
     _Alignas(64) _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t read;

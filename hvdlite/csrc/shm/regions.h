@@ -1,17 +1,17 @@
 /* Regions: memory of this host's ranks in which tensors live, so that a collective needs no copy.
  *
- * A region is shared memory with one part a rank, all of one size: a tensor lies at the same offset
- * of every part. The table tells in which region a pointer lies; any thread. */
+ * A region is shared memory with a part for each rank, all of one size: a tensor has the same
+ * offset in every part. The table finds the region of a pointer; any thread. */
 #ifndef HVDLITE_SHM_REGIONS_H
 #define HVDLITE_SHM_REGIONS_H
 
 #include "base/error.h"
 #include "base/sync.h"
 
-/* Bytes between parts. At distances of a power of two reads and writes ran at half the speed: the
- * first cache of some processors tells lines apart by a few bits of their addresses (Lipp et al.,
- * "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A
- * multiple of small pages, not of large ones: parts begin and end inside these. */
+/* Bytes between parts. If the parts' distance is a power of two, reads and writes run at half the
+ * speed: the first cache of some processors predicts a line's way from a few address bits (Lipp et
+ * al., "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A
+ * multiple of small pages only: parts begin and end inside large pages. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {
@@ -33,7 +33,8 @@ void regions_free(struct regions *t); /* does not free the regions */
 void regions_add(struct regions *t, struct region *region);
 void regions_remove(struct regions *t, struct region *region);
 
-/* The region whose own part holds all of [memory, memory + bytes), and the offset; NULL: none. */
+/* Returns the region whose own part contains [memory, memory + bytes), and the offset; NULL:
+ * none. */
 const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
                                   int64_t *offset);
 

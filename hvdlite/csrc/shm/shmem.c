@@ -19,7 +19,8 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* A part's offset in its file is that in its large page, else the kernel can't map large pages. */
+/* A part has the same offset in its file as in its large page, or the kernel can't map large
+ * pages. */
 static off_t offset_in_file(const void *part) {
     return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
 }
@@ -33,7 +34,7 @@ static bool map_part(void *part, size_t bytes, int fd, int populate) {
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     const size_t PAGE = (size_t)sysconf(_SC_PAGESIZE);
-    bytes += (PAGE - bytes % PAGE) % PAGE; /* munmap begins at a page, or does nothing */
+    bytes += (PAGE - bytes % PAGE) % PAGE; /* munmap fails unless it begins at a page */
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
     if (space == MAP_FAILED) return NULL;
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(space)) % SHMEM_LARGE_PAGE;
@@ -57,7 +58,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* One call a page: madvise stops at a page that it can't collapse, such as one never written. */
+/* One call for each page: madvise stops at a page that it can't collapse, such as one never
+ * written. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)
@@ -70,7 +72,8 @@ size_t shmem_whole_pages(const void *part, size_t bytes) {
     return bytes + (SHMEM_LARGE_PAGE - end % SHMEM_LARGE_PAGE) % SHMEM_LARGE_PAGE;
 }
 
-/* Not fstat, which no C library before 2.33 has as a symbol: wheels run there, too. */
+/* statx instead of fstat: wheels also run with C libraries before 2.33, which lack the symbol
+ * fstat. */
 static bool look_at(int fd, struct statx *file) {
     return statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE, file) == 0;
 }
@@ -81,7 +84,7 @@ void shmem_address(int fd, char address[SHMEM_ADDRESS]) {
     snprintf(address, SHMEM_ADDRESS, "/proc/%ld/fd/%d %lu", (long)getpid(), fd, number);
 }
 
-/* Where two containers count their processes apart, the path is that of another file. */
+/* Between containers with separate process ids the path may be that of a different file. */
 static int open_address(const char *address, size_t bytes, int *fd, hvd_error *err) {
     char path[SHMEM_ADDRESS] = "";
     unsigned long number = 0;
@@ -123,8 +126,8 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err) {
     return err->code;
 }
 
-/* MAP_POPULATE: a page's first touch costs 1.4 us, ten times as much as the copy that causes it.
- * Where the memory is private, populating it would copy all its pages. */
+/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy into it. Not
+ * for private memory: populating it would copy all pages. */
 static int map_whole(void **memory, size_t bytes, size_t at_once, bool shared, int fd,
                      const char *address, hvd_error *err) {
     int how = MAP_FIXED | (shared ? MAP_SHARED : MAP_PRIVATE), both = PROT_READ | PROT_WRITE;

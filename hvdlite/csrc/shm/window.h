@@ -1,9 +1,9 @@
 /* The window: memory that all ranks of one host map, made once and kept.
  *
- * Each rank has in it a doorbell, flags that tell the others how far it is, mailboxes to and from
- * local rank 0, and slots through which data passes. Window collectives work in rounds of one slot
- * a rank; flags count rounds and never go back. Each flag has one writer and a cache line of its
- * own, so waiting for it does not slow other ranks. */
+ * The window has for each rank a doorbell, flags that show the rank's progress, mailboxes to and
+ * from local rank 0, and slots through which data passes. Collectives in the window work in rounds
+ * of one slot for each rank; flags count rounds and never decrease. Each flag has one writer and a
+ * cache line of its own, so a wait for a flag does not slow other ranks. */
 #ifndef HVDLITE_SHM_WINDOW_H
 #define HVDLITE_SHM_WINDOW_H
 
@@ -51,7 +51,7 @@ void window_init(struct window *w, void *memory, int n, int self);
 
 /* Raises this rank's flag: the round is done. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
-/* That rank has raised the flag. */
+/* That rank has raised the flag for the round. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
 /* Slots take turns: the round WINDOW_SLOTS ago was in the same slot. */

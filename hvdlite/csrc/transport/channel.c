@@ -11,7 +11,7 @@ static void ring(const struct channel *c) {
 
 /* ---- opening and closing ---- */
 
-/* Finds or makes it. NULL: no memory. */
+/* Finds or makes the group's channel. NULL: no memory. */
 static struct channel *channel_of(struct net *n, uint32_t group) {
     struct channel *c = n->channels;
     while (c && c->group != group) c = c->next;
@@ -40,13 +40,13 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     for (int r = 0; r < n->size; r++) {
         if (r == n->rank) continue;
         if (n->peers[r].gone) owner.lost(owner.arg, r);
-        net_pull(n, r, LANE_DATA); /* its first frame must not stand in the way any more */
+        net_pull(n, r, LANE_DATA); /* its first frame may be one that this channel keeps */
     }
     *out = c;
     return HVD_OK;
 }
 
-/* What comes for it from now on is dropped; so it stays in the net's list. */
+/* The channel stays in the net's list, so that later frames of its group are dropped. */
 void channel_close(struct channel *c) {
     channel_abandon(c);
     for (int r = 0; r < c->net->size; r++) parcels_drain(&c->kept[r]);
@@ -115,7 +115,8 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
     return HVD_OK;
 }
 
-/* A peer that has another idea of the length has another idea of all that follows. */
+/* A frame of another length than its receive ends the channel: all later frames would be wrong,
+ * too. */
 static bool fits(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
@@ -123,7 +124,7 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
     return false;
 }
 
-/* A frame has begun to arrive in memory of its own: the rest goes to where it is wanted. */
+/* A frame has begun to arrive in memory of its own: the rest goes to the receive's memory. */
 static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[LANE_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
@@ -194,7 +195,7 @@ int channel_cut(int peer, hvd_error *err) {
                      peer);
 }
 
-/* It has sent its farewell, and no message of it is left. */
+/* The peer has sent its farewell, and all its messages have been taken. */
 static bool is_silent(const struct channel *c, int peer) {
     const struct parcel *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;

@@ -1,9 +1,9 @@
 /* A channel: what the streams of the job carry for one group of ranks.
  *
- * Frames of a pair of ranks match receives in their order. With one group a frame waits in its
- * socket until somebody wants it; with several it would be in the way of the others' frames, so it
- * is kept, like those of a group that this rank has not opened yet. Called with the net's lock;
- * peers are ranks of the job. */
+ * Frames of a pair of ranks match receives in their order. In a job with one group a frame waits in
+ * its socket until a receive is posted. In a job with several groups it would block the other
+ * groups' frames, so the channel keeps it; it also keeps frames of a group that this rank has not
+ * opened yet. Called with the net's lock; peers are ranks of the job. */
 #ifndef HVDLITE_TRANSPORT_CHANNEL_H
 #define HVDLITE_TRANSPORT_CHANNEL_H
 
@@ -11,9 +11,9 @@
 
 enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
-/* What the channel tells its owner, also from other threads. */
+/* The channel's calls to its owner, also from other threads. */
 struct channel_owner {
-    void (*ring)(void *arg); /* something has come or gone, or a check may fail now */
+    void (*ring)(void *arg); /* a frame was sent or has arrived, or channel_check may fail */
     void (*lost)(void *arg, int peer);
     void *arg;
 };
@@ -25,9 +25,9 @@ struct channel {
     enum channel_state state;
     struct channel_owner owner;
     struct frames *posted; /* [peer] */
-    struct parcels *kept;  /* [peer]: whole frames that nobody has wanted yet */
+    struct parcels *kept;  /* [peer]: whole frames without a receive yet */
     struct parcels inbox;
-    struct frame *frames, *free; /* all, until it is closed; those not in use */
+    struct frame *frames, *free; /* all, until the channel is closed; the unused ones */
     int over;                    /* 1 + the first peer whose group has failed; 0: none */
     double over_since;
     int cut; /* 1 + the peer that sent a frame of another size; 0: none */
@@ -41,7 +41,7 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
                  hvd_error *err);
 void channel_close(struct channel *c);
 
-/* Sends or receives from now on. *p: NULL if it is complete at once. */
+/* Begin a transfer. *p: NULL if it is complete at once. */
 int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct frame **p,
                   hvd_error *err);
 int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
@@ -53,11 +53,12 @@ void channel_abandon(struct channel *c);
 /* Copies the data. */
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err);
-/* The next message of that peer, or of any (-1); NULL: none. */
+/* The next message of the peer `from`, or of any peer (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
-/* Fails if a frame was cut; if there was no memory for one; if this rank can't use a stream; if the
- * peer whose message is awaited (-1: none) has left the job; or, after these seconds, if a rank has
- * closed its group by a failure and not told the cause. Take what has come first. */
+/* Fails if a frame had another size than its receive, if memory for a frame was missing, if this
+ * rank can't use a stream, if the peer `from` (-1: none) has left the job, or if a rank has closed
+ * its group by a failure and has not told the cause within `patience` seconds. Take the arrived
+ * messages first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
 

@@ -6,7 +6,7 @@
 #include <assert.h>
 
 static const double LONGEST_DATA_NAP = 0.2e-3;  /* MPI moves data only while it is called */
-static const double LONGEST_DATA_SLEEP = 10e-3; /* the negotiation has times of its own */
+static const double LONGEST_DATA_SLEEP = 10e-3; /* the negotiation has deadlines of its own */
 
 static int transport_rank(const struct comm *comm, int rank) {
     return comm->ranks ? comm->ranks[rank] : rank;
@@ -34,18 +34,18 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
     if (stats) atomic_fetch_add(&stats->bytes_sent_window, bytes);
 }
 
-/* The engines find at the limit which rank is silent, and name it. A wait for data lasts longer: it
- * fails only for a rank that answers and sends no data. */
+/* At the limit the engines find and name a rank that is silent. A wait for data lasts longer, so it
+ * fails only for a rank whose engine answers but sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
-/* What a wait is for. */
+/* What a wait waits for. */
 struct awaited {
     int peer;        /* the transport's rank that this rank waits for */
-    bool rings;      /* its news end a sleep on the ticket */
-    unsigned ticket; /* taken before the look; where the transport blocks */
+    bool rings;      /* its arrival ends a sleep on the ticket */
+    unsigned ticket; /* taken before the look, if the transport blocks */
 };
 
-/* Even a short sleep moves what other waits are for. */
+/* On a transport that blocks even a short sleep moves the data of other waits. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
     double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_DATA_NAP);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))

@@ -1,8 +1,8 @@
-/* A comm: some ranks as a value, and how this rank reaches the others. Collectives know only this.
+/* A comm: a set of ranks and how this rank reaches the others. Collectives know no more than this.
  *
- * A comm numbers its ranks from 0. Its data lane carries transfers between buffers that both sides
- * have ready; the transfers of a pair of ranks match in order, whatever the comm. Only the engine's
- * thread calls these functions. */
+ * A comm numbers its ranks from 0. A transfer needs a send on one rank and a receive on the other;
+ * the transfers of a pair of ranks match in order, across all comms. Only the engine's thread calls
+ * these functions. */
 #ifndef HVDLITE_TRANSPORT_COMM_H
 #define HVDLITE_TRANSPORT_COMM_H
 
@@ -30,31 +30,31 @@ struct transfer {
     bool active;
 };
 
-/* bytes <= 2^30: callers cut longer data into segments. The transfer owns the buffer until a wait
- * for it has returned. */
+/* bytes <= 2^30: callers cut longer data into segments. The transfer owns the buffer until
+ * comm_wait has returned. */
 int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, struct transfer *x,
                hvd_error *err);
 int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, struct transfer *x,
                hvd_error *err);
 
-/* Returns when the transfer is complete. Spins, yields, then naps, and meanwhile follows the
- * transport's `patience`. Waits for many transfers in a row are alike, and `stream` knows the last;
- * a zeroed one begins a stream. After an error the transfer may still be active, and the comm is
- * unusable. */
+/* Returns when the transfer is complete. Spins, yields, then naps, by the transport's `patience`.
+ * `stream` remembers the last wait of a series of similar waits; a zeroed one begins a series.
+ * After an error the transfer may still be active, and the comm is unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 
 /* Equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
-/* Fails if a wait of so many seconds for data of the transport's rank is longer than the limit. */
+/* Fails if `seconds`, the length of a wait for data of the transport's rank `peer`, exceed the
+ * limit. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
-/* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
- * wait as comm_wait does. */
+/* On a window: return when the rank, or all other ranks, have raised the flag for the round. They
+ * wait like comm_wait. */
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
-/* Returns when no rank reads the round that was last in this rank's slot. */
+/* Returns when no rank reads this rank's slot any more, which the round will overwrite. */
 int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err);
 
 /* Counts bytes that this rank has written for other ranks of its host. */

@@ -15,7 +15,7 @@ static int number(struct layout *l, const int *lowest, int size, int *count) {
     return least;
 }
 
-/* A comm of `size` ranks: those with keys[rank] == key, each at its place. */
+/* A comm of the `size` ranks with keys[rank] == key, each at its place. */
 static struct comm pick(const struct comm *all, const int *keys, int key, const int *place,
                         int size, int *ranks) {
     struct comm comm = {.transport = all->transport, .ranks = ranks, .size = size};

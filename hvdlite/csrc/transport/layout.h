@@ -1,4 +1,4 @@
-/* The layout of a comm: which of its ranks share a host, and the smaller comms that follow.
+/* The layout of a comm: which ranks share a host, and the comms of this host and of this lane.
  *
  * A lane crosses the hosts: lane l has the local rank l of every host. There are as many lanes as
  * the smallest host has ranks, so the last ranks of a larger host are in no lane. p = 5, ranks by
@@ -27,8 +27,8 @@ struct layout {
     int *memory;      /* of all these arrays */
 };
 
-/* Gives the comm, of all ranks of a transport, its layout.
- * lowest: [comm->size], for each rank the lowest rank of its host. */
+/* Gives the comm, of all ranks of a transport, its layout. lowest: [comm->size], for each rank the
+ * lowest rank of its host. */
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err);
 void layout_close(struct layout *l); /* also takes a zeroed layout */
 

@@ -71,10 +71,10 @@ void parcels_drain(struct parcels *q) {
 
 /* ---- opening and closing ---- */
 
-/* A link that has been down is used at most 2 s after it is up again; by default the kernel tries
- * ever more rarely, for as long again as it was down. It also gives up after some tries, unless
- * told for how long to go on: the watch decides who is lost. Kernels below 6.15 have no such
- * option. */
+/* After a network failure the link is in use again within 2 s. By default the kernel retries ever
+ * more rarely: after a long failure it waits as long again. It also gives up after some tries
+ * unless a time is set; the negotiation's watch decides which ranks are lost, not the kernel.
+ * Kernels before 6.15 lack the option for the first. */
 static void try_often(int file) {
     enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
@@ -100,8 +100,8 @@ void link_close(struct link *l) {
 
 /* ---- errors ---- */
 
-/* After a call that failed. *over: for ever; the other rank's end, of which the reader learns, or
- * an error of this rank's own. */
+/* After a failed call. *over: the direction is closed for ever: the peer has ended, which the
+ * reader learns, or this rank has an error of its own. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};
@@ -173,7 +173,7 @@ void link_forget(struct link *l, struct frame *p) {
         copy->data = (char *)(copy + 1);
         copy->own = true;
         memcpy(copy->data + body, p->data + body, p->head.bytes - body);
-        copy->next = p->next; /* only the first of a queue is begun */
+        copy->next = p->next; /* only the first frame of a queue can have begun */
         l->out.first = copy;
         if (!copy->next) l->out.last = &copy->next;
     } else {
@@ -206,7 +206,7 @@ static void finish(struct link *l, struct link_owner owner) {
     l->parcel = NULL;
 }
 
-/* Takes what was read ahead. False: the link stands still. */
+/* Takes the bytes that were read ahead. False: the link stands still. */
 static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
         if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
@@ -222,7 +222,7 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
     }
 }
 
-/* The rest of the frame straight to its place, and what follows it. */
+/* Reads the rest of the frame into its memory, and the bytes after it ahead. */
 static void read_some(struct link *l) {
     struct iovec v[2] = {{NULL, 0}, {l->ahead, sizeof l->ahead}};
     bool direct = l->begun && l->into;
@@ -241,7 +241,8 @@ static void read_some(struct link *l) {
     }
 }
 
-/* The rest of a frame that has begun is sure to come: the kernel need not tell of every packet. */
+/* The rest of a frame that has begun will come: the kernel need not wake this rank for every
+ * packet. */
 static void want_rest(struct link *l) {
     enum { SHORT = 8 << 10, MOST = 64 << 10 };
     size_t rest = l->begun ? HEAD + l->head.bytes - l->got : 0;

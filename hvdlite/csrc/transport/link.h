@@ -1,7 +1,8 @@
-/* A link: a connected stream to another rank that carries frames, some at a time in each direction.
+/* A link: a connected stream that carries frames to and from another rank.
  *
- * Nothing here waits. A frame goes out from the sender's memory and comes in straight to where its
- * reader wants it; short frames are read ahead, many by one call. The caller has a lock. */
+ * No function waits. A frame is sent from the sender's memory and received into the receiver's
+ * memory without a copy between; many short frames are read by one call. The caller holds a
+ * lock. */
 #ifndef HVDLITE_TRANSPORT_LINK_H
 #define HVDLITE_TRANSPORT_LINK_H
 
@@ -51,16 +52,16 @@ struct parcels {
 struct link {
     int file;                /* -1: none */
     bool readable, writable; /* as far as is known */
-    bool hung;               /* an end of the stream is near */
-    bool ended, mute;        /* nothing comes any more; nothing goes any more */
-    bool starved;            /* the kernel lacks memory, and tells of no change: try again */
-    int error;               /* of this rank's own, for which nothing comes or goes; 0: none */
-    int low;                 /* bytes that have to come before the kernel tells; 0: not set yet */
+    bool hung;               /* the kernel has reported a hang-up */
+    bool ended, mute;        /* nothing more arrives; nothing more is sent */
+    bool starved;            /* the kernel lacks memory, and reports no change: try again */
+    int error;               /* errno of this rank's own error, which stops the link; 0: none */
+    int low;                 /* bytes that must arrive before a poll wakes; 0: not set yet */
     struct frames out;
     /* The frame that is arriving: */
     struct frame_head head;
     size_t got;            /* bytes, with the head */
-    bool begun;            /* its reader has set where it goes */
+    bool begun;            /* its reader has set `into` */
     char *into;            /* NULL: nowhere */
     struct frame *frame;   /* NULL: `parcel`, or nowhere */
     struct parcel *parcel; /* whose data `into` is */
@@ -69,7 +70,7 @@ struct link {
     char ahead[LINK_AHEAD];
 };
 
-/* What to do with frames. `begin` sets `into`, of head.bytes, and returns true; false: the link
+/* The owner's calls. `begin` sets l->into to memory of head.bytes and returns true; false: the link
  * stands still until the next pull. `sent`: the frame is complete; the link does not own it. */
 struct link_owner {
     bool (*begin)(void *arg, struct link *l);

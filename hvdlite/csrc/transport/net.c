@@ -54,11 +54,11 @@ static void note_end(struct net *n, int rank) {
 }
 
 bool net_is_cut(const struct net *n, int peer) {
-    double ended = n->peers[peer].ended[LANE_DATA]; /* its death would be known by now */
+    double ended = n->peers[peer].ended[LANE_DATA]; /* by now its death would be known */
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
-/* Only this rank knows of it: nothing ends for the peer. */
+/* An error of this rank's own, of which the peer learns nothing. */
 static void note_error(struct net *n, int peer, const struct link *l) {
     if (!l->error || n->error) return;
     n->error = l->error;
@@ -104,7 +104,7 @@ static void try_again(struct net *n) {
     }
 }
 
-/* Edge-triggered: a stream that stands still, because nobody wants its frame yet, wakes nobody. */
+/* Edge-triggered: a stream that stands still until a receive is posted wakes no thread. */
 void net_look(struct net *n) {
     enum { EVENTS = 64 };
     struct epoll_event events[EVENTS];
@@ -133,7 +133,7 @@ void net_look_seldom(struct net *n) {
     net_look(n);
 }
 
-/* A child that the process has left behind may keep its streams open. */
+/* The peer's streams may stay open: a child of the dead process may hold them. */
 void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
@@ -210,7 +210,8 @@ static bool all_quiet(const struct net *n) {
     return true;
 }
 
-/* Reads meanwhile: a socket that is closed with unread bytes loses what it has sent. */
+/* Reads meanwhile: a socket that is closed with unread bytes discards the bytes it has yet to
+ * send. */
 static void wait_until(struct net *n, bool (*done)(const struct net *), double seconds) {
     static const double LOOK = 0.2e-3;
     for (double until = clock_now() + seconds;; clock_nap(LOOK)) {

@@ -1,9 +1,10 @@
 /* The net: this rank's streams to all other ranks of the job, shared by its groups.
  *
- * Two streams a pair, one for data and one for messages, so that neither waits behind the other.
- * Whoever looks at the streams delivers for all groups (channel.h). Ranks are
- * those of the job. The end of a data stream means nothing; that of a message stream without a
- * farewell is a death. Every function but open, close and those of the lock is called with it. */
+ * Each pair of ranks has two streams, one for data and one for messages, so that neither waits
+ * behind the other. A thread that looks at the streams delivers frames for all groups (channel.h).
+ * Ranks are those of the job. The end of a data stream means nothing; the end of a message stream
+ * without a farewell is a death. Callers of all functions but open, close and lock hold the
+ * lock. */
 #ifndef HVDLITE_TRANSPORT_NET_H
 #define HVDLITE_TRANSPORT_NET_H
 
@@ -17,10 +18,10 @@ enum lane { LANE_DATA, LANE_MESSAGES, LANES };
 struct channel;
 struct net;
 
-/* What takes the frames of all groups: `begin`, `arrived` and `sent` as in link_owner; `lost`: the
- * peer is dead; `changed`: it has left, or the net is starved or has an error; `closed`: no frame
- * will come. channel.c has the one in use. Any group's look calls them, for whichever group
- * waits. */
+/* The reader of all groups' frames (channel.c): `begin`, `arrived` and `sent` as in link_owner;
+ * `lost`: the peer is dead; `changed`: the peer has left, or the net is starved or has an error;
+ * `closed`: no frame will come. A look by one group also makes the calls for frames of other
+ * groups. */
 struct net_reader {
     bool (*begin)(struct net *n, int peer, struct link *l);
     void (*arrived)(struct net *n, int peer, struct link *l);
@@ -32,27 +33,27 @@ struct net_reader {
 
 struct peer {
     struct link links[LANES];
-    bool left;      /* its farewell has come */
-    bool gone;      /* it is dead or lost, or an engine has given it up */
-    enum fate fate; /* then */
-    bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
-    double ended[LANES]; /* when each stream has; 0: it has not */
+    bool left;           /* its farewell has come */
+    bool gone;           /* the peer is dead or lost, or an engine has given it up */
+    enum fate fate;      /* then */
+    bool failed;         /* the peer's job has failed, by a death that this rank learns of, too */
+    double ended[LANES]; /* when each stream ended; 0: it has not */
 };
 
-/* Seconds. Who ends because its job or group has failed must not be blamed before the rank that has
- * caused it. */
+/* Seconds for which a rank that ends by a failure of its job or group is not blamed: the rank that
+ * caused the failure is to be blamed first. */
 static const double CAUSE_COMES_FIRST = 1;
 
 struct net {
     struct mutex lock; /* guards everything */
     int rank, size;
-    bool starved;       /* there was no memory for a frame: no other one of its stream can come */
-    int error, with;    /* of a link of this rank's own, and the peer; 0: none */
+    bool starved;       /* no memory for a frame: its stream is stuck */
+    int error, with;    /* errno of a link's error of this rank's own, and the peer; 0: none */
     struct peer *peers; /* [rank] */
     int epoll;
-    double looked; /* when somebody last looked seldom */
+    double looked; /* the last net_look_seldom that looked */
     const struct net_reader *reader;
-    struct channel *channels; /* the reader's: each that has ever had a frame here */
+    struct channel *channels; /* the reader's: all that ever had a frame here */
     int nopen;                /* those of them that are open */
 };
 
@@ -70,17 +71,16 @@ static inline void net_unlock(struct net *n) { mutex_unlock(&n->lock); }
 
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);
-/* The same, but not often: for an engine that is busy, so that it does not sleep, and whose
- * messages come otherwise. All others may have ended, so that nobody else sees that a stream has
- * ended. */
+/* The same, at most now and then: for an engine that is too busy to sleep and receives its messages
+ * by mailboxes. It must still see the end of a stream: all other ranks may have ended. */
 void net_look_seldom(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
 void net_send(struct net *n, int peer, enum lane lane, struct frame *p); /* as link_send */
-/* Some link must be looked at though its socket tells nothing. */
+/* A link needs another look although its socket reports no event. */
 bool net_tries_again(const struct net *n);
-/* The peer is gone: nothing comes after what the streams hold. */
+/* The peer is dead or lost: nothing arrives after the bytes that the streams hold. */
 void net_bury(struct net *n, int peer, enum fate fate);
-/* No transfer of this peer will ever come or go, though the rank lives. */
+/* The peer lives, but its transfers can't complete any more. */
 bool net_is_cut(const struct net *n, int peer);
 bool net_sends(const struct net *n); /* something still waits for room in a socket */
 

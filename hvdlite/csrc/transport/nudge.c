@@ -15,22 +15,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* `count` grows with each nudge of one rank for another, so a nudge that is sent again is
- * ignored. */
+/* `count` grows with each nudge of one rank for another, so a repeated datagram is ignored. */
 struct datagram {
     uint32_t from, to;
     uint64_t count;
-    uint64_t tag; /* of the rest, with the receiver's key */
+    uint64_t tag; /* hash of the other fields, with the receiver's key */
 };
 
 struct peer {
     struct nudge_card card;
-    _Atomic uint64_t answers; /* address and port that it nudges from; 0: it never has */
-    _Atomic int door;         /* the socket that its nudges come to */
+    _Atomic uint64_t answers; /* address and port of its nudges; 0: none came yet */
+    _Atomic int door;         /* this rank's socket that receives them */
     uint64_t sent;            /* nudges for it */
-    uint64_t count;           /* of the last nudge that came from it */
-    double met;               /* when the last message came from it; 0: none did */
-    int nudged;               /* how often this rank has nudged it, up to ENOUGH */
+    uint64_t count;           /* of its last nudge */
+    double met;               /* when its last message came; 0: none did */
+    int nudged;               /* nudges sent to it, up to ENOUGH */
 };
 
 struct nudges {
@@ -54,7 +53,7 @@ static bool in_network(uint32_t address, const char *network) {
 }
 
 static bool is_wanted(const char *name, uint32_t address, const char *wanted) {
-    char word[64]; /* longer is no name of an interface, and no network */
+    char word[64]; /* longer than any interface name or network */
     for (size_t n; *wanted; wanted += n + (wanted[n] != '\0')) {
         n = strcspn(wanted, ",");
         if (n >= sizeof word) continue;
@@ -143,7 +142,7 @@ static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t le
            d->to == (uint32_t)n->self && d->count > n->peers[d->from].count;
 }
 
-/* The engine, once woken, looks at MPI for longer than this pause. */
+/* Shorter than the time for which a woken engine looks at MPI. */
 static const double PAUSE = 200e-6;
 
 static bool receive(void *arg, int sock) {
@@ -188,8 +187,8 @@ static void send_to(int door, const struct datagram *d, uint32_t address, uint32
     sendto(door, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* A rank that has sent a message looks for an answer for longer than AWAKE before it sleeps. But it
- * must get ENOUGH nudges to know that they come. */
+/* A rank that has sent a message stays awake for longer than AWAKE, so it needs no nudge. But it
+ * must receive ENOUGH nudges to know that nudges arrive. */
 static bool needs_none(struct peer *p, double now) {
     static const double AWAKE = 200e-6;
     enum { ENOUGH = 3 };

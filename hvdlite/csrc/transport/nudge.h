@@ -1,14 +1,14 @@
 /* Nudges: datagrams that wake a rank of another host, which no doorbell reaches.
  *
  * MPI can only be polled. So a rank that has sent a message nudges the receiver: "look at MPI now".
- * A nudge carries no data and may be lost, or come before its message: it only ends a sleep. A
- * thread of its own receives nudges and rings this rank's doorbell. Unless noted, only the engine's
+ * A nudge carries no data; it may be lost, or arrive before its message. It only ends a sleep. A
+ * separate thread receives nudges and rings this rank's doorbell. Unless noted, only the engine's
  * thread calls these functions.
  *
- * A rank tells all others its card: the addresses and ports of its sockets, and a key. A nudge has
- * a tag that only who knows the receiver's key can make, and a number that grows: strangers'
- * datagrams and nudges sent again are ignored. A rank is nudged at every address, from every
- * socket, until a nudge from it shows which are right.
+ * Each rank sends the others its card: the addresses and ports of its sockets, and a key. A nudge
+ * has a tag that needs the receiver's key, and a growing number, so foreign and repeated datagrams
+ * are ignored. A rank is nudged at every address, from every socket, until a nudge from that rank
+ * shows which pair works.
  */
 #ifndef HVDLITE_TRANSPORT_NUDGE_H
 #define HVDLITE_TRANSPORT_NUDGE_H
@@ -27,23 +27,23 @@ struct nudge_card {
 
 struct nudges;
 
-/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. A socket for each
- * address of this host, and no other, is bound. NULL, and a zeroed card, where sockets are refused
- * or there is no such address. */
+/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. Binds a socket to each
+ * of this host's addresses and to no other. Returns NULL and zeroes the card if sockets are refused
+ * or the host has no such address. */
 struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
-/* `cards`: [size], of all ranks; copied. `ring` is called, on another thread, after a nudge. Else:
- * no memory, or no thread. */
+/* `cards`: [size], of all ranks; copied. After a nudge another thread calls `ring`. Fails without
+ * memory or without a thread. */
 int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
                  void (*ring)(void *arg), void *arg);
 
-/* Nudges that rank, unless it must be awake. NULL does nothing, here and below. */
+/* Nudges the rank unless it must be awake. n NULL: does nothing, here and below. */
 void nudges_send(struct nudges *n, int to, double now);
 
-/* A message came from that rank: it is awake, and should have nudged. */
+/* A message came from the rank: it is awake, and should have nudged this rank. */
 void nudges_heard(struct nudges *n, int from, double now);
 
-/* Some rank's messages come without nudges: they are found only by polling. */
+/* Some rank's messages come without nudges: only polling finds them. */
 bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);

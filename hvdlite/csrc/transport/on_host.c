@@ -8,12 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What each rank tells about the memory of its host. */
+/* What each rank reports about the memory of its host. */
 struct mapped {
     bool mapped, wanted;
 };
 
-/* Tells whether all ranks of this host have mapped the memory, and all ranks of all hosts. */
+/* *here: all ranks of this host have mapped the memory; *everywhere: all ranks of all hosts. */
 static int compare(struct transport *t, struct mapped own, bool *here, hvd_error *err) {
     struct mapped *of = transport_gather(t, &own, sizeof own, err);
     if (!of) return err->code;
@@ -32,8 +32,9 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that its leader makes, or none does. Only the job's pages
- * exist at once, which costs 4 ms on 2 ranks: other groups may be many, and may hardly be used. */
+/* All ranks of the host map the memory that its leader makes, or none does. The job's pages are
+ * allocated at once, which takes 4 ms on 2 ranks; other groups' pages are not: there may be many
+ * groups, little used. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;
@@ -127,14 +128,14 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
     HVD_TRY(layout_open(&t->layout, &t->all, lowest, err));
     t->at = layout_topology(&t->layout, &t->all);
     HVD_TRY(open_window(o, t, window, err));
-    /* All ranks are on this host: every message passes through a mailbox, and rings. */
+    /* With a window of all ranks every message passes through a mailbox, which rings. */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_NUDGE;
     return open_signs(o, t, nudge && !t->all.window, err);
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    static const double TO_SEND = 5; /* a rank may have been killed since it left */
-    on_host_unwatch(o);              /* first: both ring the doorbell */
+    static const double TO_SEND = 5; /* s; a rank may have been killed since it left */
+    on_host_unwatch(o);              /* first: life and nudges ring the doorbell */
     close_nudges(o);
     free(o->cards);
     free(t->awaited);

@@ -1,7 +1,7 @@
 /* What a transport has on its own host: the layout, the window, its mailboxes, signs of life.
  *
- * The same for all transports of processes. It opens by the transport's `gather`, which is
- * collective; later only the engine's thread calls it. */
+ * Shared by transport_mpi and transport_tcp. on_host_open uses the transport's `gather`, so it is
+ * collective; later only the engine's thread calls these functions. */
 #ifndef HVDLITE_TRANSPORT_ON_HOST_H
 #define HVDLITE_TRANSPORT_ON_HOST_H
 
@@ -19,22 +19,23 @@ struct card {
 /* Zeroed, with file -1: nothing is open. */
 struct on_host {
     struct host host;                        /* zeroed: this host has no window */
-    struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
+    struct doorbell own_doorbell, *doorbell; /* `doorbell` is in the window, or own_doorbell */
     int file; /* the memory that this leader shares with its host, or -1 */
-    /* Signs of other ranks apart from messages ring the doorbell, from other threads: */
+    /* These ring the doorbell from threads of their own: */
     struct card *cards;    /* [rank] */
-    struct life *life;     /* NULL: this rank is alone on its host, or deaths can't be seen here */
-    struct nudges *nudges; /* NULL: nobody needs them, or sockets are refused */
+    struct life *life;     /* NULL: no other rank on this host, or the kernel can't report deaths */
+    struct nudges *nudges; /* NULL: not needed, or sockets are refused */
 };
 
 /* t->all has rank and size. lowest: [rank], the lowest rank of its host. `window`: the ranks of a
- * host share one where they can. `nudge`: open a socket. */
+ * host share a window if they can. `nudge`: open sockets for nudges. */
 int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool window, bool nudge,
                  hvd_error *err);
-/* clean: the last messages wait for room; the others read until BYE. */
+/* clean: waits until the last messages are in the mailboxes, which the other ranks read until
+ * BYE. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);
 
-/* Another transport watches these processes. */
+/* Watches the processes no more: another transport does. */
 void on_host_unwatch(struct on_host *o);
 
 /* True if messages to that rank pass through mailboxes. */

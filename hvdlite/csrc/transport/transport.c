@@ -13,8 +13,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
     return t->ops->receive(t, message, err);
 }
 
-/* A look at MPI takes some 30 us. One in 1 ms costs a core 3 %, which is spent only while a tensor
- * waits; a lost nudge costs one nap. */
+/* A look at MPI takes some 30 us: one per 1 ms costs 3 % of a core, spent only while a tensor
+ * waits. A lost nudge costs one nap. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* idle, pending */
                                                      [WAKES_POLL] = {10e-3, POLL},
@@ -61,7 +61,7 @@ bool transport_awaits(const struct transport *t, int rank) {
     return t->awaited && atomic_load(&t->awaited[rank]) > 0;
 }
 
-/* This rank's own host is another one of the same name. */
+/* A host with the name of this rank's own host is a different machine. */
 void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {
         const char *own = t->cards[t->at.rank].life.host;

@@ -65,7 +65,8 @@ static int local_irecv(struct transport *t, void *data, size_t bytes, int from, 
     return check_broken(t, err);
 }
 
-/* Receives complete in the order of their tests: collectives wait in the order of their posts. */
+/* Receives complete in the order in which they are tested: collectives test in the order of
+ * posting. */
 static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
@@ -121,7 +122,7 @@ static void local_wake(struct transport *t) {
 static void local_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
 
 static void local_close(struct transport *t, bool clean) {
-    (void)t; /* the hub frees all ranks at once: a peer may still send to this one */
+    (void)t; /* the hub frees all ranks at once, because a peer may still send to this one */
     (void)clean;
 }
 

@@ -31,8 +31,8 @@ struct mpi_transport {
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* `call`: C source; the text shows the function's name. t: NULL unless the call concerns that
- * peer. */
+/* `call`: C source, of which the text shows the function's name. t: NULL unless the call concerns
+ * `peer`. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -99,7 +99,7 @@ static void mpi_abandon(struct transport *t) {
 
 /* ---- messages ---- */
 
-/* Up to the first that is on its way: thousands may wait for a rank that stands still. */
+/* Stops at the first unsent message: thousands may wait for a stopped rank. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
     for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;
@@ -174,7 +174,7 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->here.doorbell); }
 
-/* MPI sends only while it is called, and room in a mailbox rings nobody. */
+/* MPI sends only while it is called, and room in a mailbox rings no doorbell. */
 static bool mpi_polls(struct transport *t) {
     if (!t->all.window) t->wakes = nudges_missing(self(t)->here.nudges) ? WAKES_POLL : WAKES_NUDGE;
     return self(t)->outgoing || host_waits(&self(t)->here.host);
@@ -186,7 +186,7 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening and closing ---- */
 
-/* MPI is initialised, and the engine's thread may call it. */
+/* Fails unless MPI is initialised and the engine's thread may call it. */
 static int check_ready(hvd_error *err) {
     int initialized = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);

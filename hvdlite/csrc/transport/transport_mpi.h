@@ -8,9 +8,9 @@
 
 #include "transport/transport.h"
 
-/* Collective over the communicator whose handle (an MPI_Comm) lies at `comm`. If `window`, the
- * ranks of one host share a window where they can; without one all data goes through MPI. If
- * `nudge`, messages through MPI wake their receiver. job_ranks: as of a transport. */
+/* Collective over the communicator whose handle (an MPI_Comm) is at `comm`. If `window`, the ranks
+ * of one host share a window if they can; without a window all data goes through MPI. If `nudge`,
+ * messages through MPI wake their receiver. job_ranks: as in struct transport. */
 int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,
                        bool nudge, hvd_error *err);
 

@@ -14,13 +14,13 @@ enum { NOBODY = -1 };
 
 struct tcp_transport {
     struct transport transport; /* first: cast back by self() */
-    struct transport *job;      /* of all ranks: it learns of lost hosts, too */
+    struct transport *job;      /* the transport of all ranks, which also learns of lost hosts */
     struct net *net;            /* the job's; the transport of all ranks closes it */
     struct channel *channel;
     int *peers;   /* [rank]: its rank in the job */
     int *members; /* [rank of the job]: its rank here, or NOBODY */
     struct bell bell;
-    atomic_bool by_doorbell; /* every rank is on this host, and has a window */
+    atomic_bool by_doorbell; /* all ranks share a window on this host */
     struct on_host here;
 };
 
@@ -28,7 +28,7 @@ static struct tcp_transport *self(struct transport *t) { return (struct tcp_tran
 
 /* ---- data ---- */
 
-/* Ends a call that begins a transfer. */
+/* The common end of isend and irecv. */
 static int begun(struct tcp_transport *m, struct transfer *x, struct frame **p, int code) {
     net_unlock(m->net);
     x->handle[0] = (uint64_t)(uintptr_t)*p;
@@ -66,7 +66,7 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     if (broken)
         return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
                          transport_job_rank(t, x->peer));
-    /* The engine looks for deaths itself. */
+    /* An engine, if one runs, looks for deaths itself. */
     return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
 }
 
@@ -138,7 +138,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
 }
 
-/* Room in a mailbox rings nobody, nor does a socket ring a doorbell. */
+/* Room in a mailbox and data in a socket ring no doorbell. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -161,14 +161,14 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* A rank may open a group late, but all open the job at once. */
+/* Other ranks may open a group late, but all open the job at once. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
     return m->job == &m->transport ? comm_check_wait(m->job, from, seconds, err) : HVD_OK;
 }
 
-/* The next message of that rank, while no engine of the group runs. */
+/* Waits for the rank's next message while no engine of the group runs. */
 static int await(struct tcp_transport *m, int from, struct message *message, hvd_error *err) {
     static const double LOOK = 0.5;
     double since = clock_now();
@@ -214,7 +214,7 @@ static void ring(void *transport) { tcp_wake(transport); }
 static void tcp_died(struct transport *t, int rank, enum fate fate) {
     struct tcp_transport *m = self(t);
     net_lock(m->net);
-    net_bury(m->net, m->peers[rank], fate); /* which tells every group of the job */
+    net_bury(m->net, m->peers[rank], fate); /* reaches every group of the job */
     net_unlock(m->net);
 }
 
@@ -262,7 +262,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* by the channel's end the others learn of a failure */
+    net_lock(m->net); /* open the channel first: its end tells the other ranks of a failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);
@@ -274,12 +274,12 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     return HVD_OK;
 }
 
-/* Without the lock, which another thread of the parent may have had. */
+/* Without the lock, which another thread of the parent may have held at the fork. */
 static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
-    net_lock(m->net); /* those that still open it would wait for this rank */
+    net_lock(m->net); /* ranks that still open the group would wait for this rank */
     for (int r = 0; !clean && r < m->transport.all.size; r++)
         if (m->peers[r] != m->net->rank)
             channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
@@ -290,7 +290,7 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->channel)
-        close_channel(m, clean); /* first: other groups ring this one's doorbell by it */
+        close_channel(m, clean); /* first: by the channel other groups ring this group's doorbell */
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);

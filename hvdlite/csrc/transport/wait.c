@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 static const double SHORTEST_NAP = 50e-6;
-static const double LONG_WAIT = 100e-6; /* a nap costs less than to spin or yield so long */
+static const double LONG_WAIT = 100e-6; /* above it a nap costs less than spinning or yielding */
 
-/* So a wait is noticed late by at most an eighth of it. */
+/* So the end of a wait is noticed late by at most an eighth of the wait. */
 static double nap_of(double wait, double longest_nap) {
     double nap = wait / 8 > SHORTEST_NAP ? wait / 8 : SHORTEST_NAP;
     return nap < longest_nap ? nap : longest_nap;

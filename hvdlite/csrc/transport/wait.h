@@ -1,8 +1,8 @@
 /* The wait policy: spin for some tens of microseconds, then yield, then nap ever longer.
  *
- * A spinning thread takes its core from training. So a rank spins only when every rank of the host
- * has a core of its own, and naps grow with the time waited: after a long wait a little more does
- * not matter. One struct waiter a wait, or a stream of waits that are alike; one thread. */
+ * A spinning thread takes its core from training. So a rank spins only if every rank of the host
+ * has a core of its own. Naps grow with the time waited: after a long wait a little more does not
+ * matter. A struct waiter serves one wait, or a series of similar waits; one thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
@@ -13,7 +13,7 @@ struct wait_policy {
     double spin, yield;
 };
 
-/* What a transport does while it waits, and when it gives up. */
+/* How a transport waits, and when it gives up. */
 struct patience {
     struct wait_policy policy;
     double timeout; /* seconds without progress until a wait fails; 0: never */
@@ -26,7 +26,8 @@ struct waiter {
     double usual; /* seconds of the last wait of the stream; 0: none yet */
 };
 
-/* What to do after a look without success. 0: look again at once; < 0: yield; else nap so long. */
+/* What to do after a look without success: 0: look again at once; < 0: yield; else nap so many
+ * seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
 /* The wait has ended; the next one of the stream begins. */
@@ -35,8 +36,8 @@ void waiter_done(struct waiter *w, double now);
 /* Does what waiter_next returned. */
 void waiter_do(double next);
 
-/* The cores that this rank may use suffice for all ranks of this host. A rank bound to one core
- * never spins: its training shares that core. */
+/* This rank may use enough cores for all ranks of the host. A rank bound to one core never spins:
+ * its training shares that core. */
 bool wait_may_spin(int local_size);
 
 #endif
