@@ -15,6 +15,15 @@ def ended(rank: int) -> RankFailedError:
     return RankFailedError(text, kind="rank dead", ranks=(rank,))
 
 
+def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
+    """Return the error of a rank that others reach, and this one does not."""
+    text = (
+        f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
+        "others did: a firewall or a broken network keeps the two ranks apart"
+    )
+    return RankFailedError(text, kind="rank dead", ranks=(other,))
+
+
 def ended_without(rank: int) -> HvdliteError:
     """Return the error of a rank that will not come to init()."""
     text = f"init(): rank {rank}'s script has ended without calling init()"

@@ -1,13 +1,16 @@
 """The mesh: the connections of each rank to each, for the C library of a job that no MPI joins."""
 
+import math
 import os
 import socket
+import time
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from hvdlite.core.listening import INTERFACES, networks
 from hvdlite.core.native import HvdliteError
 from hvdlite.launch import probe
+from hvdlite.lifecycle.arrivals import kept_apart
 from hvdlite.lifecycle.handshake import DATA, MESSAGES, WATCH
 from hvdlite.lifecycle.reception import Reception, listen, reach
 from hvdlite.lifecycle.star import Star
@@ -24,9 +27,11 @@ class Mesh(NamedTuple):
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
 
-def connect(star: Star) -> Mesh:
+def connect(star: Star, patience: float = math.inf) -> Mesh:
     """Connect to all other ranks, by two streams each. Collective.
 
+    :param patience: seconds after which a rank that the star has, but that is not reached, counts
+        as dead, and is noted in ``star.unreached``.
     :raises HvdliteError: some can't be reached, or have ended.
     """
     hosts = star.allgather(_identity())
@@ -37,7 +42,7 @@ def connect(star: Star) -> Mesh:
     if star.size == 1:
         return mesh
     try:
-        return mesh._replace(address=_fill(star, streams, lowest))
+        return mesh._replace(address=_fill(star, streams, lowest, patience))
     except BaseException:
         close(mesh)
         raise
@@ -58,30 +63,41 @@ def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
     }
 
 
-def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> str:
+def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int], patience: float) -> str:
     """Return where this rank has listened."""
     one_host = len(set(lowest)) == 1
     reached_at = star.allgather(None if one_host else _address(star, lowest))
     own = "127.0.0.1" if one_host else reached_at[star.rank] or reached_at[0]
     listener = listen([own], [0])
     doors = star.allgather(listener.getsockname()[:2])
+    later = range(star.rank + 1, star.size)
     wait = star.waiting()
-    wait.here.update(range(star.rank + 1, star.size))
+    wait.here.update(later)
+    reaches: List[int] = []  # the rank to which this one connects now
+
+    def missing() -> Set[int]:
+        return set(reaches) or {rank for _, rank in expected - set(reception.guests)}
 
     def look() -> None:
+        waited = time.monotonic() - wait.began
+        if waited > patience / 2:  # all begin at once; one gives up first
+            star.unreached = missing()
         star.look()
         wait.look()
+        if waited > patience and star.unreached:
+            raise kept_apart(star.rank, min(star.unreached), waited)
 
+    expected = {(kind, rank) for rank in later for kind in _kinds(lowest, star.rank, rank)}
+    reception = Reception(listener, star.hello(DATA), star.key, expected, look)
     for rank in range(star.rank):
+        reaches[:] = [rank]
         host, port = doors[rank]
         for kind in _kinds(lowest, rank, star.rank):
             hello = star.hello(kind)
             streams[kind][rank] = reach(host, [port], hello, star.key, look)[0].detach()
         wait.here.add(rank)
-    wait.here -= set(range(star.rank + 1, star.size))
-    later = range(star.rank + 1, star.size)
-    expected = {(kind, rank) for rank in later for kind in _kinds(lowest, star.rank, rank)}
-    reception = Reception(listener, star.hello(DATA), star.key, expected, look)
+    reaches.clear()
+    wait.here -= set(later)
     for (kind, rank), connection in reception.wait().items():
         streams[kind][rank] = connection.detach()
     return own

@@ -38,6 +38,14 @@ CONNECT_SECONDS = 1.0  # the kernel's own pauses between attempts grow
 DOUBT_SECONDS = 1.0  # for a leader that leads only if the watch is right
 NEWCOMER_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
 Door = Tuple[str, int]
+_LEFT = (
+    "the others have trained on, or ended, without this rank, which did not answer: it ends, too. "
+    f"{PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
+)
+_APART = (
+    "this rank and a lower one do not reach each other, though others reach both: the others train "
+    "on without this rank"
+)
 
 
 class Met(NamedTuple):
@@ -60,14 +68,17 @@ class RollCall:
     :param coming: the doors of newcomers that are known to be ready, by number.
     :param limit: seconds that a host may be silent.
     :param lives: this rank's connections to the others of the job as it has been.
+    :param unreached: those to which this rank got no connection when the job was to begin anew.
     """
 
     def __init__(
         self, own: int, doors: Dict[int, Door], keeper: Doorkeeper, key: bytes,
         lost: Callable[[], Set[int]], coming: Dict[int, Door], limit: float, lives: Lives,
+        unreached: Iterable[int] = (),
     ) -> None:  # fmt: skip
         self._own, self._old, self._keeper, self._key = own, doors, keeper, key
         self._limit, self._lost, self._lives = limit, lost, lives
+        self._unreached = frozenset(unreached)
         self._doors = {**doors, **coming}
         self._silent: Set[int] = set()
         self._asked: Set[int] = set()  # whatever the watch finds of them
@@ -122,7 +133,7 @@ class RollCall:
 
     def _lead(self, vote: int, epoch: int, resets: int) -> Met:
         guests = self._receive()
-        told, came = {self._own: (vote, epoch, self._doors[self._own])}, {}
+        told, came = {self._own: (vote, epoch, self._doors[self._own], self._cut_off())}, {}
         for number, connection in guests.items():
             try:
                 connection.settimeout(self._patience if number in self._old else NEWCOMER_SECONDS)
@@ -130,6 +141,10 @@ class RollCall:
                 told[number], came[number] = tuple(receive(connection)), connection
             except OSError:  # it has died since, or stands still
                 connection.close()
+        for number in _apart({number: set(each[3]) for number, each in told.items()}):
+            _send_all({number: came[number]}, {"error": _APART})
+            came.pop(number).close()
+            del told[number]
         members = sorted(told)
         try:
             self._check_left(set(self._old) - set(members))
@@ -190,10 +205,7 @@ class RollCall:
         for number in missing:
             self._lives.state(number, self._limit)
         if self._lives.left_by:
-            raise HvdliteError(
-                "the others have trained on, or ended, without this rank, which did not answer: it "
-                f"ends, too. {PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
-            )
+            raise HvdliteError(_LEFT)
 
     def _check_majority(self, members: List[int]) -> None:
         """The others may live, behind a broken network, and train on: only one side may."""
@@ -221,7 +233,7 @@ class RollCall:
             introduce(waits, Hello(purpose, self._own, 0, 0), self._key)
             self._unproved.pop(leader, None)
             waits.set_patience(patience)
-            send(waits, [vote, epoch, self._keeper.address])
+            send(waits, [vote, epoch, self._keeper.address, self._cut_off()])
             told = receive(waits)
         except (OSError, Stranger):
             question.close()
@@ -255,7 +267,10 @@ class RollCall:
 
     def _waits(self, question: socket.socket, leader: int, seconds: float) -> Patient:
         def look() -> None:
-            if self._is_gone(leader):
+            gone = self._is_gone(leader)
+            if leader in self._lives.left_by:
+                raise HvdliteError(_LEFT)
+            if gone:
                 raise ConnectionResetError("its process has ended")
 
         return Patient(question, look, seconds)
@@ -272,6 +287,10 @@ class RollCall:
         return self._unproved.setdefault(number, now) + max(self._limit, NEWCOMER_SECONDS) - now
 
     # ---- doors ----
+
+    def _cut_off(self) -> List[int]:
+        """Return those that this rank does not reach, though others may."""
+        return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
         """Return who would lead if this rank's watch were wrong, as the others may know."""
@@ -298,6 +317,18 @@ class RollCall:
 
 class _Follows(Exception):
     """This rank does not lead: its watch was wrong."""
+
+
+def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
+    """Return who has to go because it and a lower one do not reach each other.
+
+    Where only one of two says so, its watch was wrong.
+    """
+    stay: List[int] = []
+    for number in sorted(cut_off):
+        if not any(number in cut_off[other] and other in cut_off[number] for other in stay):
+            stay.append(number)
+    return sorted(set(cut_off) - set(stay))
 
 
 def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:

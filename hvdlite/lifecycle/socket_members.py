@@ -26,6 +26,7 @@ from hvdlite.lifecycle.reception import bound, listen, reach
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall
 from hvdlite.numpy import allreduce
 
+REACH_SECONDS = 10.0  # after a death, for a rank to get its connections with all that are left
 _OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
 
 
@@ -41,6 +42,7 @@ class _Self:
         self.key = b""
         self.met: Optional[Met] = None  # those of the next job
         self.coming: Dict[int, Door] = {}  # newcomers that are ready
+        self.unreached: Set[int] = set()  # by this rank, when it last began anew
         self.news: Optional[int] = None  # a descriptor of the agent's pipe
 
 
@@ -151,7 +153,8 @@ def _roll_call(doors: Dict[int, Door], new: Dict[int, Door]) -> RollCall:
     assert _self.keeper is not None
     limit = limit_of(ELASTIC_LIMIT)
     own = _self.number
-    return RollCall(own, doors, _self.keeper, _self.key, _lost, new, limit, _self.lives)
+    apart = _self.unreached
+    return RollCall(own, doors, _self.keeper, _self.key, _lost, new, limit, _self.lives, apart)
 
 
 def are_ready() -> bool:
@@ -196,6 +199,11 @@ def coming() -> Dict[int, Door]:
                     told = json.loads(line[1:])
                     _self.coming[told["number"]] = (told["address"], told["port"])
     return _self.coming
+
+
+def note_unreached(numbers: Set[int]) -> None:
+    """Note which ranks this one could not reach, for the next roll call, which parts them."""
+    _self.unreached = numbers
 
 
 def _lost() -> Set[int]:

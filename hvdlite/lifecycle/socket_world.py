@@ -7,6 +7,7 @@ tell. Each port is closed when all that were expected on it have come.
 
 import contextlib
 import itertools
+import math
 import os
 import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
@@ -49,7 +50,11 @@ class SocketWorld:
 
     def init(self) -> None:
         _present[:] = [self]
-        self._mesh = mesh.connect(self._star)
+        patience = members.REACH_SECONDS if members.have_died() else math.inf
+        try:
+            self._mesh = mesh.connect(self._star, patience)
+        finally:
+            members.note_unreached({self._numbers[rank] for rank in self._star.unreached})
         self._joining = mesh.doubles(self._mesh)
         self.watch = Watch(self.rank, self._mesh, self._lose)
         self._mesh = self._mesh._replace(watch=[])

@@ -31,6 +31,7 @@ class Star:
     ) -> None:  # fmt: skip
         self.rank, self.size, self.key, self.joined = place.rank, place.size, key, joined
         self.patience, self.connections = patience, connections
+        self.unreached: Set[int] = set()  # ranks that the mesh of this star could not reach
         self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None
         for connection in connections.values():
             connection.settimeout(self._timeout)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import socket
 import threading
 import time
@@ -422,6 +423,43 @@ def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
 @pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
 def test_a_wrong_alarm_on_one_rank_holds_nobody(alarm):
     assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
+def test_two_ranks_that_do_not_reach_each_other_do_not_both_stay(pair):
+    """Others reached both: all met, and waited for the connection of these two for ten minutes."""
+    found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
+    goes = stay.pop(max(pair))
+    assert re.search("the others (have trained|train) on.* without this rank", str(found.pop(goes)))
+    assert found == 3 * [(0, max(stay) + 1, stay)]
+
+
+def test_ranks_that_are_kept_apart_know_of_each_other(monkeypatch):
+    """Rank 2 gets no connection with rank 1, though both have one with rank 0."""
+    calls, reach, over = itertools.count(), mesh.reach, threading.Barrier(3)
+
+    def cut(*arguments):
+        if arguments[2].rank == 2 and next(calls) >= 2:  # its two streams with rank 0 are there
+            while True:
+                arguments[-1]()
+                time.sleep(0.01)
+        return reach(*arguments)
+
+    def run(place):
+        own, error = star.meet(place, 0, 30), None
+        try:
+            mesh.close(mesh.connect(own, 3.0))
+        except RankFailedError as failed:
+            error = failed.ranks
+        over.wait(60)
+        own.close()
+        return own.unreached, error
+
+    monkeypatch.setattr(mesh, "reach", cut)
+    first, second, third = as_threads(run, [(place,) for place in places(3)])
+    assert first == (set(), None)
+    assert (second[0], third[0]) == ({2}, {1})
+    assert {second[1], third[1]} & {(2,), (1,)}
 
 
 def test_the_fewer_ranks_behind_a_broken_network_end():
