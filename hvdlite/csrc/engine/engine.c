@@ -21,13 +21,13 @@ struct engine {
     void (*give_up)(const hvd_error *cause);
     pthread_t thread;
     struct progress progress;
-    bool was_rung; /* a sleep of the thread was ended by a ring or a nudge; the thread's own */
+    bool was_rung; /* the thread's own: a ring or a nudge ended its last sleep */
     /* Of the thread that steps: */
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
-    double waits_since; /* this rank's tensors wait for other ranks to submit them; 0: none does */
-    bool over;          /* every rank has left, or the engine has failed: no step does anything */
+    double waits_since; /* since when this rank's tensors wait for other ranks; 0: none does */
+    bool over;          /* every rank has left, or the engine has failed: steps do nothing */
     /* Shared: */
     atomic_bool leaving, stopping, failed;
     hvd_error cause;    /* the first cause of the failure; written before `failed` is set */
@@ -38,7 +38,7 @@ struct engine {
 
 /* ---- the thread that steps ---- */
 
-/* Fails with the first cause: the same text on every rank, without what this one was doing. */
+/* Fails with the first cause: the same text on every rank, without this rank's own context. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
@@ -100,7 +100,7 @@ static int step(void *engine, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* first: the batch may end the timeline */
+    if (*progress) note_progress(e); /* before the batch, which may end the timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -118,11 +118,12 @@ static void note_wait(struct engine *e, bool pending, double now) {
     stats_wait(e->t->stats, now, NOBODY);
 }
 
-/* Idle without pending work: yields for LINGER, because tensors seldom come alone and waking takes
- * longer than most of them; then sleeps. Idle with pending work: follows the wait policy. If every
- * message rings, it sleeps until one does: a poll every millisecond would take the core from
- * training, more than ten times a step of a small network. Else it polls, ever more rarely, and
- * begins anew when it was rung or nudged: the message may come a moment later. */
+/* Without pending work the thread yields for LINGER, because another tensor often follows at once
+ * and waking up takes longer than most tensors; then it sleeps. With pending work it follows the
+ * wait policy. If every message wakes the thread, it sleeps until one does: a poll every
+ * millisecond would take the core from training, ten times a step of a small network. Else it polls
+ * ever more rarely, and starts over after a ring or a nudge: the message may come a moment
+ * later. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
@@ -147,7 +148,7 @@ static void idle(struct engine *e, unsigned ticket, double nap) {
     if (transport_listen(e->t) != ticket) e->was_rung = true;
 }
 
-/* Returns whether more is to come. *nap: what to do until then, by next_nap. */
+/* Returns false after the last turn. *nap: what to do until the next turn, see next_nap. */
 static bool take_turn(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
     int code = progress_take(&e->progress, progress, &err);
@@ -254,7 +255,7 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
     return code;
 }
 
-/* Notes the region that holds the tensor, if it is reduced in place in one. */
+/* Notes the tensor's region, if the tensor is reduced in place in a region. */
 static void find_region(struct engine *e, struct tensor *tensor) {
     struct request *r = &tensor->request;
     tensor->region = NULL;
@@ -272,7 +273,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-/* Encodes last: what is refused leaves the residual as it was. */
+/* Encodes last: a refused tensor must leave the residual unchanged. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     if (tensor->request.failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
@@ -287,7 +288,7 @@ static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked, waited = tensor->request.waited; /* the tensor may be freed when it is added */
+    bool corked, waited = tensor->request.waited; /* once added, the tensor may be freed */
     bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);

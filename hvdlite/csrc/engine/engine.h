@@ -28,7 +28,7 @@ struct engine_config {
     struct timeline *timeline; /* the caller owns it; NULL: none */
     struct flight *flight;     /* the same */
     int group;                 /* its number in the flight recorder */
-    /* Tells the job's other groups of a rank that is dead or silent; NULL: there are none. */
+    /* Tells the job's other groups of a dead or silent rank; NULL: there are no other groups. */
     void (*give_up)(const hvd_error *cause);
 };
 
@@ -36,20 +36,21 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. The request has passed request_check; the rest is checked here. Finds the tensor's
- * region; encodes it if it has a codec. The tensor and all that it points to must live until it
+/* Any thread. The request has passed request_check; this checks the rest, finds the tensor's region
+ * and encodes a tensor with a codec. The tensor and the memory that it points to must live until it
  * completes. On an error nothing is submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
-/* Steps the engine until done(arg), or for as long as a wait does without sleep; then the engine's
+/* Steps the engine until done(arg), or until the wait policy says to sleep; then the engine's
  * thread goes on. Any thread; call it for a tensor submitted with `waited`. */
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 
-/* While corked, the engine takes no submitted tensor; then it takes all at once. Calls nest. */
+/* While corked, the engine takes no submitted tensors; afterwards it takes all at once. Calls
+ * nest. */
 void engine_cork(struct engine *e, bool corked);
 
-/* Memory that all ranks map, added by each rank: tensors reduced in place there are not copied. It
- * must stay until it is removed; no tensor may be under way in it then. Any thread. */
+/* A region, which every rank adds: tensors reduced in place there are not copied. The memory must
+ * stay until the region is removed, with no tensor under way in it. Any thread. */
 void engine_add_region(struct engine *e, struct region *region);
 void engine_remove_region(struct engine *e, struct region *region);
 
@@ -66,8 +67,8 @@ bool engine_failed(struct engine *e, hvd_error *why);
 /* The algorithm of the last batch; NULL: no batch ran. Any thread. */
 const char *engine_algorithm(struct engine *e);
 
-/* Ends the thread, fails what is pending and frees the engine. Call it after engine_ended: else the
- * other ranks lose this one without a reason. */
+/* Ends the thread, fails pending tensors and frees the engine. Call it after engine_ended; else the
+ * other ranks lose this rank without a reason. */
 void engine_stop(struct engine *e);
 
 #endif

@@ -107,12 +107,12 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* Whether the collective reads and writes the tensors themselves. */
+/* The collective reads and writes the tensors themselves, without the fusion buffer. */
 static bool runs_in_tensors(const struct executor *x, const struct coll_args *args) {
     return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
 }
 
-/* After an allreduce that did not update them. */
+/* After an allreduce that has not updated the weights itself. */
 static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
 }
@@ -202,7 +202,8 @@ static int check_splits(const struct comm *comm, const int64_t *splits, const in
     return HVD_OK;
 }
 
-/* [from * n + to]: rows. They follow from the ranks' rows, unless some rank chooses its own. */
+/* [from * n + to]: rows. The ranks' rows determine the splits, unless some rank chooses its
+ * splits. */
 static int find_splits(struct executor *x, const struct tensor *tensor, size_t *part_end,
                        int64_t **out, hvd_error *err) {
     size_t n = (size_t)x->comm->size;
@@ -273,7 +274,8 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
-/* Before any rank writes to the weights: all wait for this rank's part in the collective. */
+/* Settles the views of the weights. No rank writes weights before: all wait for this rank's part of
+ * the collective. */
 static int settle(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;

@@ -1,7 +1,7 @@
 /* Execution of a batch: pack, one collective, unpack, complete.
  *
- * A batch of one tensor runs in place in the user's memory; several tensors are copied to the
- * fusion buffer and back, except on a window. The engine's thread; returns when this rank is
+ * A batch of one tensor runs in the user's memory; several tensors are copied to the fusion buffer
+ * and back, except on a window. The engine's thread; execute_batch returns when this rank is
  * done. */
 #ifndef HVDLITE_ENGINE_EXECUTE_H
 #define HVDLITE_ENGINE_EXECUTE_H

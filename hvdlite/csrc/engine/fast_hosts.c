@@ -54,7 +54,7 @@ static struct coll_fold fold_of(const struct fast_path *x) {
     return coll_fold(x->transport->all.size);
 }
 
-/* 0: ranks fold; 1 .. q: doubling; q + 1: those that sit out get the result. */
+/* Step 0: ranks fold; 1 .. q: doubling; q + 1: the ranks that sit out receive the result. */
 static int last_step(const struct fast_path *x) {
     int steps = 1;
     for (int reached = 1; reached < fold_of(x).positions; reached *= 2) steps++;
@@ -87,7 +87,7 @@ static size_t sums_bytes(const struct fast_place *p) {
 
 static void *sums_of(const struct fast_place *p) { return p->hosts.message + sizeof(struct head); }
 
-/* The engine must choose the same. */
+/* The engine would choose doubling, too: the bits must not depend on the path. */
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && bytes && bytes <= LARGEST &&
@@ -122,7 +122,7 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Of the round; the sums of the step, or one that is none. NULL: none. */
+/* Takes a note of the round: the step's sums, or (not `sums`) a CLOSED or ASK. NULL: none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
         bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step
@@ -171,7 +171,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* BUSY no more; the next round, if any, begins. */
+/* Ends the round on this rank; the next round begins. */
 static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
@@ -196,7 +196,7 @@ static void complete(struct fast_path *x, struct fast_place *p, double now) {
     tensors_finish(x->by->tensors, tensor, NULL);
 }
 
-/* As far as messages have come. */
+/* Goes through the steps as far as messages have arrived. */
 static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
         struct step s = step_of(x, p->hosts.step);
@@ -213,7 +213,7 @@ static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_er
     return HVD_OK;
 }
 
-/* Returns the tensor by *back, if this rank has come. */
+/* *back: the tensor, if this rank has come to the round. */
 static int close_round(struct fast_path *x, struct fast_place *p, struct tensor **back,
                        hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
@@ -231,7 +231,7 @@ static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
     return note;
 }
 
-/* Does what the notes of the place tell. */
+/* Acts on the notes of the place. */
 static int settle(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
                   hvd_error *err) {
     struct fast_note *note;

@@ -64,7 +64,7 @@ bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
-/* Gives the place room for `bytes`, in the same order on all ranks. */
+/* Reserves room for `bytes` for the place; called in the same order on all ranks. */
 static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
     if (room <= p->shared.room) return;

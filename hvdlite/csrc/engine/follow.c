@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what this rank tells the coordinator ---- */
+/* ---- this rank's reports to the coordinator ---- */
 
 static int send_up(struct negotiation *n, struct wire_item *item, hvd_error *err) {
     item->rank = n->t->at.rank;
@@ -31,7 +31,8 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* An id stands for requests as they were. Other ranks may wait by now, too: asks again. */
+/* An id stands for the cached requests. This rank has waited several times while another did not;
+ * the others may wait by now, so this rank sends the whole request again. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 };
     bool asks = known->waited_alone >= OFTEN;
@@ -86,22 +87,22 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    if (n->fast->hosts.coming) return HVD_OK; /* what comes back from a round goes before */
+    if (n->fast->hosts.coming) return HVD_OK; /* tensors that rounds give back are reported first */
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);
     return send_up(n, &item, err);
 }
 
-/* ---- what it does as the coordinator decides ---- */
+/* ---- the coordinator's decisions ---- */
 
 int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     n->abort_cause = item->error;
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
-/* Finds the tensor that an item names: one that this rank has reported to the coordinator, or
- * one of which there are batches. */
+/* Finds the item's tensor, which this rank has reported to the coordinator or which has batches
+ * already. */
 static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
                 struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
@@ -124,7 +125,7 @@ static int contradiction(const char *name, hvd_error *err) {
                      name);
 }
 
-/* How many rows the coordinator sends for the tensor, now or with its cached id. */
+/* The number of rows that come with the tensor, in the item or the cache. */
 static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
     if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
     return r->kind == HVD_JOIN ? 1 : 0;
@@ -139,7 +140,7 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
     return HVD_OK;
 }
 
-/* Adds to a submitted tensor what the ranks have agreed on. */
+/* Completes a submitted tensor with the values that the ranks have agreed on. */
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
     struct request *r = &tensor->request;
@@ -154,7 +155,8 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
-    if (!item->direct) r->region = 0; /* fusion_fits compares it as the coordinator does */
+    if (!item->direct)
+        r->region = 0; /* fusion_fits compares regions, and must find what the coordinator found */
     return HVD_OK;
 }
 
@@ -165,7 +167,7 @@ static int add_zeros(struct negotiation *n, const struct wire_item *item, struct
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
-/* The tensor of the item, which this rank brings or, having joined, makes. */
+/* The item's tensor, which this rank has submitted or, if it has joined, makes of zeros. */
 static int first_piece(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                        hvd_error *err) {
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;

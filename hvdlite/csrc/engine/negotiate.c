@@ -38,8 +38,8 @@ void negotiate_close(struct negotiation *n) {
 
 /* ---- for the coordinator ---- */
 
-/* The bits of a sum depend on the order of addition. So what shares a batch must not change it, nor
- * where a tensor is cut, both of which depend on the time. */
+/* The bits of a sum depend on the order of addition. Which tensors share a batch, and where a
+ * tensor is cut, depend on the time, so neither may change the order. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all) {
     enum { PIECE = 4 << 20 };
     size_t alike = coll_alike(all);
@@ -128,7 +128,7 @@ static int spread(struct negotiation *n, const void *data, size_t size, hvd_erro
     return HVD_OK;
 }
 
-/* Passes the message on first: other ranks wait for it, too. */
+/* Forwards the message first: other ranks wait for it, too. */
 static int take(struct negotiation *n, struct message *m, hvd_error *err) {
     if (fast_hosts_is_message(m)) return follow_round(n, m, err);
     if (p2p_is_message(m)) return p2p_take(n->p2p, m, err);
@@ -174,7 +174,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }
 
-/* As far as it goes: a dead rank must not keep the message from the others. */
+/* Ignores errors: a dead rank must not keep the message from the others. */
 static void send_abort(struct negotiation *n, const struct wire_writer *message) {
     bool silent = n->lost.code && n->lost_rank == COORDINATOR;
     bool all = n->coordinator || silent || transport_is_dead(n->t, COORDINATOR);
@@ -188,7 +188,7 @@ void negotiate_abort(struct negotiation *n, const hvd_error *why) {
     if (n->sent_abort || (n->abort_cause.code && !n->coordinator)) return;
     n->sent_abort = true;
     struct wire_writer message = {0};
-    hvd_error ignored; /* the job is over: the launcher ends a rank that no message reaches */
+    hvd_error ignored; /* the launcher ends a rank that the message does not reach */
     if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored))
         send_abort(n, &message);
     wire_free(&message);

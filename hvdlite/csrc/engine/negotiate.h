@@ -1,9 +1,9 @@
 /* Negotiation: between this rank and the coordinator, up to the run log.
  *
- * Submitted tensors become items of a message to the coordinator, whole the first time, a cache
- * id later. The coordinator's decisions become batches in the run log, or errors. Rank 0 drives
- * the coordinator from here and talks to it without the transport. Both ways lead by the tree. The
- * engine's thread; nothing blocks. */
+ * Submitted tensors become items of a message to the coordinator: the whole request the first time,
+ * a cache id later. The coordinator's decisions become batches in the run log, or errors. Rank 0
+ * calls its coordinator directly, without the transport. Messages go up and down the tree. The
+ * stepping thread; nothing blocks. */
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 
@@ -33,7 +33,7 @@ struct negotiation {
     struct tree tree;
     struct aggregate aggregate;
     struct watch watch;
-    double reported; /* when the last send or receive was submitted whose wait was reported */
+    double reported; /* submission time of the last send or receive whose wait was reported */
     const struct log *log;
     hvd_error lost; /* a rank is silent; code 0: none */
     int lost_rank;
@@ -42,34 +42,35 @@ struct negotiation {
     bool bye; /* every rank has left */
 };
 
-/* Rank 0 gets a coordinator of this configuration. negotiate_close also takes a zeroed struct. */
+/* Rank 0 opens a coordinator of this configuration. negotiate_close also accepts a zeroed
+ * struct. */
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
                    const struct coordinator_config *config, const struct log *log, hvd_error *err);
 void negotiate_close(struct negotiation *n);
 
-/* Sends what was submitted, handles what arrived, decides. Sets *progress if it did anything. An
- * error ends the job: another rank's ABORT, a rank that is silent, or this rank's own failure. */
+/* Reports submitted tensors, handles messages, decides. Sets *progress if it did anything. An error
+ * ends the job: another rank's ABORT, a silent rank, or this rank's own failure. */
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 
 /* Tells the other ranks, as far as possible, that this rank can't go on. */
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
-/* A batch of the run log has run. */
+/* The oldest batch of the run log has finished. */
 void negotiate_finished(struct negotiation *n);
 
-/* ---- rank 0 gives its coordinator what the ranks report ---- */
-/* Batches and pieces for which equal inputs give equal bits. */
+/* ---- rank 0: its coordinator ---- */
+/* Configures batches and pieces so that equal inputs give equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 
-/* ---- follow.c: each rank reports its tensors and follows what was decided ---- */
-/* Adds to the message to the coordinator all that was submitted since the last call. */
+/* ---- follow.c: each rank reports its tensors and follows the decisions ---- */
+/* Adds the tensors submitted since the last call to the message to the coordinator. */
 int follow_report(struct negotiation *n, hvd_error *err);
 
-/* A message of a round without the coordinator, to whom a tensor may come back. */
+/* A message of a round of the fast path. Reports a tensor that the round gives back. */
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
 
-/* Reports, after all that was submitted so far, that this rank submits nothing any more. Once; call
- * it until it has left. */
+/* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left;
+ * it reports once. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
 /* One item from the coordinator: a part of a batch, an error, a question. */
@@ -80,22 +81,23 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
 
 /* ---- silence.c: ranks that do not answer ----
  *
- * A member waits for the coordinator and for those that pass its decisions on; the coordinator for
- * all ranks. */
-/* Seconds until tensors are reported, or fail; 0: never. The transport has the limit of waits for
- * data. */
+ * The coordinator waits for all ranks; another rank waits for the coordinator and for the ranks
+ * between them in the tree. */
+/* Takes the limits from the options: seconds until silence is reported, or fails; 0: never. The
+ * transport's limit is for waits for data. */
 void silence_limits(struct negotiation *n, const struct options *options);
 
-/* Call it in each step. Reports stalls and silence; fails after the limit with HVD_RANK_DEAD. */
+/* Call it in each step. Reports stalls and silent ranks; fails after the limit with
+ * HVD_RANK_DEAD. */
 int silence_look(struct negotiation *n, hvd_error *err);
 
-/* Another rank asks whether this one is there. */
+/* Answers another rank's ASK. */
 int silence_answer(struct negotiation *n, int from, hvd_error *err);
 
 /* The coordinator's report of a silent rank, for the other ranks that wait. */
 void silence_report(struct negotiation *n, int rank, const char *text);
 
-/* Adds to a failure of data which ranks do not answer. */
+/* Adds the silent ranks to the error of a failed transfer. */
 void silence_blame(const struct negotiation *n, hvd_error *why);
 
 #endif

@@ -86,7 +86,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return p2p_post(p, to, head, tensor->request.name, data, size, err);
 }
 
-/* As far as there are free slots. */
+/* Fills free slots of the lane. */
 static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     int to = tensor->request.root, slot;
@@ -105,7 +105,7 @@ static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A slot is free: those that go by the lane go on, in order. */
+/* A slot is free: the sends that use the lane go on, in order. */
 static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
     struct lane *lane = &p->peers[from].to;
     lane->busy &= ~(1u << (code - 1));

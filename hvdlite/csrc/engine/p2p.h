@@ -1,12 +1,12 @@
 /* Point-to-point: tensors that one rank sends to another, without the coordinator.
  *
  * The first send of a name to a rank meets the first receive of that name from its sender, or from
- * any rank. The sender offers its tensor, with the data if it is short. A receiver that has a
- * receive for it asks for the rest, a little ahead of what has come: so nobody keeps long data that
- * nobody wants, and the negotiation, which takes the same way, is not held up behind it. On a host
- * long data passes through memory instead: a lane (p2p_state.h). A send has ended when a receive
- * has met it and its data is out. A rank that has left refuses what it is offered, and tells those
- * who wait for it. */
+ * any rank. The sender offers its tensor, with the data if the tensor is short. A receiver with a
+ * matching receive asks for the rest, a little ahead of what has arrived. So no rank stores long
+ * data that it may not want, and messages of the negotiation are not held up behind the data. On a
+ * host long data passes through shared memory instead: a lane (p2p_state.h). A send has ended when
+ * a receive has matched it and its data is sent. A rank that has left refuses offers, and tells the
+ * ranks that wait for it. */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 
@@ -28,7 +28,7 @@ struct p2p {
     hvd_error why;
     atomic_size_t count; /* submitted, not finished */
     /* The stepping thread's: */
-    struct tensor_list sends, receives, coming; /* not wanted yet; not met; in parts */
+    struct tensor_list sends, receives, coming; /* no receive yet; no send yet; data is arriving */
     struct p2p_offer *offers;                   /* not met; the oldest first */
     struct p2p_peer *peers;                     /* [rank]; NULL until the first use */
     uint64_t number;                            /* of the last send */
@@ -50,15 +50,15 @@ int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err);
 void p2p_refuse(struct p2p *p, const hvd_error *why); /* later submissions; the first one counts */
 
 /* ---- the stepping thread ---- */
-/* Offers and meets what was submitted. */
+/* Offers submitted sends and matches submitted receives. */
 int p2p_step(void *p2p, bool *progress, hvd_error *err);
 bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
-/* This rank waits for that one. */
+/* This rank waits for `rank`. */
 bool p2p_awaits(const struct p2p *p, int rank);
 const struct tensor *p2p_oldest(const struct p2p *p); /* NULL: nothing waits */
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
-/* Fails all that is under way, and all that comes. */
+/* Fails the sends and receives under way, and all later ones. */
 void p2p_close(struct p2p *p, const hvd_error *why);
 
 #endif

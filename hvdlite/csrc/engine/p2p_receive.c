@@ -30,7 +30,7 @@ int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err)
     return refuse(p, o->from, o->head.number, &left, err);
 }
 
-/* The receive, which is in no list, and the offer are of other sizes. */
+/* The receive, which is in no list, and the offer have different sizes. */
 static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
     hvd_error why;
     error_set(&why, HVD_MISMATCH,

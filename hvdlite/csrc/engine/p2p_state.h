@@ -1,6 +1,6 @@
-/* What the files of point-to-point share: its messages, and what is known of peers.
+/* Shared by the files of point-to-point: the messages and the state of peers.
  *
- * The stepping thread's, like all of p2p.h below its last line. */
+ * The stepping thread's, like the last part of p2p.h. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H
 #define HVDLITE_ENGINE_P2P_STATE_H
 
@@ -8,21 +8,21 @@
 #include "shm/shmem.h"
 
 enum {
-    P2P_SHORT = 8 << 10, /* bytes that go with the offer */
+    P2P_SHORT = 8 << 10, /* bytes that are sent with the offer */
     P2P_PART = 32 << 10,
     P2P_STEP = 2 * P2P_PART, /* what is asked for at once; */
     P2P_AHEAD = 4 * P2P_STEP /* and before it has come */
 };
 
-/* The first byte of a message; those of the wire begin with another. */
+/* The first byte of a message; messages of wire.h begin with another. */
 enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
-    P2P_HELLO, /* this rank waits for that one, which reports it when it leaves */
-    P2P_OFFER, /* name, bytes in all, data if it is short, else perhaps the address of a lane */
-    /* of a send: its bytes up to this one; all of them: it has been met; code 1: by the lane */
+    P2P_HELLO, /* the sender waits for the receiver, which must report when it leaves */
+    P2P_OFFER, /* name, total bytes, data if short, else the address of a lane, if any */
+    /* asks for a send's bytes up to `bytes`; all: the send is matched; code 1: by the lane */
     P2P_WANT,
-    P2P_PIECE,  /* the next data of a send; code: 1 + the slot of the lane where it lies, or 0 */
+    P2P_PIECE,  /* a send's next data; code: 1 + the lane's slot with the data, or 0 */
     P2P_FREE,   /* code: 1 + a slot that is free again */
     P2P_REFUSE, /* a send fails: code, text */
     P2P_LEFT    /* text */
@@ -30,25 +30,26 @@ enum p2p_type {
 
 struct p2p_head {
     uint8_t mark, type;
-    uint16_t name; /* bytes of it, or of the text, which follow; then comes data */
+    uint16_t name; /* length of the name or text that follows; data comes after it */
     uint32_t code;
-    uint64_t number, bytes; /* of the send, by its sender; P2P_OFFER, P2P_WANT, P2P_PIECE */
+    uint64_t number,
+        bytes; /* the sender's number of the send (P2P_OFFER, P2P_WANT, P2P_PIECE); bytes */
 };
 
-/* A lane: memory of a sender's that another rank of its host maps, for long data between the two.
+/* A lane: memory of a sender that a receiver on its host maps, for long data between the two.
  *
- * Data passes through slots. The sender takes a free one, fills it and tells the receiver, which
- * copies it and frees the slot by a message. A zeroed lane is none. */
+ * Data passes through slots. The sender fills a free slot and sends its number; the receiver copies
+ * the data and frees the slot by a message. Zeroed: there is no lane. */
 enum { LANE_SLOTS = 4, LANE_SLOT = 256 << 10 };
 
 struct lane {
     char *memory;  /* NULL: none */
     int file;      /* the sender's; 0: none */
-    bool failed;   /* there was no memory: no other try */
-    unsigned busy; /* a bit for each slot; the sender's */
+    bool failed;   /* no memory: do not try again */
+    unsigned busy; /* the sender's: a bit for each slot */
 };
 
-/* The sender makes it, the receiver maps it. False: it can't be; data must go in messages. */
+/* The sender makes the lane, the receiver maps it. False: impossible; data must go in messages. */
 bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]);
 bool lane_map(struct lane *l, const char *address);
 void lane_close(struct lane *l);
@@ -59,7 +60,7 @@ static inline char *lane_slot(const struct lane *l, int slot) {
 }
 
 struct p2p_peer {
-    bool knows; /* a message has passed between the two: this rank's end must be reported to it */
+    bool knows; /* a message has passed between the two: tell the peer when this rank leaves */
     bool left;
     struct lane to, from;
     char reason[256];

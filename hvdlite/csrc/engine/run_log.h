@@ -8,7 +8,7 @@
 #include "engine/timeline.h"
 #include "shm/flight.h"
 
-/* What a batch moves of a tensor: all, or a piece. */
+/* The part of a tensor that a batch moves: the whole, or a piece. */
 struct batch_piece {
     struct tensor *tensor;
     size_t begin, end; /* bytes */
@@ -28,9 +28,9 @@ static inline bool batch_piece_is_last(const struct batch_piece *piece) {
 }
 
 struct run_log {
-    struct batch *first, *last; /* that have not run; NULL: none */
+    struct batch *first, *last; /* not run yet; NULL: none */
     uint64_t appended;          /* so far */
-    struct batch_piece *open;   /* of the batch that is not complete yet */
+    struct batch_piece *open;   /* of the batch that the next append closes */
     size_t nopen, capacity;
 };
 
@@ -45,9 +45,9 @@ struct batch *run_log_take(struct run_log *log);
 /* All ranks have submitted the batch's tensors. */
 void record_agreed(struct flight *flight, const struct batch *batch);
 
-/* flight, timeline NULL: none. Returns when the batch started; 0: nobody wants to know. */
+/* flight, timeline: NULL: none. Returns when the batch started; 0 if neither needs it. */
 double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch);
-/* Before its tensors complete. */
+/* Call it before the batch's tensors complete. */
 void record_ended(struct flight *flight, struct timeline *timeline, const struct batch *batch,
                   double started);
 

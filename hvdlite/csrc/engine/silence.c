@@ -6,11 +6,12 @@
 
 static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
 
-/* Seconds. Tensors may stall sooner, but on a busy machine an engine's answer takes some time. */
+/* The least limit for silence, in seconds. Stalls may have a shorter limit, but on a busy machine
+ * an engine needs some time to answer. */
 static const double LEAST = 1;
 
-/* A member can't tell why the coordinator decides nothing; the coordinator knows which tensors
- * stall, and fails these alone. */
+/* Only the coordinator fails stalled tensors: another rank can't tell why the coordinator decides
+ * nothing. */
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
     if (stall > 0 && stall < LEAST) stall = LEAST;
@@ -20,8 +21,8 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-/* To one rank, or to all others (-1); directly: a silent rank may be one that passes decisions
- * on. */
+/* To one rank, or to all others (-1). Directly, not by the tree: the silent rank may be a node of
+ * the tree. */
 static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);
@@ -82,7 +83,7 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
     return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;
 }
 
-/* A rank that waits for nothing logs nothing. Nor does the silent rank when it resumes. */
+/* A rank that waits for nothing logs nothing; nor does the silent rank when it resumes. */
 void silence_report(struct negotiation *n, int rank, const char *text) {
     char what[HVD_MAX_NAME + 80];
     if (rank == n->t->at.rank) return;
@@ -110,7 +111,8 @@ static void report_stall(void *arg, const char *text) {
     flight_trouble(n->flight, text, false);
 }
 
-/* What goes between two ranks, once each: the coordinator knows nothing of it. */
+/* Reports each send and receive that waits too long, once: the coordinator does not know of
+ * them. */
 static void look_at_messages(struct negotiation *n) {
     const struct tensor *t = p2p_oldest(n->p2p);
     double since = t ? t->submitted : n->now, limit = n->watch.warning;

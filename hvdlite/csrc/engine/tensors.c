@@ -10,13 +10,13 @@ struct tensors {
     struct mutex mutex; /* guards: */
     struct map names;
     struct tensor_list fresh; /* added, not yet taken */
-    int corks;                /* while there are any, no tensor is taken */
+    int corks;                /* while > 0, no tensor is taken */
     bool closed;
     hvd_error why;
     /* The engine thread's own: */
     struct tensor_list taken;
     struct tensor_list zeros; /* owned by the table */
-    struct map ids;           /* of taken tensors that were sent by a cache id */
+    struct map ids;           /* of taken tensors whose cache id was sent */
 };
 
 struct tensors *tensors_new(void) {
@@ -38,7 +38,7 @@ void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct ten
     last->newer = NULL;
 }
 
-/* Frees what the engine has added to the tensor since its submission. */
+/* Frees memory that the engine has added to the tensor since its submission. */
 static void free_additions(struct tensor *tensor) {
     free(tensor->rows);
     free(tensor->message);
@@ -92,7 +92,7 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
     return HVD_OK;
 }
 
-/* An update's tensor is in place: its own memory may get the result. */
+/* A tensor with an update must be in place: its own memory may receive the result. */
 static int check_update(const struct tensor *tensor, hvd_error *err) {
     const hvd_update *u = &tensor->update;
     if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
@@ -199,7 +199,8 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     size_t n = request_count(r);
     tensor->message = NULL;
     if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    HVD_TRY(check(t, tensor, err)); /* which would come too late for the residual */
+    HVD_TRY(
+        check(t, tensor, err)); /* now: after the encoding it would be too late for the residual */
     if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));
@@ -254,7 +255,7 @@ void tensors_cork(struct tensors *t, bool corked) {
     mutex_unlock(&t->mutex);
 }
 
-/* Once the table is closed, what a cork still holds back must not be forgotten. */
+/* After tensors_refuse also returns tensors that a cork still holds back. */
 struct tensor *tensors_take(struct tensors *t) {
     struct tensor_list fresh = {0};
     mutex_lock(&t->mutex);

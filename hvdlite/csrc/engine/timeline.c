@@ -21,7 +21,7 @@ void timeline_forked(struct timeline *t) {
 
 /* ---- writing, with the lock held ---- */
 
-/* Writes nothing after a write that failed: the file would not be whole. */
+/* Writes nothing after a failed write: the file would have a gap. */
 __attribute__((format(printf, 2, 3))) static void write_text(struct timeline *t, const char *format,
                                                              ...) {
     va_list args;
@@ -34,7 +34,7 @@ static long microseconds(const struct timeline *t, double time) {
     return (long)((time - t->origin) * 1e6);
 }
 
-/* A name for a JSON string; cut where `text` is full. */
+/* Escapes a name for a JSON string; cuts it if `text` is full. */
 static void escape(const char *name, char *text, size_t size) {
     size_t used = 0;
     for (; *name && used + 7 < size; name++) {
@@ -63,8 +63,8 @@ static void write_span(struct timeline *t, const char *what, double from, double
     write_end(t, 'e', what, to, "");
 }
 
-/* Its spans have a number of their own: those of one name may overlap, in several groups or of a
- * tensor that goes in pieces. */
+/* The tensor's spans have a number of their own: spans of one name may overlap, in several groups
+ * or for a tensor in pieces. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
     char name[3 * HVD_MAX_NAME], negotiate[40], details[180];
@@ -109,7 +109,7 @@ void timeline_cycle(struct timeline *t, double now) {
     mutex_unlock(&t->mutex);
 }
 
-/* By which timelines of several ranks are put side by side; viewers ignore it. */
+/* For merging several ranks' timelines; viewers ignore it. */
 static void write_clock(struct timeline *t) {
     write_text(
         t,

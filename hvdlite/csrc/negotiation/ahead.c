@@ -3,22 +3,23 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A piece is what moves in 10 ms: long beside the latency of a batch, which the links spend idle,
- * short beside a step of training. At 200 Mbit/s and 4 hosts, 20 MB took 1.30 s in pieces of 1 MiB,
- * of 2 MiB, and in one; the front layer's gradient came after 0.14, 0.31 and 0.50 s. */
+/* A piece moves in 10 ms: long compared with the latency between batches, in which the links are
+ * idle; short compared with a training step. At 200 Mbit/s and 4 hosts, 20 MB took 1.30 s in pieces
+ * of 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient arrived after 0.14,
+ * 0.31 and 0.50 s. */
 static const double PIECE_SECONDS = 10e-3;
-/* A decision takes its time: it waits in the network's buffers behind data. */
+/* How long a decision may take: it waits in the network's buffers behind data. */
 static const double LONGEST_LEAD = 30e-3;
 enum {
     LEAST_PIECE = 1 << 20,
-    LARGE = 64 << 10, /* bytes of a batch that shows a rate rather than a latency */
+    LARGE = 64 << 10, /* a batch of so many bytes shows the rate rather than the latency */
 };
 
 void ahead_free(struct ahead *a) { free(a->ring); }
 
 static bool is_limited(const struct ahead *a) { return a->bytes_ahead != AHEAD_UNLIMITED; }
 
-/* The median: a rank that is late for one batch does not change it. */
+/* The median, which one late batch does not change. */
 static double median_rate(const struct ahead *a) {
     double sorted[AHEAD_RATES];
     size_t n = a->measured < AHEAD_RATES ? a->measured : AHEAD_RATES;
@@ -38,7 +39,7 @@ size_t ahead_piece(const struct ahead *a) {
     return piece > LEAST_PIECE ? (size_t)piece : LEAST_PIECE;
 }
 
-/* A batch begins when it is decided or when the one before it has finished. */
+/* A batch begins when it is decided and the previous batch has finished. */
 static double began(const struct ahead *a) {
     double decided = a->ring[a->first].decided;
     return decided > a->finished ? decided : a->finished;
@@ -52,7 +53,7 @@ double ahead_opens(const struct ahead *a) {
     return began(a) + (double)a->bytes / a->rate - (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
 }
 
-/* Small tensors may have many batches in a piece, so that no rank waits for their decisions. */
+/* A piece may hold many batches of small tensors, so that no rank waits for their decisions. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now) {
     size_t piece = ahead_piece(a);
     return now >= ahead_opens(a) || (a->bytes <= piece && bytes <= piece - a->bytes);

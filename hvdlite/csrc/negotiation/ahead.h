@@ -1,16 +1,16 @@
 /* Ahead: how much the coordinator decides ahead of the ranks.
  *
- * What is decided can be neither overtaken nor fused any more; what is decided too late leaves the
- * links idle. So there is one piece under way, and the next is decided shortly before its end. All
- * ranks run the log in order, so the coordinator's own rank shows how far they are. Pure: the clock
- * is an argument. */
+ * A decided tensor can't be overtaken or fused any more; a tensor that is decided too late leaves
+ * the links idle. So one piece is under way, and the next piece is decided shortly before its end.
+ * All ranks run the log in order, so the progress of the coordinator's own rank stands for all.
+ * Pure: the clock is an argument. */
 #ifndef HVDLITE_NEGOTIATION_AHEAD_H
 #define HVDLITE_NEGOTIATION_AHEAD_H
 
 #include "base/error.h"
 
-/* Bytes that are decided and not finished, at most. AHEAD_MEASURED: by the rate at which batches
- * finish. AHEAD_UNLIMITED: whatever is ready is decided. */
+/* The most bytes that are decided and not finished. AHEAD_MEASURED: from the rate at which batches
+ * finish. AHEAD_UNLIMITED: every ready tensor is decided. */
 #define AHEAD_MEASURED SIZE_MAX
 #define AHEAD_UNLIMITED ((size_t)0)
 
@@ -35,13 +35,14 @@ struct ahead {
 
 void ahead_free(struct ahead *a);
 
-/* The most bytes that a batch should have: what an urgent tensor waits for. SIZE_MAX: any. */
+/* The most bytes that a batch should have, because an urgent tensor waits for them. SIZE_MAX: no
+ * limit. */
 size_t ahead_piece(const struct ahead *a);
 
 /* A batch of so many bytes may be decided now. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now);
 
-/* When the next batch of any size may be decided; INFINITY: not before one has finished. */
+/* When the next batch of any size may be decided; INFINITY: not before a batch has finished. */
 double ahead_opens(const struct ahead *a);
 
 int ahead_decided(struct ahead *a, size_t bytes, double now, hvd_error *err);

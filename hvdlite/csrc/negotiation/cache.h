@@ -1,4 +1,5 @@
-/* The response cache: what the ranks agreed on for a name, so that next time an id is enough.
+/* The response cache: what the ranks have agreed on for a name, so that later requests need only an
+ * id.
  *
  * A rank caches its own requests; the coordinator has one cache for all ranks. The coordinator
  * never gives an id twice. So two caches that dropped different entries can miss, but never take
@@ -15,18 +16,18 @@ struct cache_entry {
     uint64_t id;          /* from 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
-    struct cache_entry *newer, *older; /* in order of use; the cache's, like the nodes */
-    uint32_t nrows;                    /* number of ranks where rows vary, else 0 */
+    struct cache_entry *newer, *older; /* in order of use; the cache's own, like the nodes */
+    uint32_t nrows;                    /* the number of ranks if rows vary, else 0 */
     int64_t *rows;                     /* rows of every rank, owned by the cache */
-    unsigned waited_alone;  /* uses in which this rank waited, and not all ranks; the engine's */
-    struct request request; /* at the end, so that what each hit reads lies together */
+    unsigned waited_alone;  /* the engine's: uses in which this rank waited and another did not */
+    struct request request; /* at the end: the fields that each hit reads lie together */
 };
 
 /* capacity in tensors; 0 keeps nothing. NULL: no memory. */
 struct cache *cache_new(size_t capacity);
 void cache_free(struct cache *c);
 
-/* NULL: no entry. A hit counts as use. The entry lives until the next cache_put. */
+/* NULL: no entry. A hit counts as a use. The entry lives until the next cache_put. */
 struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like);
 struct cache_entry *cache_by_id(struct cache *c, uint64_t id);
 

@@ -41,11 +41,11 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
-    if (!p->direct) p->request.region = 0; /* of no use unless all ranks have it */
+    if (!p->direct) p->request.region = 0; /* no use unless all ranks have it */
     return HVD_OK;
 }
 
-/* Every rank has submitted it, or has joined. */
+/* Every rank has submitted the tensor or has joined. */
 static bool is_ready(const struct coordinator *c, const struct pending *p) {
     if (p->nsubmitted + c->njoined < c->config.size) return false;
     if (p->nsubmitted == c->config.size) return true;
@@ -54,7 +54,8 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* Makes ready what waited only for this rank. After the last rank's join none counts as joined. */
+/* Makes ready the tensors that waited only for this rank. After the last rank's join no rank counts
+ * as joined. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;

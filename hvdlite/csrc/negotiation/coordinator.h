@@ -1,4 +1,4 @@
-/* The coordinator: receives what each rank has submitted and decides what runs, in which order.
+/* The coordinator: receives each rank's requests and decides which tensors run, in which order.
  *
  * Pure: messages and `now` in, items of one message to all ranks out (wire.h). The lowest rank's
  * engine thread calls it. When the last rank has submitted a tensor, the tensor runs, or fails with
@@ -19,32 +19,32 @@ struct coordinator_config {
     const int *job_ranks; /* [rank]: its rank in the job, for texts; NULL: the same */
     struct options options;
     size_t piece_bytes; /* of the pieces of large tensors; 0: see ahead.h */
-    const bool *silent; /* [rank]: it does not answer, for texts; NULL: none is known */
+    const bool *silent; /* [rank]: for texts: it does not answer; NULL: not known */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
 void coordinator_free(struct coordinator *c);
 
-/* What ranks report. An error is a defect or lack of memory, never the user's. A request of kind
- * join: until every rank has joined, no tensor waits for this rank. why: of a request that has
- * failed, for the error of every rank; else "". */
+/* The ranks' reports. An error here is a defect or lack of memory, never the user's. After a
+ * request of kind join no tensor waits for this rank until every rank has joined. why: if the
+ * request has failed, the text for every rank's error; else "". */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
-/* Where the id has been dropped, asks the rank through `out` for the whole request. */
+/* If the cache has dropped the id, asks the rank by `out` for the whole request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);
-/* The whole request. A rank has left when no request of its own is unanswered. */
+/* The answer: the whole request. A rank counts as left once it has answered all such questions. */
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 
-/* The coordinator's own rank has run the oldest batch for which it has not called this yet. */
+/* The coordinator's own rank has finished its oldest unfinished batch. */
 void coordinator_finished(struct coordinator *c, double now);
 
-/* Appends to `out` what can be decided now. */
+/* Appends all present decisions to `out`. */
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err);
 
-/* The tensor that has waited longest for some rank, and how many more do; NULL: none waits. */
+/* The tensor that has waited longest for some rank, and how many more wait; NULL: none. */
 const char *coordinator_oldest(const struct coordinator *c, size_t *more);
 
 /* Reports tensors that have waited longer than stall_warning; see waiting_report. */

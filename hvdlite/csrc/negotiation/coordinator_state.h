@@ -14,14 +14,14 @@ struct coordinator {
     struct cache *cache;
     uint64_t last_id;       /* ids are never used twice */
     struct waiting waiting; /* tensors that some rank has not submitted */
-    bool look_again;        /* a rank has left since all waiting tensors were checked */
-    bool look_for_last;     /* there may be a last tensor among them */
-    hvd_error over;         /* why all of them fail from now on; HVD_OK: they do not */
+    bool look_again;        /* a rank has left since the last check of all waiting tensors */
+    bool look_for_last;     /* a waiting tensor may be some rank's last */
+    hvd_error over;         /* why all waiting tensors fail from now on; HVD_OK: they do not */
     uint64_t turns;         /* numbers given to tensors so far */
     struct ready ready;     /* submitted by all, not decided yet */
     struct ahead ahead;
     int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
-    int *owed; /* [rank]: RESENDs that it has yet to answer */
+    int *owed; /* [rank]: unanswered RESENDs */
     int nleft, nowed;
     bool *joined; /* [rank] */
     int njoined, last_joined;

@@ -1,19 +1,20 @@
-/* What the coordinator decides: errors for tensors that can't run, batches of those that can. */
+/* The coordinator's decisions: errors for tensors that can't run, batches of tensors that can. */
 #include "negotiation/coordinator_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Lists the ranks that submitted it: on other ranks the name may stand for a later tensor. */
+/* Fails the tensor on the ranks that submitted it: on other ranks the name may mean a later
+ * tensor. */
 static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
     struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
     for (int i = 0; i < p->size; i++)
-        if (p->submitted[i]) p->rows[item.nrows++] = i; /* its rows are not needed any more */
+        if (p->submitted[i]) p->rows[item.nrows++] = i; /* no longer needed as rows */
     return wire_put(out, &item, err);
 }
 
-/* Of the ranks that left without submitting it, the one that left first; -1: none. */
+/* The rank that left first without submitting the tensor; -1: none. */
 static int first_left(const struct coordinator *c, const struct pending *p) {
     int first = -1;
     for (int i = 0; i < c->config.size; i++)
@@ -31,7 +32,7 @@ static int fail_pending(struct coordinator *c, struct pending *p, const hvd_erro
     return code;
 }
 
-/* Fails tensors that wait for a rank that left: checks new tensors, or all if look_again. */
+/* Fails tensors that wait for a rank that has left. Checks new tensors, or all if look_again. */
 static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
     c->waiting.unseen = NULL;
@@ -47,7 +48,7 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Once a tensor waits for a rank that waits in its last one, all fail. */
+/* If a tensor waits for a rank that waits in its last tensor, all tensors fail. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -70,7 +71,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
     if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
-    struct pending *failed = NULL; /* freed last: others may wait for them */
+    struct pending *failed = NULL; /* freed last: other texts may name them */
     int code = HVD_OK;
     for (struct pending *next; p && !code && now - p->since > limit; p = next) {
         hvd_error why;
@@ -108,7 +109,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* describe_tensor is for kinds whose rows do not vary */
+    item->rows = p->rows; /* describe_tensor uses `rows` only for kinds whose rows do not vary */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
@@ -143,8 +144,9 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* Ranks have different numbers of tensors in the call of `p`: fails those that some ranks lack. All
- * ranks submit the others sooner or later, which fail when they meet: none is left to wait. */
+/* The ranks' grouped calls have different numbers of tensors. Fails the tensors that some ranks
+ * lack. The other tensors fail later, when all ranks have submitted them, so none waits for
+ * ever. */
 static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
     int common = pending_common(p);
@@ -156,7 +158,7 @@ static int fail_surplus(struct coordinator *c, const struct pending *p, const hv
     return HVD_OK;
 }
 
-/* Fails those of the new ready tensors on which ranks disagree. */
+/* Fails the new ready tensors on which ranks disagree. */
 static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct ready *r = &c->ready;
     size_t agreed = r->checked;
@@ -181,14 +183,15 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* Unless it is fixed, a batch is cut only for what may overtake the rest: the links drain between
- * two pieces. */
+/* Cuts a batch only if a tensor may overtake the rest, unless the length is fixed: between two
+ * pieces the links are idle. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Plans three pieces: two that may be decided, and what may be drawn forward into these. */
+/* Plans three pieces: two that may be decided, and a third from which tensors may be drawn
+ * forward. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

@@ -79,7 +79,7 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
     return HVD_OK;
 }
 
-/* The request of a rank that has submitted it. */
+/* The request of a rank that has submitted the tensor. */
 static struct request request_by(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
     if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
@@ -93,7 +93,7 @@ static int by_priority(const void *a, const void *b) {
     return (p->turn > q->turn) - (p->turn < q->turn);
 }
 
-/* Gradients arrive in order of priority: then there is nothing to sort. */
+/* Gradients usually arrive in order of priority; then nothing needs sorting. */
 void pending_sort(struct pending **ready, size_t n) {
     size_t i = 1;
     while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;

@@ -1,8 +1,8 @@
 /* A pending tensor: some ranks have submitted it; the coordinator waits for the others.
  *
- * Holds who submitted what; its texts name the ranks that differ or are missing. Those that wait
- * are found by name, and lie in order of arrival: 100,000 may wait, so no call for a single tensor
- * walks over all of them. */
+ * Holds each rank's request; its texts name the ranks that differ or are missing. Waiting tensors
+ * are found by name and listed in order of arrival. 100,000 may wait, so no call for one tensor
+ * walks over all. */
 #ifndef HVDLITE_NEGOTIATION_PENDING_H
 #define HVDLITE_NEGOTIATION_PENDING_H
 
@@ -17,18 +17,18 @@ struct pending {
     char **why;             /* [rank]: why it has no data; NULL: no text */
     int size, nsubmitted;   /* ranks; how many have submitted */
     const int *job_ranks;   /* [rank]: its rank in the job, for texts; NULL: the same */
-    uint64_t id;            /* the cache id; 0: some rank so far sent a whole request */
-    bool direct;            /* every rank's tensor so far lies at the same offset of a region */
+    uint64_t id;            /* the cache id; 0: some rank has sent a whole request */
+    bool direct;            /* so far all ranks' tensors have the same offset in a region */
     bool joined;            /* some ranks have joined instead of submitting it */
-    bool failed, refused;   /* some rank has no data for it; and has given a text */
+    bool failed, refused;   /* some rank has no data; some rank has given a text */
     bool conflict;          /* `failed`, or some rank's request conflicts with the first */
     double since;           /* when the first rank submitted it */
     bool warned;            /* a stall was reported */
     uint64_t turn;          /* by arrival; once ready, by readiness */
-    size_t decided;         /* once ready: bytes that batches have */
+    size_t decided;         /* once ready: bytes that batches contain */
     bool done;              /* decided whole */
     struct pending *next, *older; /* in order of arrival */
-    struct request request;       /* of the first rank; at the end, see request_copy */
+    struct request request;       /* the first rank's; at the end for request_copy */
 };
 
 /* NULL: no memory. */
@@ -49,24 +49,24 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
 
 /* The first field on which ranks disagree. */
 enum request_field pending_conflict(const struct pending *p);
-/* The fewest tensors that a rank which has submitted it has in its grouped call. */
+/* The smallest number of tensors in the grouped call of a rank that has submitted this tensor. */
 int pending_common(const struct pending *p);
-/* "rank 1: ..." as it was refused; "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks
- * disagree on the shape: ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
+/* The text of the refusing rank, "rank 1: ..."; else "tensor 'x': no data from rank 1: ...", or
+ * "tensor 'x': ranks disagree on the shape: ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
-/* Names only the first rank that left without submitting it, so that all ranks get one text. */
+/* Names only the first rank that left without submitting the tensor: one text for all ranks. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
-/* A rank that has submitted `last` has not submitted it. */
+/* The rank has submitted its last tensor, `last`, but not this tensor. */
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err);
 /* Some ranks have joined, and zeros can't stand in for their tensors. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for
- * 'broadcast.w')". Users look for what the missing ranks do instead. oldest[rank]: its wait, or
- * NULL. silent: [rank]: it does not answer; or NULL. */
+ * 'broadcast.w')". Users want to know what the missing ranks do instead. oldest[rank]: the tensor
+ * that the rank waits for, or NULL. silent[rank]: the rank does not answer; silent may be NULL. */
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
                           const bool *silent, double now, char *text, size_t size);
 
@@ -78,13 +78,13 @@ static inline int job_rank(const int *job_ranks, int rank) {
     return job_ranks ? job_ranks[rank] : rank;
 }
 
-/* ---- waiting.c: the coordinator's, until all ranks have submitted them ---- */
+/* ---- waiting.c: the coordinator's tensors that some rank has not submitted ---- */
 
 /* Zeroed: nothing waits. */
 struct waiting {
     struct map names;
     struct pending *first, *last; /* in order of arrival, and so of `since` */
-    struct pending *unseen;       /* the first one that was never looked at; NULL: none */
+    struct pending *unseen;       /* the first unchecked one; NULL: none */
 };
 
 /* `name`: the node of the request's name, hashed before. The rest: see pending_new. */
@@ -93,12 +93,12 @@ int waiting_add(struct waiting *w, const struct request *request, const struct m
 void waiting_remove(struct waiting *w, struct pending *p); /* the caller owns it then */
 void waiting_free(struct waiting *w);
 
-/* [rank]: the oldest tensor it waits for; NULL: none. To be freed by the caller. NULL: no
- * memory. */
+/* Returns [rank]: the oldest tensor that the rank waits for, or NULL. The caller frees the array.
+ * NULL: no memory. */
 const struct pending **waiting_of_ranks(const struct waiting *w, int size);
 
-/* Reports tensors that have waited for more than `limit` seconds, each once: one text for all that
- * miss the same ranks. Joins may wait for ever and are not reported. silent: see
+/* Reports each tensor that has waited for more than `limit` seconds once; tensors that miss the
+ * same ranks share a text. Joins may wait for ever and are not reported. silent: see
  * pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
 void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,

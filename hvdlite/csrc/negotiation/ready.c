@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for one more: where decided ones were, if that is half of it. */
+/* Makes room for one more: reuses the room of decided tensors if that is at least half. */
 static int make_room(struct ready *r, hvd_error *err) {
     if (r->first > r->n / 2) {
         memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
@@ -44,10 +44,10 @@ bool ready_can_be_overtaken(const struct ready *r) {
 
 /* ---- pieces ---- */
 
-/* A tensor that some rank has joined without is not cut: its zeros last one batch. The last piece
- * may be half as long again, because a short rest is not worth a batch. */
+/* A tensor with a joined rank is not cut: that rank's zeros last for one batch. The last piece may
+ * be half as long again, because a short rest is not worth a batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
-    enum { ALIGNED = 4096, LEAST = 64 << 10 }; /* a page; below, latency is all that counts */
+    enum { ALIGNED = 4096, LEAST = 64 << 10 }; /* a page; below LEAST only latency counts */
     size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
     if (length < LEAST) length = LEAST;
     bool whole = p->joined || !request_can_be_cut(&p->request);
@@ -69,7 +69,8 @@ static struct piece take_piece(const struct ready *r, struct cursor *at, size_t 
     return piece;
 }
 
-/* The pieces of the first `most` bytes; pieces NULL: counts them. *seen: the index behind them. */
+/* Lists the pieces of the first `most` bytes; pieces NULL: only counts them. *seen: the index of
+ * the first tensor left out. */
 static size_t list_pieces(const struct ready *r, size_t most, size_t longest, struct piece *pieces,
                           size_t *seen) {
     struct cursor at = {r->first, 0};
@@ -131,7 +132,7 @@ void ready_decided(const struct piece *piece) {
     piece->tensor->done = piece->end == request_bytes(&piece->tensor->request);
 }
 
-/* Moves those that are left up to those that were not looked at. */
+/* Moves the remaining planned tensors up to the tensors that were not planned. */
 void ready_clean(struct ready *r, const struct ready_plan *plan) {
     size_t end = plan->seen;
     for (size_t i = plan->seen; i-- > r->first;) {
@@ -167,7 +168,7 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* Closes the oldest when full: most tensors did not fit into it. */
+/* Closes the oldest batch when the list is full: most tensors did not fit into it. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

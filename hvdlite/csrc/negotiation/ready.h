@@ -1,8 +1,8 @@
-/* The tensors that every rank has submitted and that are not decided yet, in the order in which
- * they shall run; cut into pieces and planned as batches.
+/* The ready tensors: submitted by every rank, not decided yet, in the order in which they shall
+ * run; cut into pieces and planned as batches.
  *
- * A large tensor is cut, so that an urgent one waits for a piece of it, not for all. Tensor fusion
- * trades a copy to and from a buffer for fewer, longer messages. The coordinator's. */
+ * A large tensor is cut, so that an urgent tensor waits for a piece and not for the whole. Tensor
+ * fusion trades copies to and from a buffer for fewer, longer messages. Used by the coordinator. */
 #ifndef HVDLITE_NEGOTIATION_READY_H
 #define HVDLITE_NEGOTIATION_READY_H
 
@@ -10,14 +10,13 @@
 
 /* Zeroed: none; 0, the usual priority, is always known. */
 struct ready {
-    struct pending *
-        *of; /* [first .. n); those below `checked` are sorted, and ranks agree on them */
+    struct pending **of; /* [first .. n); below `checked` they are sorted and free of conflicts */
     size_t first, n, checked, capacity;
     int32_t highest; /* priority of all tensors so far */
-    bool changed;    /* more may be decided than when it was last looked at: the coordinator's */
+    bool changed;    /* the coordinator's: more may be decided than at its last look */
 };
 
-/* What one batch moves of a tensor. */
+/* The part of a tensor that one batch moves. */
 struct piece {
     struct pending *tensor;
     size_t begin, end;  /* bytes */
@@ -30,22 +29,23 @@ size_t piece_bytes(const struct piece *first); /* of a batch */
 struct ready_plan {
     size_t n;
     struct piece **first; /* [batch] */
-    size_t seen;          /* the index of the first ready tensor that it leaves out */
+    size_t seen;          /* the index of the first ready tensor that is not planned */
     void *memory;
 };
 
 int ready_add(struct ready *r, struct pending *p, hvd_error *err);
 void ready_free(struct ready *r);
 
-/* All that is ready counts as checked: sorts it. */
+/* All ready tensors count as checked from now on: sorts them. */
 void ready_sort(struct ready *r);
 
-/* Some checked tensor has a lower priority than one that was known before and may come again. Where
- * none has, pieces are of no use. */
+/* Some checked tensor has a lower priority than a tensor that came before and may come again. Else
+ * cutting is of no use. */
 bool ready_can_be_overtaken(const struct ready *r);
 
-/* Plans the first `most` bytes, and what shares a batch with them. A piece has at most `longest`
- * bytes if its tensor can be cut, a batch of several at most `longest` and `threshold`. */
+/* Plans the first `most` bytes and the tensors that share a batch with them. A piece has at most
+ * `longest` bytes if its tensor can be cut; a batch of several tensors at most `longest` and
+ * `threshold`. */
 int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
                struct ready_plan *plan, hvd_error *err);
 void ready_plan_free(struct ready_plan *plan);
@@ -64,7 +64,7 @@ bool fusion_fits(const struct request *a, const struct request *b);
 struct fusion_item {
     const struct request *request;
     size_t bytes;
-    bool behind; /* the next piece of the tensor before it: goes into a later batch than that */
+    bool behind; /* the next piece of the previous item's tensor: goes into a later batch */
 };
 
 /* Cuts n tensors, in the order in which they shall run, into batches. batch[i] is the batch of

@@ -1,7 +1,7 @@
 /* A request: what a rank tells the coordinator about a tensor.
  *
- * A plain value that owns nothing. Most of it is room for long names and many dimensions; where
- * speed counts, request_copy leaves the unused room out. */
+ * A plain value that owns nothing. Most of it is room for long names and many dimensions;
+ * request_copy copies only the used part. */
 #ifndef HVDLITE_NEGOTIATION_REQUEST_H
 #define HVDLITE_NEGOTIATION_REQUEST_H
 
@@ -17,17 +17,18 @@ struct request {
     int32_t root;               /* rank; of a broadcast */
     int32_t priority;           /* higher goes first; never compared between ranks */
     int32_t grouped;            /* tensors of its grouped call, named x[0], x[1], ...; 0: alone */
-    int32_t contributors;       /* ranks with data; set by the coordinator */
+    int32_t contributors;       /* number of ranks with data; the coordinator's */
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* of an allreduce of float32 */
-    int32_t rule;               /* hvd_rule; the same; REQUEST_DEALT: of a tensor that is dealt */
-    int32_t region; /* the region in which the tensor lies; 0: none; of an allreduce in place */
+    int32_t
+        rule; /* hvd_rule; of an allreduce of float32; plus REQUEST_DEALT if the tensor is dealt */
+    int32_t region; /* of an allreduce in place: the tensor's region; 0: none */
     int64_t offset; /* bytes, in the region's part */
     bool failed;    /* this rank has no data for the tensor */
     bool uneven;    /* an alltoall: this rank chooses how many rows go to each rank */
     bool waited;    /* a caller waits for the tensor, and steps the engine meanwhile */
-    bool last;      /* until its end this rank submits no other */
+    bool last;      /* this rank submits no other tensor before its end */
     int64_t dims[HVD_MAX_DIMS];
     /* The same on every rank; has kind and owner: "allreduce.trainer0.3" */
     char name[HVD_MAX_NAME];
@@ -73,22 +74,22 @@ int64_t request_part_rows(const struct request *r, int rank, int size);
 /* Zeros may stand in for a rank that has joined. */
 bool request_takes_zeros(const struct request *r);
 
-/* Its elements may go in several batches: codecs and Adasum need the whole tensor. */
+/* Its elements may go in several batches. Codecs and Adasum need the whole tensor. */
 bool request_can_be_cut(const struct request *r);
 
-/* Both lie at the same offset of the same region. */
+/* Both tensors have the same offset in the same region. */
 bool request_same_offset(const struct request *a, const struct request *b);
 
 bool request_same_codec(const struct request *a, const struct request *b);
 
-/* The first field on which the collective would fail. Where rows vary, they may differ. */
+/* The first field whose difference makes the collective fail. Rows may differ if they vary. */
 enum request_field request_conflict(const struct request *a, const struct request *b);
 
-/* Equal in all that is sent, except for the priority: a cache hit stands for the request. */
+/* Equal in all fields that are sent, except the priority: a cache hit stands for the request. */
 bool request_same(const struct request *a, const struct request *b);
 
 /* Both are tensors of one grouped call, or of calls of the same name on two ranks, and r is
- * x[first] or a later one of them. */
+ * x[first] or a later tensor of the call. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);

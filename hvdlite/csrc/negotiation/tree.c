@@ -9,8 +9,8 @@ static int parent_of(int rank, const int *host_of, const int *leaders) {
     return host ? leaders[(host - 1) / TREE_BRANCHES] : -1;
 }
 
-/* Numbers the ranks so that those of a branch follow each other. next: [size], scratch: where the
- * next child's branch begins. */
+/* Numbers the ranks so that a branch's ranks are consecutive. next: [size], scratch: where the next
+ * child's branch begins. */
 static void number_ranks(struct tree *tree, int *next) {
     for (int r = tree->size - 1; r >= 0; r--) {
         tree->many[r]++;

@@ -49,7 +49,7 @@ const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
 
 /* ---- reports ---- */
 
-/* Sorts tensors that miss the same ranks side by side, the oldest first. */
+/* Orders tensors that miss the same ranks next to each other, the oldest first. */
 static int by_missing(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     int order = memcmp(p->submitted, q->submitted, (size_t)p->size * sizeof *p->submitted);
@@ -70,7 +70,7 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
     return n;
 }
 
-/* Reports the oldest tensor for all that miss the same ranks. */
+/* Reports the oldest of the tensors that miss the same ranks, for all of them. */
 static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
                           const bool *silent, double now, double since, waiting_text *report,
                           void *arg) {
@@ -95,7 +95,7 @@ void waiting_report(struct waiting *w, int size, const bool *silent, double now,
     const struct pending **oldest = waiting_of_ranks(w, size);
     for (struct pending *p = w->first; sorted && p; p = p->next)
         if (is_unreported(p)) sorted[i++] = p;
-    if (sorted && oldest) { /* else memory is short: no report */
+    if (sorted && oldest) { /* without memory: no report */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
         report_sorted(sorted, n, oldest, silent, now, now - limit, report, arg);
     }

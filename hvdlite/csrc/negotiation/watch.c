@@ -4,12 +4,12 @@
 
 struct watched {
     bool needed, warned;
-    double since; /* when its last message came, or since when it is needed */
+    double since; /* when its last message came, or this rank began to wait for it */
     double asked; /* 0: not since then */
 };
 
 static const double LONGEST_LOOK = 0.5; /* seconds between two looks */
-static const double STOPPED = 1;        /* a longer pause is this rank's own */
+static const double STOPPED = 1;        /* a longer pause means that this rank was stopped */
 
 int watch_open(struct watch *w, int size, hvd_error *err) {
     size_t n = (size_t)size;
@@ -54,7 +54,7 @@ void watch_heard(struct watch *w, int rank) {
 
 double watch_silence(const struct watch *w, int rank) { return w->awake - w->of[rank].since; }
 
-/* A rank is blamed only if it could have answered. */
+/* A rank is blamed only after it was asked and had time to answer. */
 enum watch_finding watch_look(struct watch *w, int rank, bool needed) {
     struct watched *p = &w->of[rank];
     if (needed != p->needed) watch_heard(w, rank);

@@ -1,8 +1,9 @@
-/* The watch: which of the ranks that this rank waits for have fallen silent.
+/* The watch: which of the awaited ranks are silent.
  *
- * An engine answers an ASK whatever its script does. So a rank that does not answer is stopped, or
- * swaps, or its host is gone. A waiting rank asks after a quarter of the smallest limit, then every
- * quarter. Pure. Time counts only while this rank looks: one that was stopped itself blames nobody.
+ * An engine answers an ASK whatever its script does. So a rank that does not answer is stopped or
+ * swapping, or its host is lost. A waiting rank asks after a quarter of the smallest limit, then
+ * every quarter. Time counts only while this rank runs: a rank that was stopped itself blames
+ * nobody. Pure.
  */
 #ifndef HVDLITE_NEGOTIATION_WATCH_H
 #define HVDLITE_NEGOTIATION_WATCH_H
@@ -17,9 +18,9 @@ struct watch {
     double warning, failure; /* seconds of silence until each; 0: never */
     double quarter;          /* seconds until a rank is asked; 0: nobody is watched */
     double awake;            /* seconds that this rank has been running */
-    double looked, next;     /* when it looked; when it looks again */
+    double looked, next;     /* the last look; the next look */
     struct watched *of;      /* [size] */
-    bool *silent;            /* [size]: was asked, and has not answered within a quarter */
+    bool *silent;            /* [size]: was asked and did not answer within a quarter */
 };
 
 /* The caller sets the times. */
@@ -35,12 +36,12 @@ double watch_sleep(const struct watch *w, double longest);
 enum watch_finding {
     WATCH_FINE,
     WATCH_ASK,   /* ask it now */
-    WATCH_WARN,  /* as WATCH_ASK; and report it: once for each silence */
+    WATCH_WARN,  /* ask it, and report it; once for each silence */
     WATCH_FAILED /* it has been silent too long */
 };
-/* needed: this rank waits for that rank. */
+/* needed: this rank waits for `rank`. */
 enum watch_finding watch_look(struct watch *w, int rank, bool needed);
-/* Anything came from that rank. */
+/* A message came from the rank. */
 void watch_heard(struct watch *w, int rank);
 double watch_silence(const struct watch *w, int rank); /* seconds */
 

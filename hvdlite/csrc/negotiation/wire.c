@@ -5,15 +5,16 @@
 
 enum { WIRE_VERSION = 12 };
 
-/* A message that is written or read. Each function below passes a value in that direction, so that
- * both have the same fields in the same order. What is written is not changed. */
+/* A message that is written or read. Each function below passes a value in either direction, so
+ * that both directions have the same fields in the same order. Writing does not change the
+ * value. */
 struct stream {
-    struct wire_writer *to;   /* has the room for the item; NULL: it is read */
+    struct wire_writer *to;   /* has room for the item; NULL: the message is read */
     struct wire_reader *from; /* NULL: it is written */
     hvd_error *err;
 };
 
-/* Made twice, so that each direction has no branch for the other. */
+/* Compiled once for each direction, so that neither has branches for the other. */
 #define BOTH static inline __attribute__((always_inline))
 
 static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
@@ -225,7 +226,7 @@ void wire_free(struct wire_writer *w) {
 bool wire_spreads(const void *data, size_t size) {
     const uint8_t *bytes = data;
     if (size < 2) return false;
-    switch ((enum wire_type)bytes[1]) { /* of the first item, behind the version */
+    switch ((enum wire_type)bytes[1]) { /* the first item's type follows the version byte */
     case WIRE_TENSOR:
     case WIRE_RUN:
     case WIRE_FAIL:
@@ -255,7 +256,7 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     if (!*more) return HVD_OK;
     HVD_TRY(pass_bits(&s, &type, 1));
     item->type = (enum wire_type)type;
-    item->request.name[0] = 0; /* not the previous item's, nor these */
+    item->request.name[0] = 0; /* no fields of the previous item remain */
     item->nrows = 0;
     return pass_item(&s, item);
 }

@@ -8,12 +8,16 @@
  *     instead: the id under which it is cached unchanged, else 0
  *   - HIT: a cached tensor, by its id
  *   - HITS: the same of the rank and of all below it
- *   - LEAVE: the rank submits nothing any more, and why
- * From a rank to the coordinator itself: ABORT: this rank can't go on
- * From any rank to any: ASK: are you there? and its answer, ALIVE
- * From the coordinator to all ranks, by the tree except for ABORT and SILENT, in a message alone:
- *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; the pieces of a
- *     tensor come in order
+ *   - LEAVE: the rank submits nothing more; and why
+ *
+ * From a rank directly to the coordinator: ABORT: this rank can't go on.
+ *
+ * From any rank to any other: ASK: are you there? The answer is ALIVE.
+ *
+ * From the coordinator to all ranks, by the tree; ABORT and SILENT directly, each in a message of
+ * its own:
+ *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; a
+ *     tensor's pieces come in order
  *   - RUN: append the batch to the run log
  *   - FAIL: the tensor ends with an error on the listed ranks, which have submitted it; on other
  *     ranks the name may stand for a later tensor
@@ -42,13 +46,13 @@ enum wire_type {
     WIRE_SILENT
 };
 
-/* One item, encoded or decoded. Fields that its type lacks are ignored. */
+/* One item, encoded or decoded. Fields that the type does not have are ignored. */
 struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST; TENSOR, FAIL: only its name ("": see the id) */
     uint64_t id; /* HIT, HITS, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
     bool whole;  /* TENSOR: with the whole request, for ranks that have joined */
-    bool direct; /* TENSOR: it lies at the same offset of a region on every rank */
+    bool direct; /* TENSOR: it has the same offset in a region on every rank */
     bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
     bool uneven; /* TENSOR: some rank chooses its splits */
     bool waited; /* TENSOR: on every rank a caller waits for it */
@@ -80,8 +84,8 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
 void wire_reset(struct wire_writer *w); /* empty, memory kept */
 void wire_free(struct wire_writer *w);
 
-/* The message is what the coordinator has decided, and goes by the tree; else it is meant
- * for its receiver alone. */
+/* The message has decisions of the coordinator, which go down the tree; else it is for its receiver
+ * only. */
 bool wire_spreads(const void *data, size_t size);
 
 /* Fails on another version byte. */
