@@ -20,8 +20,8 @@
  * So the long vectors of the first steps stay on a host, and hosts of k ranks, a power of two, send
  * 2(h-1)/h S bytes each, the fewest possible, however the ranks are numbered.
  *
- * When p is no power of two, ranks fold first (coll.h). One rank computes each element of the
- * result. Vectors stay in the accumulator type until the result goes back; products are summed in
+ * When p is no power of two, ranks fold first (coll.h). Each element of the result is computed by
+ * one rank. Vectors stay in the accumulator type until the results go back; products are summed in
  * double. A vector of norm 0 adds nothing: the result is the other vector.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; else two more messages of S. */
@@ -52,7 +52,7 @@ static int rank_of(const struct adasum *w, int position) {
     return rank_at(w, coll_fold_rank(w->fold, position));
 }
 
-/* The elements that a position holds after all steps of a distance below `distance`. */
+/* The elements that a position holds after the steps of all distances below `distance`. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
@@ -81,7 +81,8 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
-/* mine = Adasum of mine and theirs, in a range of elements. `first`: mine is the lower ranks'. */
+/* mine = Adasum of mine and theirs, for a range of elements. `first`: mine comes from the lower
+ * ranks. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
     double x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa);
@@ -111,7 +112,7 @@ static int halve(const struct adasum *w, int position, int distance, hvd_error *
     return HVD_OK;
 }
 
-/* Results go back in the dtype itself. */
+/* Results travel back in the dtype itself. */
 static int restore(const struct adasum *w, int position, int distance, hvd_error *err) {
     int partner = position ^ distance;
     size_t size = w->k->size;
@@ -152,7 +153,7 @@ int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error
     struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(comm->size);
     w.place = own_place(&w);
-    bool in_place = k->wide == k->size; /* else a dtype narrower than its accumulator */
+    bool in_place = k->wide == k->size; /* else the dtype is narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;

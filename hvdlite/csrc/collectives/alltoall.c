@@ -10,10 +10,10 @@
  * Parts travel in segments. Every step has as many segments as the longest part of all; the last
  * segments of shorter parts are empty. The segments of one step overlap with those of the next.
  *
- * Cost: (p-1) a + (p-1)/p S b, S = all parts of a rank, if they are equal. By hosts, with the parts
- * of a host's ranks in one message a lane and three copies, it was no faster with 8 ranks on 2 or 4
- * hosts: parts of 64 B to 4 KB took as long, of 16 KB 1.3 to 1.8 times as long on links of 1
- * Gbit/s. */
+ * Cost: (p-1) a + (p-1)/p S b if the parts are equal, S = all parts of a rank. An alltoall by
+ * hosts, with a host's parts in one message a lane and three copies, was no faster for 8 ranks on 2
+ * or 4 hosts with links of 1 Gbit/s: parts of 64 B to 4 KB took as long, parts of 16 KB 1.3 to 1.8
+ * times as long. */
 #include "collectives/coll.h"
 
 #include <string.h>

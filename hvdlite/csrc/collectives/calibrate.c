@@ -8,10 +8,10 @@
 
 enum { STEPS = 8, TRIALS = 3 };
 
-/* A trial that tells enough: more bytes would only take longer. One that is not tried again. */
+/* Seconds: after a trial of ENOUGH no longer trial is made; a trial of LONG is not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
-/* The largest value of any rank, of each number. */
+/* Replaces each number by its largest value on any rank. */
 static int agree(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
                  hvd_error *err) {
     struct coll_args args = {.kind = HVD_ALLREDUCE,
@@ -24,10 +24,10 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
-/* Messages that each rank sends so far, and receives. */
+/* Messages that each rank sends to a rank so far away, and receives. */
 struct trial {
     const struct comm *comm;
-    char *memory; /* what is sent, sums, then room for each that arrives at the same time */
+    char *memory; /* the message, the sums, then room for simultaneous messages */
     struct scratch *scratch;
     int distance;
     size_t bytes, segment, depth;
@@ -71,8 +71,8 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* What a trial takes longer than one byte does: ranks wait for others that are late, in both alike.
- * The least of some trials, or of one if it is long. */
+/* How much longer a trial takes than a trial of one byte: waits for late ranks are in both. The
+ * least of several trials, or of one long trial. */
 static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     struct trial one = t;
     double all, least = HUGE_VAL, first, least_first = HUGE_VAL;
@@ -88,8 +88,8 @@ static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Several messages, one after the other, as the steps of an algorithm: so the times to wake up
- * count, too. */
+/* Several messages one after another, like the steps of an algorithm, so that wake-ups count,
+ * too. */
 static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     t.bytes = STEPS;
     t.segment = t.depth = 1;
@@ -98,7 +98,7 @@ static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     return HVD_OK;
 }
 
-/* More and more segments, until they take long; *longest: the bytes that did not. */
+/* More and more segments, until a trial takes long; *longest: the most bytes that did not. */
 static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd_error *err) {
     static const size_t SEGMENTS[] = {1, COST_FEW, COST_MANY};
     double *byte[] = {&cost->first, &cost->next, &cost->beta}, last = 0, seconds;
@@ -122,7 +122,7 @@ static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd
     return HVD_OK;
 }
 
-/* All send half as far in each step, and half as much, as the circulant does, and add. */
+/* In each step all ranks send half as far, and half as much, and add, like the circulant. */
 static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
     double far = 0, nearby = 0, seconds;
     t.adds = true;
@@ -139,7 +139,7 @@ static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_erro
 
 static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
                    hvd_error *err) {
-    /* Not allocated: a rank without memory would leave the others. */
+    /* Not allocated, because a rank without memory would let the others wait. */
     char memory[(2 + COST_MANY) * PACE_SEGMENT] = {0};
     struct trial t = {.comm = comm,
                       .memory = memory,

@@ -3,12 +3,12 @@
  *   Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms" (2024),
  *   arXiv:2410.14234.
  *
- * A rank holds its chunks in a row that begins with its own: block i of rank r is chunk r + i
+ * A rank holds its chunks in a row that begins with its own chunk: block i of rank r is chunk r + i
  * (mod p). The distances are p, halved and rounded up until 1: p = 5 gives 5 3 2 1. In the round
- * from distance d' to the next, d, rank r sends blocks d .. d' - 1 to rank r + d, which adds them
- * to its blocks 0 .. d' - d - 1: the same chunks. After the last round block 0 has its sum. The
- * allgather goes the same way back. p = 5, what rank a holds; a2 is chunk 2 of rank a, acd0 the sum
- * of the chunks 0 of the ranks a, c and d, S0 the whole sum:
+ * from distance d' to the next distance d, rank r sends blocks d .. d' - 1 to rank r + d, which
+ * adds them to its blocks 0 .. d' - d - 1, the same chunks. After the last round block 0 is the sum
+ * of its chunk. The allgather runs the same rounds backwards. p = 5, what rank a holds; a2 is chunk
+ * 2 of rank a, acd0 the sum of the chunks 0 of the ranks a, c and d, S0 the whole sum:
  *
  *   start    a0      a1      a2     a3  a4
  *   3        ac0     ad1     a2                  sends a3 a4 to d, receives c0 d.. from c
@@ -22,8 +22,8 @@
  * have the same bits.
  *
  * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S: a ring's bytes in fewer
- * steps, but nothing overlaps. For data so small that steps decide. With a wider accumulator half
- * of the bytes grow as much as it. */
+ * steps, but nothing overlaps: for data so small that the number of steps decides. A wider
+ * accumulator increases half of the bytes. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -33,12 +33,12 @@ enum { MOST_ROUNDS = 32 }; /* ranks are counted by an int */
 struct circulant {
     const struct comm *comm;
     const struct coll_args *args;
-    char *row, *arriving, *results; /* sums; those of one round; the finished blocks */
-    int rounds,
-        distance[MOST_ROUNDS + 1]; /* 1 .. p, from the last round of the reduce-scatter back */
+    char *row, *arriving,
+        *results; /* the sums; the blocks arriving in a round; the finished blocks */
+    int rounds, distance[MOST_ROUNDS + 1]; /* 1 .. p: the reduce-scatter's distances, last first */
 };
 
-/* Where a chunk begins; those from p on follow as if the data came twice. */
+/* Where a chunk begins; chunks from p on follow as if the data was repeated. */
 static size_t begin_of(const struct circulant *c, int chunk) {
     int p = c->comm->size;
     size_t begin = coll_chunk(c->args->bytes, c->args->reduce->size, p, chunk % p).begin;
@@ -56,7 +56,8 @@ static int neighbour(const struct circulant *c, int distance) {
     return (c->comm->rank + p + distance) % p;
 }
 
-/* Sends the blocks from distance[k] on to their next owner, adds those that arrive to the first. */
+/* Sends the blocks from distance[k] on to their next owner; adds the arriving blocks to the first
+ * ones. */
 static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     const struct reduce_kernels *kernels = c->args->reduce;
     int from = c->distance[k], to = c->distance[k + 1];
@@ -73,7 +74,7 @@ static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The same blocks the other way, finished. */
+/* The same blocks in the other direction, finished. */
 static int gather_round(const struct circulant *c, int k, hvd_error *err) {
     size_t size = c->args->reduce->size;
     int from = c->distance[k], to = c->distance[k + 1];

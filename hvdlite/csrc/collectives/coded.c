@@ -5,9 +5,9 @@
  *   scattered  a pairwise exchange of words (pairwise.c): a rank counts its chunk of all messages
  *              and sends the counts to all, one byte a value (two beyond 127 ranks); 2bit, 1bit
  *
- * gathered and scattered both sum exact counts: they give the same bits and quantise nothing twice.
- * Which of them is faster was measured (2bit and 1bit, 4,000 to 8 million values, two cores, Open
- * MPI 5; medians, the two in turn):
+ * gathered and scattered both sum exact counts: they give the same bits, and quantise nothing
+ * twice. Measurements decide between them (2bit and 1bit, 4,000 to 8 million values, two cores,
+ * Open MPI 5; medians, in turn):
  *
  *   several hosts  The bytes on a link decide. Messages of S bytes, k ranks on each of h hosts,
  *                  p = k h, c bytes of counts for a byte of words (2bit: 4, 1bit: 8): gathered
@@ -33,7 +33,7 @@ static size_t bytes_of(const struct coded_args *args) {
     return bytes;
 }
 
-/* All messages in a row: a single message where it lies, several in `memory`. */
+/* All messages in a row: copied to `memory`, but a single message stays in place. */
 static void *pack(const struct coded_args *args, char *memory) {
     if (args->ntensors == 1) return args->tensors[0].message;
     for (size_t i = 0, at = 0; i < args->ntensors; i++) {
@@ -49,7 +49,7 @@ static struct codec_sum sum_of(const struct comm *comm, const struct coded_args 
                               args->final.scale / (double)args->final.divisor};
 }
 
-/* `sums`: one for every element of the packed messages (a word, or the number of a cast). */
+/* `sums`: one for each element of the packed messages (a word, or a cast number). */
 static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < args->ntensors; i++) {

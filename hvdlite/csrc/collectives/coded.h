@@ -1,4 +1,5 @@
-/* The allreduce of coded tensors: messages in, the float32 sums of what they encode out.
+/* The allreduce of coded tensors: takes encoded messages, returns float32 sums of the decoded
+ * values.
  *
  * Like the algorithms of coll.h, a function of the transport and its arguments. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
@@ -13,7 +14,7 @@ struct coded_tensor {
     size_t n;
 };
 
-/* Equal on every rank but for the pointers. */
+/* Equal on every rank except for the pointers. */
 struct coded_args {
     struct codec codec;
     int contributors; /* ranks that bring data; the others have joined */
@@ -36,7 +37,7 @@ const struct coded_algorithm *coded_choose(const struct comm *comm, const struct
 /* Chooses and runs. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* One of its algorithms, for tests: codec_kernels() is not NULL, more than one rank. */
+/* One of the algorithms, for tests. codec_kernels() is not NULL; more than one rank. */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

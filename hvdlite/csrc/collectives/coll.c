@@ -16,7 +16,7 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
 }
 
-/* Some host has several ranks, and all can share memory. */
+/* There are several hosts, some with several ranks, and the ranks of each host share a window. */
 static bool by_hosts(const struct comm *comm, const struct coll_args *args) {
     const struct layout *l = comm->layout;
     return l && l->windows && l->hosts > 1 && comm->size > l->hosts && !args->adasum;
@@ -60,7 +60,7 @@ static bool by_tree(const struct comm *comm, const struct coll_args *args) {
     return comm && coll_tree_is_cheaper(comm, args->bytes);
 }
 
-/* Else each step would round the sum. */
+/* With a wider accumulator each step would round the sum. */
 static bool own_accumulator(const struct comm *comm, const struct coll_args *args) {
     return by_kernels(comm, args) && args->reduce->size == args->reduce->wide;
 }
@@ -124,8 +124,8 @@ void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     if (at < size) snprintf(text + at, size - at, "%s%s", at ? "then " : "", last->name);
 }
 
-/* A window adds in the order of ranks, doubling in that of its steps, on a lane, too; a ring begins
- * each chunk at another rank. */
+/* A window adds in the order of ranks, doubling in the order of its steps, also on a lane. A ring
+ * begins each chunk at another rank, so its order depends on the chunk. */
 size_t coll_alike(const struct comm *comm) {
     if (comm->window || comm->size == 1) return SIZE_MAX;
     size_t all = coll_doubling_bytes(comm), lane = all;

@@ -1,9 +1,9 @@
 /* Collectives: one algorithm a file, one row of the table each.
  *
  * An algorithm is a function of a comm and its arguments: no threads, no MPI, no MXNet, no static
- * state. It returns when this rank's work is done; the result has the same bits on every
- * rank. Each file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte,
- * g = seconds a byte reduced.
+ * state. It returns when this rank's work is done. The result has the same bits on every rank. Each
+ * file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
+ * byte reduced.
  *
  *   batch     the tensors that one collective moves together
  *   chunk     the part of a batch that one rank reduces
@@ -30,20 +30,21 @@ struct coll_tensor {
     char *out;
     size_t bytes;
     const hvd_update *update; /* all tensors of a batch have one, or none has */
-    size_t before;            /* values of the update's weights before this tensor's first */
+    size_t before;            /* number of the update's weights before this tensor's first value */
 };
 
 /* Equal on every rank, except for the pointers, the scratch, and an alltoall's parts. */
 struct coll_args {
     hvd_kind kind;
     void *data;   /* allreduce, broadcast: in place; else the output */
-    size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
+    size_t bytes; /* of data; reducescatter: of `in`; alltoall: the sum over all ranks */
 
-    /* allreduce, broadcast: the tensors, `bytes` in all; what some algorithms take instead of
+    /* allreduce, broadcast: the tensors, `bytes` in all, which some algorithms use instead of
      * data */
     const struct coll_tensor *tensors;
     size_t ntensors;
-    char *const *memory; /* [local rank]: of the region in which all tensors lie; NULL: apart */
+    char *const
+        *memory; /* [local rank]: the parts of the region with all tensors; NULL: no such region */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */
     double prescale;
@@ -52,14 +53,16 @@ struct coll_args {
 
     int root; /* broadcast */
 
-    /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose results have
-     * another size than its elements: the same. Else NULL. */
+    /* allgather, reducescatter, alltoall, and an allreduce whose results and elements differ in
+     * size: the input, not inside data. Else NULL. */
     const void *in;
-    const size_t *in_end;   /* reducescatter, alltoall: [rank]: where its part ends in `in` */
-    const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
-    size_t longest;         /* bytes of the longest of these parts on all ranks */
+    const size_t
+        *in_end; /* reducescatter, alltoall: [rank]: end of the part for the rank, in `in` */
+    const size_t
+        *part_end;  /* allgather, alltoall: [rank]: end of the part from the rank, in data */
+    size_t longest; /* bytes of the longest such part on any rank */
 
-    /* Working memory, kept between calls: of the algorithm; of one that is composed of others. */
+    /* Working memory, kept between calls. outer: for algorithms that call other algorithms. */
     struct scratch *scratch, *outer;
 };
 
@@ -74,7 +77,7 @@ struct coll_algorithm {
     coll_function *run;
 };
 
-/* The first row of the table that takes the collective; some row takes every one. */
+/* The first row of the table that takes the collective. The last row of a kind takes all. */
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
 /* The allreduces of float32 by size, for the log: "recursive doubling up to 16 KiB, circulant up to
@@ -86,24 +89,24 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* The most bytes of a batch whose allreduce adds the elements of a tensor in the same order,
- * whatever else is in the batch. SIZE_MAX: it always does. */
+/* The most bytes of a batch in which the order of addition of a tensor's elements does not depend
+ * on the batch's other tensors. SIZE_MAX: it never does. */
 size_t coll_alike(const struct comm *comm);
 
 /* Chooses and runs. One rank alone: applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
-/* After an allreduce whose results are on every rank: the host's ranks update the weights of its
- * tensors, each its chunk. Returns when all have. `host`: the ranks of this host. */
+/* After an allreduce: each of the host's ranks updates its chunk of the tensors' weights. Returns
+ * when all have. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
 
-/* The same for tensors that are dealt to several hosts, as one collective; data: `bytes` of working
- * memory. The tensors keep what they have. */
+/* Allreduce and update of tensors that are dealt to several hosts. args->data: `bytes` of working
+ * memory. The tensors keep their values. */
 int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 /* ---- for the algorithms ---- */
 
-/* On a window: returns when all ranks have called it. */
+/* A barrier on a window: returns when all ranks have called it. */
 int coll_meet(const struct comm *host, hvd_error *err);
 
 struct coll_range {
@@ -130,7 +133,7 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 /* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
-/* The part of a chunk that lies in a tensor of `bytes`, which begins at `begin` of the batch. */
+/* The part of a chunk in a tensor of `bytes` that begins at `begin` of the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 
 /* How many segments of `length` bytes `bytes` have. */
@@ -138,7 +141,7 @@ static inline size_t coll_segments(size_t bytes, size_t length) {
     return (bytes + length - 1) / length;
 }
 
-/* What one rank sends to a peer and receives from another; either may have 0 bytes. */
+/* A send to one peer and a receive from another; either may have 0 bytes. */
 struct coll_exchange {
     const char *out;
     char *in;
@@ -163,27 +166,28 @@ struct coll_pieces {
     const void *arg;
 };
 
-/* Exchanges of up to 2^30 bytes in order, several in flight; both ends number an item alike. */
+/* Exchanges of up to 2^30 bytes in order, several in flight. An item has the same number on both
+ * ranks. */
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
-    /* Item i has arrived, in order; may be NULL. May run collectives on other comms. */
+    /* Called in order, when item i has arrived; may be NULL. May run collectives on other comms. */
     int (*received)(const void *arg, size_t i, hvd_error *err);
     const void *arg;
     size_t depth; /* items under way in each direction, 1 .. PACE_MOST_DEPTH */
     /* How many items ahead of the awaited one are sent, at most depth. 0: item i is sent after it
      * has arrived. */
     size_t send_ahead;
-    size_t reuse; /* item i arrives where item i - reuse was sent from; 0: nowhere */
-    const struct coll_pieces *pieces; /* each of items / pieces->n items; NULL: none */
+    size_t reuse; /* item i is received into memory from which item i - reuse was sent; 0: never */
+    const struct coll_pieces *pieces; /* of items / pieces->n items each; NULL: none */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
 
 /* One exchange of any size, by segments. */
 int coll_exchange(const struct comm *comm, struct coll_exchange x, hvd_error *err);
 
-/* The ranks of algorithms whose steps need a power of two, 2^m. When p is none, the first
- * 2 (p - 2^m) ranks pair up: the even rank gives its data to the odd one, sits out and gets the
+/* Folding, for algorithms whose steps need 2^m ranks. If p is no power of two, the first 2 (p -
+ * 2^m) ranks form pairs: the even rank gives its data to the odd rank, sits out and receives the
  * result. */
 struct coll_fold {
     int positions; /* 2^m */
@@ -202,7 +206,7 @@ coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcas
     coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
     coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
 
-/* Piece by piece, without a pause between them; the ring without the prescale. */
+/* In pieces, without a pause between pieces. The ring does not apply the prescale. */
 int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
                      const struct coll_pieces *pieces, hvd_error *err);
 int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,

@@ -7,7 +7,8 @@ enum {
     LEAST_LINK = 1024, /* bytes of a chain's segment, where messages seem to cost nothing */
 };
 
-/* So much longer the ring may take and is chosen: it copies nothing, and adds while it sends. */
+/* The ring is chosen even if it takes so much longer: it copies nothing, and adds while it
+ * sends. */
 static const double TIE = 1.01;
 
 static double log_steps(int size) {
@@ -22,15 +23,15 @@ double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
            c.beta * (fmax(bytes, few) - few);
 }
 
-/* Of messages far away that wait for each other, and of bytes that leave a rank so many times. */
+/* Seconds of `messages` messages one after another, and of `bytes` sent `times` times, far away. */
 static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
     struct cost c = comm_cost(comm);
     double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);
     return messages * c.alpha + times * c.far * moving;
 }
 
-/* Where p is no power of two, ranks pair up before and after the steps, of which there is one less.
- * One of these messages comes with a step's. */
+/* If p is no power of two, there is one step less, but ranks fold before and after the steps; one
+ * of these two messages overlaps with a step's. */
 static double doubling_seconds(const struct comm *comm, double bytes) {
     double steps = log_steps(comm->size), more = comm->size & (comm->size - 1) ? 1 : 0;
     return seconds_of(comm, steps, steps + more, bytes);
@@ -46,8 +47,9 @@ static double circulant_seconds(const struct comm *comm, double bytes, double wi
     return seconds;
 }
 
-/* A chunk goes in n equal segments. One of the next step follows when the link, or a core, is free
- * and the same one of this step has arrived; the last step's others arrive behind its first. */
+/* A chunk has n equal segments. A segment of the next step is sent when the link, or a core, is
+ * free and the same segment of this step has arrived. In the last step the other segments arrive
+ * right behind the first. */
 static double ring_seconds(const struct comm *comm, double bytes) {
     struct cost c = comm_cost(comm);
     double most = (double)comm_pace(comm).segment, chunk = bytes / comm->size;
@@ -84,8 +86,8 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     return tree <= messages * (c.alpha + c.beta * longest);
 }
 
-/* So that the link is never idle: an acknowledgement takes two messages' time, and as much again is
- * on its way in the meantime. */
+/* Keeps the link busy: an acknowledgement takes the time of two messages, in which as much again is
+ * sent. */
 static double enough_in_flight(struct cost cost, size_t segment) {
     return 4 * cost.alpha / cost.beta / (double)segment;
 }

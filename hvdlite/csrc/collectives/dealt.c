@@ -3,10 +3,10 @@
  *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
  *   SC'20: its first stage. The ring is that of ring.c.
  *
- * A tensor's stripes go to the hosts in turn, so a stripe has the same owner in every batch, and
- * every batch gives each host about as much work. A batch is packed by owners. Each host sums it as
- * in hosts.c; on the lanes, a ring adds an owner's chunk on its way to the owner. There the
- * segments that are complete update the weights, and the new weights go round in place of the sums.
+ * A tensor's stripes belong to the hosts in turn, so a stripe has the same owner in every batch,
+ * and a batch gives every host about as much work. A batch is packed by owners. Each host sums it
+ * as in hosts.c; on the lanes a ring adds an owner's chunk on its way to the owner. The owner
+ * updates the weights by each complete segment, and the new weights travel on in place of the sums.
  * Hosts A and B, one lane; a0 is A's sum of what host 0 owns, S0 the sum, W0 its weights:
  *
  *             host A (0)          host B (1)
@@ -15,14 +15,14 @@
  *   update    W0 a1               b0 W1
  *   arriving  W0 W1               W0 W1          each is sent the rest
  *
- * All is in pieces, as in hosts.c. Gradients in memory that the host's ranks share are added where
- * they lie, as in direct.c. The rank of a lane writes the weights of its chunks to the host's
- * memory: no rank reads them any more, because all of the host have brought their gradients to the
- * sum. The last step is a flag that all of the host's ranks wait for.
+ * The data goes in pieces, as in hosts.c. Gradients in a region are added where they lie, as in
+ * direct.c. A rank of a lane writes its chunks' weights to the host's memory; no rank reads these
+ * weights meanwhile, because all ranks of the host have brought their gradients. At the end the
+ * host's ranks meet.
  *
  * Cost between hosts: that of the ring, 2(h-1)/h S bytes a host. On a host: one pass of the window,
- * S / h bytes of weights updated, the others copied. The order of addition depends on the owner
- * alone, so the result does not depend on what is in the batch. */
+ * S / h bytes of weights updated, the others copied. The order of addition depends only on the
+ * owner, so the result does not depend on the batch. */
 #include "collectives/hosts.h"
 #include "kernels/update.h"
 
@@ -33,18 +33,18 @@ enum { BLOCK = 4096 }; /* bytes that are updated at a time, then copied from the
 /* A part of a stripe, in one tensor. */
 struct span {
     const struct coll_tensor *tensor;
-    size_t at, bytes; /* in the tensor's part that the batch has */
+    size_t at, bytes; /* in the batch's part of the tensor */
     size_t packed;    /* where it begins in the data */
 };
 
 struct dealt {
     const struct layout *l;
-    struct coll_args args; /* with a scratch of its own: the lane's is in use */
+    struct coll_args args; /* with its own scratch: the lane uses the other one */
     struct span *spans;    /* by their place in the data */
     size_t nspans;
-    size_t *begin;   /* [hosts + 1]: where what a host owns begins in the data */
-    size_t *end;     /* [local ranks]: of the chunks at hand */
-    const char **in; /* [local ranks]: where their gradients lie, if they are shared */
+    size_t *begin;   /* [hosts + 1]: where the stripes of a host begin in the data */
+    size_t *end;     /* [local ranks]: ends of the current chunks */
+    const char **in; /* [local ranks]: their gradients, if in a region */
     size_t npieces;
 };
 
@@ -96,11 +96,11 @@ static const struct span *find_span(const struct dealt *d, size_t at) {
     return &d->spans[low];
 }
 
-/* `at`: in the tensor's part that the batch has. */
+/* `at`: offset in the batch's part of the tensor. */
 typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
                         char *data, size_t bytes);
 
-/* Gives a range of the data, by blocks that lie together in one stripe. */
+/* Calls `take` for each block of a range of the data; a block lies in one stripe. */
 static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
     for (const struct span *s = find_span(d, range.begin); range.begin < range.end; s++) {
         size_t end = least(s->packed + s->bytes, range.end), bytes;
@@ -118,7 +118,7 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
-/* The sum of the host's gradients, which share memory. */
+/* Adds the host's gradients, which lie in a region. */
 static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
                 size_t bytes) {
     char *const *memory = d->args.memory;
@@ -137,7 +137,8 @@ static void update(const struct dealt *d, const struct coll_tensor *tensor, size
                    size_t bytes) {
     const size_t stripe_values = HVD_STRIPE / sizeof(float);
     size_t value = tensor->before + at / sizeof(float);
-    size_t own = value / stripe_values / (size_t)d->l->hosts; /* stripes of this host before it */
+    size_t own =
+        value / stripe_values / (size_t)d->l->hosts; /* this host's stripes before this one */
     hvd_update here = *tensor->update;
     here.weights = weights_at(tensor, at);
     for (int i = 0; i < update_states(here.rule); i++)
@@ -154,13 +155,13 @@ static void store(const struct dealt *d, const struct coll_tensor *tensor, size_
 
 /* ---- pieces ---- */
 
-/* What a piece has of the data that a host owns. */
+/* The piece's range of the data that a host owns. */
 static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
     struct coll_range all = {d->begin[host], d->begin[host + 1]};
     return coll_cut(all, sizeof(float), (int)d->npieces, (int)piece);
 }
 
-/* What of it the host's ranks give to this one's lane. */
+/* The part of such a range that this rank's lane sums. */
 static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
     return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
@@ -183,7 +184,8 @@ static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The host before completes a chunk, by ring.c. */
+/* In ring.c the rank before a chunk's number completes the chunk, so the owner's chunk is one
+ * later. */
 static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
     const struct dealt *d = arg;
     return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));

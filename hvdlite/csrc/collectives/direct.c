@@ -1,7 +1,7 @@
 /* Direct allreduce: of tensors in memory that all ranks of the host can read and write.
  *
- * Each rank adds its chunk of the elements from all ranks' memory, in the order of ranks, and
- * writes the sum to the memory of all ranks. Nothing is staged or packed. p = 2:
+ * Each rank adds its chunk of all ranks' tensors, in the order of ranks, and writes the sum to all
+ * ranks' memory. Nothing is staged or packed. p = 2:
  *
  *            memory of a            memory of b
  *   before   a0 a1                  b0 b1
@@ -10,18 +10,17 @@
  * Cost: 2 p S bytes of memory traffic in all, the least possible: every input is read once and
  * every result written once; 2 flags.
  *
- * Tensors with an update keep their memory. Each rank updates the weights of its chunk by the sum,
- * while the first cache has it: with one state (p + 4) S bytes in all, instead of 2 p S and then
- * 5 p S on p copies of the weights.
+ * Tensors with an update keep their values. Each rank updates its chunk's weights by the sum while
+ * the sum is in the first cache: (p + 4) S bytes in all with one state, instead of 2 p S and then 5
+ * p S for p copies of the weights.
  *
- * On several hosts (hosts.c) a rank of a lane adds its chunk from the memory of its host's ranks,
- * its lane sums that over the hosts, and the rank writes the result to the memory of all of its
- * host. Large chunks go in pieces: the rank adds the next one, and writes the last one, while one
- * is on the lane. No other rank of the host touches the chunk meanwhile, so that flags are only
- * needed at the begin and at the end. Cost: that of the lane's algorithm for S / lanes bytes, and
- * the same memory traffic, and 2 S more where several tensors are packed for the lane. Ten arrays
- * of 4 MB on hosts whose links nothing limits, ms and CPU seconds a GB, two cores for all, here /
- * by hosts.c:
+ * On several hosts (hosts.c) a rank of a lane adds its chunk of its host's tensors, its lane sums
+ * the result over the hosts, and the rank writes the sum to its host's memory. Large chunks go in
+ * pieces: the rank adds the next piece and writes the previous piece while one piece is on the
+ * lane. No other rank of the host uses the chunk meanwhile, so the ranks meet only at the begin and
+ * the end. Cost: that of the lane's algorithm for S / lanes bytes, and the same memory traffic, and
+ * 2 S more where several tensors are packed for the lane. Ten arrays of 4 MB on hosts whose links
+ * nothing limits, ms and CPU seconds a GB, two cores for all, here / by hosts.c:
  *
  *   2 hosts x 2 ranks, float32    47 / 70    0.48 / 0.76
  *   2 hosts x 4 ranks, float32    86 / 131   0.45 / 0.75
@@ -47,8 +46,8 @@ struct direct {
     char *lane;                /* the chunk's sums */
 };
 
-/* Part of one tensor: `bytes` at `at` of it, at `offset` of every rank's memory; in a row of all
- * tensors it begins at `packed`. */
+/* A part of one tensor: `bytes` at offset `at` of the tensor, `offset` of every rank's memory, and
+ * `packed` of all tensors in a row. */
 struct block {
     const struct coll_tensor *tensor;
     size_t at, offset, packed, bytes;
@@ -56,7 +55,7 @@ struct block {
 
 typedef void take_block(const struct direct *d, struct block block);
 
-/* Gives a range of all tensors, as if they lay in a row. */
+/* Calls `take` for each block of a range of all tensors in a row. */
 static void each_block(const struct direct *d, struct coll_range range, take_block *take) {
     const char *own = d->args->memory[d->self];
     size_t begin = 0;
@@ -79,7 +78,7 @@ static void add_to(const struct direct *d, struct block b, struct reduce_final f
     reduce_all(k, sum, d->in, d->n, b.bytes / k->size, d->args->prescale, final);
 }
 
-/* Writes the sum to the memory of all of them. */
+/* Writes the sum to every rank's memory. */
 static void add_block(const struct direct *d, struct block b) {
     char *const *memory = d->args->memory;
     add_to(d, b, d->args->final, memory[0] + b.offset);
@@ -161,7 +160,7 @@ static int spread_piece(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The chunk of this rank, which is in a lane. */
+/* Sums this rank's chunk over the hosts; the rank is in a lane. */
 static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     struct coll_args lane = *d->args;
     lane.data = d->lane;
@@ -183,7 +182,7 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     return spread_piece(d, 0, err);
 }
 
-/* One tensor's sums replace this rank's own values, which no other rank reads. */
+/* The sums of a single tensor replace this rank's own values, which no other rank reads. */
 static int find_lane_memory(struct direct *d, hvd_error *err) {
     const struct coll_args *args = d->args;
     void *memory = NULL;

@@ -4,8 +4,8 @@
  *   SC'18, and the two levels of Horovod's hierarchical allreduce.
  *
  * Allreduce. The data is cut into a chunk a lane. The ranks of a host sum chunk l to their rank in
- * lane l; the lane sums it over the hosts; the host gathers the chunks. p = 4, hosts {a, b} and
- * {c, d}, lanes {a, c} and {b, d}:
+ * lane l; the lane sums it over the hosts; the host gathers the chunks. p = 4, hosts {a, b} and {c,
+ * d}, lanes {a, c} and {b, d}:
  *
  *            rank a           rank b           rank c           rank d
  *   start    a0 a1            b0 b1            c0 c1            d0 d1
@@ -20,9 +20,9 @@
  *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
  *   lane             piece 0         piece 1           piece 2
  *
- * However the ranks are placed, a host with h - 1 others sends 2(h-1)/h S bytes for an allreduce,
- * the fewest possible, and at most S for a broadcast. Cost: that of the lane's algorithm for S /
- * lanes bytes, and two passes of the window, of large data for the first and the last piece alone.
+ * With h hosts, each host sends 2(h-1)/h S bytes for an allreduce, the fewest possible, and at most
+ * S for a broadcast, however the ranks are placed. Cost: that of the lane's algorithm for S / lanes
+ * bytes, plus two passes of the window; for large data, only of the first and the last piece.
  *
  * A dtype narrower than its accumulator is rounded twice, on the host and on the lane: the error is
  * at most 2u (|x1| + ... + |xp|) / divisor, u its unit roundoff, instead of u. */
@@ -94,7 +94,7 @@ int coll_hosts_gather(const struct layout *l, const struct coll_args *args, cons
     return coll_run(&l->host, &host, err);
 }
 
-/* Each rank has its chunk of the data, in its place. */
+/* Each rank has its chunk, at the chunk's place in the data. */
 static int gather_chunks(const struct layout *l, const struct coll_args *args, const size_t *end,
                          size_t longest, hvd_error *err) {
     const char *own = (char *)args->data + coll_part(end, l->host.rank).begin;
@@ -107,7 +107,7 @@ struct by_pieces {
     const struct layout *l;
     struct coll_args args; /* with a scratch of its own: the lane's is in use */
     size_t piece;          /* bytes of one */
-    size_t *end;           /* [local ranks]: of the piece at hand */
+    size_t *end;           /* [local ranks]: ends in the current piece */
 };
 
 static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
@@ -140,8 +140,8 @@ static int gather_piece(const void *arg, size_t i, hvd_error *err) {
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-/* The bytes of a chunk of a ring, half of what is in flight: while the hosts work on a piece, the
- * other half of it is on the links. */
+/* The bytes of a ring's chunk, half of those in flight: while the hosts work on a piece, the other
+ * half is on the links. */
 size_t coll_hosts_chunk(const struct comm *comm) {
     struct pace pace = comm_pace(comm);
     return (pace.depth + 1) / 2 * pace.segment;
@@ -163,7 +163,7 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* Where many steps of few bytes are the choice. Equal on all ranks, in a lane or not. */
+/* True if a ring is the cheapest. Equal on all ranks, also on ranks in no lane. */
 bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;
@@ -200,7 +200,7 @@ static int broadcast_on(const struct comm *comm, const struct coll_args *args, i
     return coll_run(comm, &part, err);
 }
 
-/* The root's host comes first if the root is in no lane: then lane 0 goes on. */
+/* If the root is in no lane, its host broadcasts first, and lane 0 goes on. */
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
     int root_host = l->host_of[args->root], root = l->local_of[args->root];

@@ -1,7 +1,7 @@
-/* What the collectives by hosts share: on which of their two levels a result is scaled.
+/* Shared by the collectives by hosts: the steps on each level, and which level scales a result.
  *
- * The host applies the prescale; dtypes narrower than their accumulators are divided there, too, so
- * that the sums of a host do not overflow where an average does not. The lane applies the rest. */
+ * The host applies the prescale. It also divides dtypes that are narrower than their accumulators,
+ * so that a host's sum does not overflow if the average does not. The lane applies the rest. */
 #ifndef HVDLITE_COLLECTIVES_HOSTS_H
 #define HVDLITE_COLLECTIVES_HOSTS_H
 
@@ -12,17 +12,17 @@ static inline bool coll_divides_on_host(const struct coll_args *args) {
     return args->reduce->wide > args->reduce->size;
 }
 
-/* The bytes of a chunk of a ring between hosts, for large data: see hosts.c. */
+/* The bytes of a chunk of a ring between hosts, for large data; see hosts.c. */
 size_t coll_hosts_chunk(const struct comm *comm);
 
-/* Pieces of so many bytes on each lane keep the links busy. */
+/* Pieces of `bytes` on each lane keep the links busy. */
 bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes);
 
-/* This rank's lane sums data of which each of its hosts has the host's sum. */
+/* The lane's ranks, each with its host's sum, add over the hosts. */
 int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
-/* The same in pieces, the first one's prepare included. A rank in no lane prepares and finishes
- * them in the same order. */
+/* The same in pieces; it prepares the first piece, too. A rank in no lane prepares and finishes
+ * pieces in the same order. */
 int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
                       const struct coll_pieces *pieces, hvd_error *err);
 

@@ -1,17 +1,17 @@
-/* Allgather and reducescatter by hosts: parts of ranks, each of which crosses to a host once.
+/* Allgather and reducescatter by hosts: each rank's part is sent to each host once.
  *
- * The parts of a host's ranks, one after the other, are the host's block, and a block is cut into a
- * chunk a lane. Lane memory has the chunks of one lane, of all hosts. p = 4, hosts {a, b} and
- * {c, d}; ab0 is the first half of the parts of a and b together:
+ * The parts of a host's ranks form the host's block, which is cut into a chunk for each lane. Lane
+ * memory holds all hosts' chunks of one lane. p = 4, hosts {a, b} and {c, d}; ab0 is the first half
+ * of the parts of a and b together:
  *
  *   allgather       the host gathers its block; the lane gathers chunks: a has ab0 cd0, b ab1 cd1;
  *                   the host gathers lane memories and puts the parts in order
  *   reducescatter   the input is put in the order of lanes; the host sums ab0 cd0 to a, ab1 cd1 to
  *                   b; the lane sums ab0 to a; the host gathers its block, of which a takes a
  *
- * A host sends what the others don't have, (h-1)/h S in all, however the ranks are placed. Cost:
- * that of the lane's algorithm for S / lanes bytes, two passes of the window, and two more copies
- * than without hosts. Dtypes narrower than their accumulators round twice, as in hosts.c. */
+ * However the ranks are placed, a host sends only data that other hosts lack, (h-1)/h S in all.
+ * Cost: that of the lane's algorithm for S / lanes bytes, two passes of the window, and two more
+ * copies than without hosts. Dtypes narrower than their accumulators round twice, as in hosts.c. */
 #include "collectives/hosts.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ struct blocks {
     const struct layout *l;
     const size_t *end; /* [rank]: of its part, in the order of ranks */
     int size;          /* ranks */
-    size_t element;    /* of which a chunk has a whole number */
+    size_t element;    /* bytes; chunks have whole elements */
     size_t *block;     /* [host]: bytes of its block */
     size_t *local_end; /* [local rank]: of its part, of its chunk or of its lane memory */
     size_t *host_end;  /* [host]: of its chunk in lane memory */
@@ -55,7 +55,7 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
     }
 }
 
-/* All lane memories in a row, from the parts or to them. */
+/* Copies all lane memories in a row, from or to the parts. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     for (int lane = 0; lane < b->l->lanes; lane++) {
         for (int h = 0; h < b->l->hosts; h++) {
@@ -93,7 +93,7 @@ static size_t lane_chunk_length(const struct blocks *b, int host) {
     return coll_length(chunk_of(b, host, b->l->host.rank));
 }
 
-/* The host gathers what its local ranks have, of these lengths. */
+/* The host gathers its local ranks' data, of these lengths. */
 static int gather_on_host(const struct blocks *b, const struct coll_args *args,
                           length_function *length, const void *in, void *out, hvd_error *err) {
     size_t longest = fill_ends(b, b->local_end, b->l->host.size, length);

@@ -1,10 +1,10 @@
 /* Pairwise exchange: every rank sends every other rank its input of that rank's chunk. Allreduce,
  * and its first half alone, reducescatter.
  *
- * Allreduce of dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers), and
- * of kernels whose results have another size than their elements. The inputs travel as they are.
- * The owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to
- * all. p = 3, rank a owns chunk 0:
+ * The allreduce is for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
+ * integers) and for kernels whose results and elements differ in size. Inputs travel unchanged. The
+ * owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to all.
+ * p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
  *   exchange a0 b0 c0           a1 b1 c1           a2 b2 c2
@@ -13,7 +13,7 @@
  *
  * Chunks travel in segments, one item of the pipeline for each segment and peer. In a round every
  * rank exchanges a segment of its inputs with all peers, then spreads the result of the segment
- * that it exchanged `lag` rounds before, which has been added meanwhile:
+ * that it exchanged `lag` rounds before and has added meanwhile:
  *
  *   round      0       1     ...   lag           lag + 1       ...
  *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
@@ -54,13 +54,13 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, struct 
     return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
 }
 
-/* Where the results of a range lie. */
+/* The range of a range's results. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->args->reduce;
     return (struct coll_range){range.begin / k->size * k->result, range.end / k->size * k->result};
 }
 
-/* Where the result of a segment of the own chunk lies. */
+/* The memory for the result of a segment of this rank's chunk. */
 static char *result(const struct pairwise *w, struct place at) {
     size_t begin = results_of(w, segment_of(w, w->comm->rank, at)).begin;
     if (w->args->kind == HVD_REDUCESCATTER)
@@ -72,7 +72,7 @@ static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
     return w->slots + (k % (w->lag + 1) * w->peers + d - 1) * w->segment;
 }
 
-/* Sends rank r + d its chunk's segment, receives rank r - d's input of the own one. */
+/* Sends rank r + d a segment of its chunk; receives rank r - d's input of this rank's chunk. */
 static struct coll_exchange exchange(const struct pairwise *w, struct place at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
     struct coll_range theirs = segment_of(w, to, at);
@@ -84,8 +84,8 @@ static struct coll_exchange exchange(const struct pairwise *w, struct place at, 
                                   .from = (self + p - (int)d) % p};
 }
 
-/* Sends the result to rank r - d and receives that of rank r + d, whose chunk has left from there
- * in the item that is a fixed number before. */
+/* Sends the result to rank r - d and receives the result of rank r + d into the memory from which
+ * that rank's chunk was sent, a fixed number of items before. */
 static struct coll_exchange spread(const struct pairwise *w, struct place at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));
@@ -102,7 +102,7 @@ static size_t items_a_round(const struct pairwise *w) {
     return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-/* Of the segments that the item's round exchanges. */
+/* The segments that the item's round exchanges. */
 static struct place place_of(const struct pairwise *w, size_t i) {
     size_t round = i / items_a_round(w);
     return (struct place){round / w->rounds, round % w->rounds};
@@ -135,7 +135,7 @@ static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* What is added at once stays in the cache, and no message is longer than a segment of the pace. */
+/* The segments that are added together fit the cache, and are no longer than the pace's. */
 static size_t segment_bytes(const struct pairwise *w, size_t longest) {
     static const size_t CACHED = 256 * 1024, LEAST = 8192;
     const struct reduce_kernels *k = w->args->reduce;

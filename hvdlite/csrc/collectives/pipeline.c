@@ -2,11 +2,11 @@
  *
  * All algorithms by messages use it. Item i has the same number on both ranks. Receives are posted
  * up to `depth` items ahead of the item that a rank waits for, sends up to `send_ahead`. So the
- * others have posted the sends and receives that the slowest rank needs, and no two ranks wait for
- * each other.
+ * other ranks have posted the sends and receives that the slowest rank needs, and no two ranks wait
+ * for each other.
  *
- * Items may come in pieces of the caller's data: what it does with a piece does not stop the links,
- * on which the items of the next one are.
+ * The items may belong to pieces: while the caller works on a piece, items of the next piece are on
+ * the links.
  *
  * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
 #include "collectives/coll.h"
@@ -24,7 +24,7 @@ static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
     return comm_wait(f->comm, x, &f->stream, err);
 }
 
-/* MPI forbids a receive into memory that a send still reads. */
+/* MPI forbids a receive into memory from which a send still reads. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
     if (i + f->p->depth < f->sent) return HVD_OK; /* a later item reuses its transfer */
     return wait_for(f, &f->out[i % f->p->depth], err);
@@ -47,7 +47,7 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
-/* The caller's work on a piece. Its first piece is ready before the pipeline begins. */
+/* The caller's work on pieces. The first piece is prepared before the pipeline begins. */
 static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) {
     const struct coll_pieces *pieces = p->pieces;
     size_t items = p->items / pieces->n, piece = i / items, k = i % items;

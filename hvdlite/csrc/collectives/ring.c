@@ -4,9 +4,10 @@
  *   J. Parallel Distrib. Comput. 69 (2009).
  *
  * The data is cut into p chunks. In each step every rank sends one chunk to its right neighbour and
- * receives one from its left. In the first p - 1 steps a rank adds what it receives to its own
- * data; then rank r has the whole sum of chunk r + 1. In p - 1 more steps the finished chunks go
- * round and replace the data. p = 3; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
+ * receives one from its left neighbour. In the first p - 1 steps a rank adds the received chunk to
+ * its data; then rank r has the whole sum of chunk r + 1. In p - 1 more steps the finished chunks
+ * travel around the ring and replace the data. p = 3; a0 is chunk 0 of rank a, S0 the sum a0 + b0 +
+ * c0:
  *
  *            rank a             rank b             rank c
  *   start    a0 a1 a2           b0 b1 b2           c0 c1 c2
@@ -16,9 +17,9 @@
  *   step 3   S0 S1 S2           S0 S1 S2           S0 S1 S2              sends chunk r - 3 = r
  *
  * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments, and a rank
- * sends a segment on as soon as it has added it; equal ones, as a short one leaves the link idle
- * while the next step's first is on its way. Item i of the pipeline is segment i % nseg of step
- * i / nseg; the items of one step overlap with those of the next.
+ * sends a segment on as soon as it has added it. The segments are equal: a short last one would
+ * leave the link idle while the next step's first segment is on its way. Item i of the pipeline is
+ * segment i % nseg of step i / nseg; the items of one step overlap with those of the next.
  *
  * Data may come in pieces (struct coll_pieces), each a ring: the next ring begins while the last
  * segments of the previous one are under way.
@@ -37,8 +38,8 @@ struct ring {
     size_t nseg;    /* segments of the longest chunk */
     size_t depth;   /* segments in flight */
     size_t items;   /* of a piece */
-    size_t added;   /* of a piece, items before this one are added, later ones replace the data */
-    char *slots;    /* `depth` segments: where items that are added arrive */
+    size_t added;   /* of a piece: earlier items are added, later ones replace the data */
+    char *slots;    /* `depth` segments, into which added items are received */
     const struct coll_pieces *pieces; /* NULL: the data is one */
 };
 
@@ -49,7 +50,7 @@ static struct coll_range chunk_range(const struct ring *r, size_t piece, int chu
     return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
 }
 
-/* Where item i lies in the data. back 0: the item sent; 1: the item received. */
+/* The range of item i in the data. back 0: of the send; 1: of the receive. */
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
     size_t p = (size_t)r->size, step = i % r->items / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
@@ -105,7 +106,7 @@ static size_t longest_chunk(const struct ring *r) {
     return longest;
 }
 
-/* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
+/* Item i can be sent when item i - nseg has arrived: the same segment, one step earlier. */
 static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
                     const struct coll_pieces *pieces, hvd_error *err) {
     size_t others = (size_t)comm->size - 1;

@@ -1,7 +1,7 @@
-/* Update of weights that exist once on a host, by gradients that are reduced already.
+/* Update of weights that exist once on a host, by reduced gradients.
  *
- * Each rank of the host updates its chunk, then waits for the others: where it returns, all weights
- * are new. Cost: 5 S bytes with one state, once a host; 1 flag. */
+ * Each rank of the host updates its chunk, then waits until the others have. Cost for a host: 5 S
+ * bytes with one state; 1 flag. */
 #include "collectives/coll.h"
 
 #include "kernels/update.h"

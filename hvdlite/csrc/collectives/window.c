@@ -6,22 +6,22 @@
  * The data goes in rounds of one slot. In a round every rank stages its input in its slot, all
  * chunks but its own. Rank r adds chunk r of its own memory and of all slots, in the order of
  * ranks, and writes the sum to its memory and over the inputs in the slots. Then every rank takes
- * the other sums from its own slot.
- * p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
+ * the other sums from its own slot. p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum
+ * a0 + b0 + c0:
  *
  *            slot of a          slot of b          slot of c
  *   stage    .  a1 a2           b0 .  b2           c0 c1 .
  *   reduce   .  S1 S2           S0 .  S2           S0 S1 .
  *
- * So a rank that reads a line writes it, too: shm/lines.h tells why. Two cores of an AMD EPYC take
- * 5.5 us for 64 KB in this way, and 42 us if each rank leaves its sums in its own slot.
+ * So a rank that reads a line also writes it; shm/lines.h says why. Two cores of an AMD EPYC take
+ * 5.5 us for 64 KB this way, and 42 us if each rank leaves its sums in its own slot.
  *
  * The rounds overlap: a rank stages round k before it reduces round k - 1 and takes round k - 2, so
  * it waits only when it has no work. Tensors are packed straight into the slots and unpacked
  * straight from them. The slots stay in the caches: memory sees one read of each input and one
- * write of each result. Small data is not cut: every rank adds all inputs itself, one hop instead
- * of two. Sums are made in the accumulator and rounded once, in the order of ranks, whatever the
- * size and the fusion.
+ * write of each result. Small data is not cut: every rank adds all inputs, one hop instead of two.
+ * Sums are computed in the accumulator, in the order of ranks, and rounded once, whatever the size
+ * and the fusion.
  *
  * Cost on each rank, in the cache: (p-1)/p S packed, as much unpacked, S added; 2 flags a round. */
 #include "collectives/coll.h"
@@ -29,7 +29,7 @@
 #include "shm/lines.h"
 
 enum {
-    SMALL = 2 * 1024, /* bytes; no more than this is not cut into chunks */
+    SMALL = 2 * 1024, /* bytes; up to this size data is not cut into chunks */
     BLOCK = 1024 /* bytes that are added at a time, then copied while the first cache has them */
 };
 
@@ -81,7 +81,7 @@ static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
     for (size_t done = 0; done < bytes;) done += next_span(p, c, bytes - done).bytes;
 }
 
-/* Takes what only one rank reads, if there are two. */
+/* Copies from a slot; with two ranks takes over its lines, which no third rank reads. */
 static void take_copy(const struct pass *p, void *to, char *from, size_t bytes) {
     if (p->w->n == 2)
         lines_copy_over(to, from, bytes);
@@ -162,7 +162,7 @@ static int reduce(struct pass *p, size_t k, hvd_error *err) {
             skip(p, &p->reduced, coll_length(chunk));
     }
     window_raise(p->w, WINDOW_REDUCED, round);
-    window_raise(p->w, WINDOW_TAKEN, round); /* no more of other ranks' slots */
+    window_raise(p->w, WINDOW_TAKEN, round); /* this rank reads no more slots of others */
     return HVD_OK;
 }
 
@@ -179,7 +179,8 @@ static int add_at_once(struct pass *p, hvd_error *err) {
     HVD_TRY(comm_wait_slot(p->comm, round, err));
     pack(p, &p->staged, own, p->args->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
-    window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
+    window_raise(p->w, WINDOW_REDUCED,
+                 round); /* no rank waits for this flag, but all flags count rounds alike */
     HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, p->result);
     unpack(p, &p->taken, p->result, p->args->bytes);
@@ -219,14 +220,14 @@ int coll_window_allreduce(const struct comm *comm, const struct coll_args *args,
     return HVD_OK;
 }
 
-/* ---- broadcast and allgather: what some ranks stage, all take ---- */
+/* ---- broadcast and allgather: some ranks stage, all take ---- */
 
 static void raise_staged(const struct pass *p, uint64_t round) {
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round);
 }
 
-/* Broadcast on the root: packs what the others take. */
+/* Broadcast on the root: packs the data for the others. */
 static int give(struct pass *p, hvd_error *err) {
     for (size_t i = 0; i < p->args->ntensors; i++) {
         const struct coll_tensor *tensor = &p->args->tensors[i];

@@ -1,8 +1,8 @@
-/* Window reducescatter and alltoall: every rank has a part for every other, through shared memory.
+/* Window reducescatter and alltoall: every rank has a part for every other rank, in shared memory.
  *
  * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the
- * next segment of each part in the sub-slot of its receiver; the receiver takes it from there.
- * p = 3; ab is what a has for b:
+ * next segment of each part in the sub-slot of its receiver; the receiver takes it from there. p =
+ * 3; ab is what a has for b:
  *
  *            slot of a          slot of b          slot of c
  *   stage    ab ac              ba bc              ca cb
@@ -54,7 +54,8 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
         if (to != self) comm_count_window(p->comm, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
-    window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
+    window_raise(p->w, WINDOW_REDUCED,
+                 round); /* no rank waits for this flag, but all flags count rounds alike */
     return HVD_OK;
 }
 
