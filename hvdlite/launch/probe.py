@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 SIOCGIFADDR = 0x8915
+TORCH_CACHE, TORCH_MODULE = "HVDLITE_TORCH_CACHE", "hvdlite_torch_backend"
 FRAMEWORKS = {  # beside MXNet: the distributions that have them
     "PyTorch": ("torch",),
     "TensorFlow": ("tensorflow", "tensorflow-cpu"),
@@ -71,20 +72,30 @@ def installed(framework):
     return None
 
 
+def torch_file(version, key):
+    """Return the path of the compiled backend of torch.distributed for this PyTorch."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    cache = os.environ.get(TORCH_CACHE) or os.path.join(cache, "hvdlite")
+    return os.path.join(os.path.expanduser(cache), f"{TORCH_MODULE}-torch{version}-{key}.so")
+
+
+def torch_compiler():
+    """Return the command of the compiler for it."""
+    import shlex
+
+    return shlex.split(os.environ.get("CXX") or "c++")
+
+
 def torch_backend(version):
     """Return whether hvdlite's backend of torch.distributed is compiled for this PyTorch."""
     import glob
-    import shlex
     import shutil
 
     if version is None:
         return "-"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")  # as compiled.py has it
-    cache = os.environ.get("HVDLITE_TORCH_CACHE") or os.path.join(cache, "hvdlite")
-    name = f"hvdlite_torch_backend-torch{version}-*.so"
-    if glob.glob(os.path.join(os.path.expanduser(cache), name)):
+    if glob.glob(torch_file(version, "*")):
         return "compiled"
-    compiler = shlex.split(os.environ.get("CXX") or "c++")[0]
+    compiler = torch_compiler()[0]
     return "at first use" if shutil.which(compiler) else "needs " + compiler
 
 

@@ -12,7 +12,6 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
-import os
 import shlex
 import shutil
 import subprocess
@@ -26,9 +25,8 @@ import torch
 
 from hvdlite.core import files
 from hvdlite.core.native import ffi, lib
+from hvdlite.launch.probe import TORCH_CACHE, TORCH_MODULE, torch_compiler, torch_file
 
-CACHE = "HVDLITE_TORCH_CACHE"
-_MODULE = "hvdlite_torch_backend"
 _HERE = Path(__file__).parent
 _CSRC = _HERE.parents[1] / "csrc"
 _SOURCES = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
@@ -44,7 +42,7 @@ def load(bucket) -> Any:
 
     :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
     """
-    spec = importlib.util.spec_from_file_location(_MODULE, build(_PATIENCE))
+    spec = importlib.util.spec_from_file_location(TORCH_MODULE, build(_PATIENCE))
     assert spec and spec.loader
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
@@ -60,7 +58,8 @@ def build(patience: float) -> Path:
 
     :param patience: seconds to wait while another process compiles.
     """
-    path = _folder() / f"{_MODULE}-torch{torch.__version__}-{_hash_of(_flags())}.so"
+    path = Path(torch_file(torch.__version__, _hash_of(_flags())))
+    _check_folder(path.parent)
     if not files.refuse_strangers(path):
         with _locked(path.with_suffix(".lock"), patience):
             if not path.exists():
@@ -68,19 +67,15 @@ def build(patience: float) -> Path:
     return path
 
 
-def _folder() -> Path:
-    given = os.environ.get(CACHE)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(given or Path(base, "hvdlite")).expanduser()
+def _check_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.refuse_strangers(folder)  # for they would put their code there
     except OSError as error:
         raise RuntimeError(
             f"hvdlite: there is no folder for its compiled backend of PyTorch ({error}): set "
-            f"{CACHE} to one that can be written to"
+            f"{TORCH_CACHE} to one that can be written to"
         ) from error
-    return folder
 
 
 def _flags() -> List[str]:
@@ -88,10 +83,10 @@ def _flags() -> List[str]:
     names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # by which pybind11 knows PyTorch's types again
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [
-        *shlex.split(os.environ.get("CXX", "c++")),
+        *torch_compiler(),
         *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
         *("-shared", "-fPIC", "-pthread"),
-        f"-DTORCH_EXTENSION_NAME={_MODULE}",
+        f"-DTORCH_EXTENSION_NAME={TORCH_MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f'-DPYBIND11_{name}="{value}"' for name, value in known.items() if value),
     ]
@@ -146,7 +141,7 @@ def _compile(command: List[str], path: Path) -> None:
             f"hvdlite: no C++ compiler ({command[0]}): its backend is compiled once for each "
             "version of PyTorch. Install one (`apt-get install g++`) or name it by CXX; or run "
             "`python -m hvdlite.torch.backend.compiled` where there is one, with this PyTorch, and "
-            f"set {CACHE} to a folder that both can read"
+            f"set {TORCH_CACHE} to a folder that both can read"
         )
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # else a crash leaves half a file
         made = Path(folder, path.name)
