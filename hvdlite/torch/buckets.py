@@ -1,7 +1,7 @@
-"""Gradients side by side in memory, so that a bucket of them is reduced as one tensor, uncopied.
+"""Buckets: gradients side by side in memory, which one allreduce reduces without a copy.
 
-Where hosts have several ranks, these share that memory: the allreduce makes no copy on them either.
-Gradients on a GPU lie side by side there; the allreduce has a pinned copy of them on the host.
+The ranks of a host share that memory, so the allreduce does not copy between ranks either. The
+bucket of gradients on a GPU lies on the GPU; the allreduce works on a pinned copy on the host.
 """
 
 from typing import Any, List, Optional, Sequence
@@ -22,11 +22,11 @@ _ALIGNMENT = 64  # bytes: a cache line
 class Bucket:
     """Gradients of some parameters of one dtype, on one device.
 
-    :param name: the tensor's, the same on every rank.
-    :param params: in an order that all ranks have in common.
-    :param reduction: how they are reduced.
-    :param priority: the bucket with the highest goes first of those that wait.
-    :param memory: where they shall lie; None: in memory of this process's own.
+    :param name: the name of the bucket's tensor, the same on every rank.
+    :param params: the parameters, in the same order on every rank.
+    :param reduction: how to reduce the gradients.
+    :param priority: of the buckets that wait, the one with the highest priority goes first.
+    :param memory: where the gradients are to lie; None: in memory of this process alone.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # and from what it was made
+        self._described: Any = None  # what the description was made from
         self.written: List[torch.Tensor] = []  # by backward in this step, in its order
         self.started: Optional[Started] = None
-        self._compressed: Any = None  # what a compressor has made, and what it needs to undo it
+        self._compressed: Any = None  # the compressor's output and context
         self._sent = self._flat
         self._host: Optional[torch.Tensor] = None  # what is sent, or the pinned copy of it
 
     def start(self) -> None:
-        """Start the allreduce of the gradients, which live here from now on."""
+        """Move the gradients into the bucket and start their allreduce."""
         self._write()
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
@@ -68,7 +68,7 @@ class Bucket:
         self.started = self._described[1].start(at, at, self._host)
 
     def finish(self) -> None:
-        """Wait until the gradients are there, or raise what went wrong."""
+        """Wait for the reduced gradients; raise the error if the allreduce failed."""
         started, self.started = self.started, None
         assert started is not None
         compressed, self._compressed = self._compressed, None
@@ -81,7 +81,7 @@ class Bucket:
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
     def _write(self) -> None:
-        """Copy what lies elsewhere, in one call for all; a gradient that is None counts as zero."""
+        """Copy gradients that lie elsewhere, all in one call; a gradient of None counts as zero."""
         if [view.data_ptr() for view in self.views] != self._begins:
             # model.half() and p.grad.data = ... replace it
             self.views = [self._view(at) for at in range(len(self.params))]
@@ -102,7 +102,7 @@ class Bucket:
                 torch._foreach_copy_(stale, values)
 
     def _view(self, at: int) -> torch.Tensor:
-        """Return the gradient's part with the parameter's strides, as autograd wants it."""
+        """Return the gradient's part of the bucket with the strides that autograd expects."""
         param, start = self.params[at], self._starts[at]
         part = self._flat[start : start + param.numel()]
         packed = is_packed(param)
@@ -123,16 +123,16 @@ class Bucket:
 
 
 def can_share(reduction: Reduction) -> bool:
-    """Tell whether buckets gain by lying in shared memory, where a host's ranks have some."""
+    """Return True if buckets should lie in memory that the ranks of a host share."""
     process_set = reduction.process_set
     alone = process_set is not global_process_set or process_set.size() == 1
     return not alone and reduction.compression is NoneCompressor
 
 
 def is_elementwise(reduction: Reduction) -> bool:
-    """Tell whether gradients are reduced alike in a bucket and each on its own.
+    """Return True if reducing a bucket equals reducing each of its gradients.
 
-    Adasum is not, and of compressors only hvdlite's own are known to be.
+    This is false for Adasum, and unknown for compressors other than hvdlite's own.
     """
     compression = reduction.compression
     own = isinstance(compression, Codec) or hasattr(compression, "codec")

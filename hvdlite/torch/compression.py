@@ -1,8 +1,8 @@
-"""Compression of PyTorch gradients: what is sent is smaller than what is kept.
+"""Compression of PyTorch gradients for the way between ranks.
 
-float32 gradients of a DistributedOptimizer are compressed by codecs of the C core
-(``training/codecs.py``), as a part of the allreduce. Any class with two static methods ``compress``
-and ``decompress``, as Horovod has them, will do as well; it is given one gradient at a time.
+The C core compresses float32 gradients of a DistributedOptimizer inside the allreduce
+(``training/codecs.py``). A class with the static methods ``compress`` and ``decompress``, as in
+Horovod, works too; it gets one gradient at a time.
 """
 
 import torch
@@ -17,7 +17,7 @@ class _Cast(Cast):
 
 
 class FP16Compressor(_Cast):
-    """Send float32 and float64 as float16; sums are made in float32 and rounded once."""
+    """Send float32 and float64 as float16; sum in float32 and round once."""
 
     codec = Codec(lib.HVD_CODEC_FLOAT16)
     dtype = torch.float16
@@ -31,7 +31,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Codecs):
-    """What ``compression=`` takes; any class with ``compress`` and ``decompress`` will do as well.
+    """The values of ``compression=``; any class with ``compress`` and ``decompress`` works too.
 
     >>> import hvdlite.torch as hvd
     >>> hvd.Compression.two_bit(threshold=0.25).parameter

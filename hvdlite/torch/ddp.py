@@ -1,4 +1,4 @@
-"""A communication hook that has DistributedDataParallel reduce its gradients by hvdlite."""
+"""A communication hook: DistributedDataParallel reduces its gradients by hvdlite."""
 
 from typing import List, Optional, Tuple
 
@@ -13,7 +13,9 @@ from hvdlite.torch.ops import allreduce_async_
 
 
 class AllreduceState:
-    """What :func:`allreduce_hook` keeps for one model; made in the same order on every rank.
+    """The state of :func:`allreduce_hook` for one model.
+
+    Every rank makes these states in the same order.
 
     :param process_set: the ranks of the model's process group.
     """
@@ -24,7 +26,7 @@ class AllreduceState:
         self.under_way: List[Tuple[torch.futures.Future, Handle]] = []
 
 
-_only: Optional[AllreduceState] = None  # of the model that is given none
+_only: Optional[AllreduceState] = None  # of the model without a state of its own
 
 
 def allreduce_hook(
@@ -35,11 +37,11 @@ def allreduce_hook(
         model = torch.nn.parallel.DistributedDataParallel(model)
         model.register_comm_hook(None, hvd.allreduce_hook)
 
-    Buckets are reduced while backward computes the others; the last one waits for all. The model
-    still needs a process group, which may be Gloo's, to check and broadcast its parameters.
+    hvdlite reduces a bucket while backward computes the next; the last bucket waits for all. The
+    model still needs a process group, such as Gloo's, to check and broadcast its parameters.
 
-    :param state: None, or an :class:`AllreduceState` for each model if there are several.
-    :raises hvdlite.HvdliteError: in backward: a rank has failed or left.
+    :param state: None; with several models, an :class:`AllreduceState` for each.
+    :raises hvdlite.HvdliteError: during backward, if a rank has failed or left.
     """
     global _only
     if state is None:
@@ -54,7 +56,7 @@ def allreduce_hook(
 
 
 def _finish(state: AllreduceState) -> None:
-    """Complete all futures, whatever failed, and then raise the first error."""
+    """Complete all futures, then raise the first error."""
     under_way, state.under_way = state.under_way, []
     first: Optional[Exception] = None
     for pending, handle in under_way:

@@ -1,10 +1,8 @@
-"""Collectives that autograd records: backward runs the collective that is their gradient.
+"""Collectives that autograd records: backward of a collective runs another collective.
 
-The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
-They have gradients, too, where backward makes a graph (``create_graph``). Backward must reach a
-result on every rank or on none.
-
-What has ``forward`` and ``backward`` here takes tensors by their full names, several at once.
+The gradients have Horovod's scale: docs/training.md, "Gradients through collectives". With
+``create_graph`` gradients have gradients, too. Backward must reach a result on every rank or on
+none. Each class here handles several tensors at once, with their full names.
 """
 
 from typing import List, Sequence, Tuple
@@ -21,12 +19,12 @@ _NO_SCALES = (1.0, 1.0)
 
 
 def is_recorded(tensors: Sequence) -> bool:
-    """Tell whether autograd wants a gradient of one of the tensors."""
+    """Return True if autograd needs a gradient of one of the tensors."""
     return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 class Allreduce(Function):
-    """Linear operations only: there is no gradient of Min, Max, Product and Adasum."""
+    """Sum and Average only: Min, Max, Product and Adasum have no gradient."""
 
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):

@@ -18,13 +18,13 @@ class TorchState(ObjectState):
 
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
 
-    Of a module it keeps what its ``state_dict()`` has, of an optimizer the states and options.
-    ``sync`` makes them equal on all ranks, so ``hvd.broadcast_parameters`` is not needed. Gradients
-    are not kept: training goes on from a commit without any.
+    The state keeps a module's ``state_dict()``, and an optimizer's states and options. ``sync``
+    makes them equal on all ranks, so ``hvd.broadcast_parameters`` is not needed. The state keeps no
+    gradients.
 
-    :param model: a ``torch.nn.Module``; None: there is none of this name.
+    :param model: a ``torch.nn.Module``, or None.
     :param optimizer: a ``torch.optim.Optimizer``, usually an ``hvd.DistributedOptimizer``.
-    :param values: more of them, and any others; the same names on every rank.
+    :param values: more modules, optimizers, or any other values; the same names on every rank.
     """
 
     def __init__(self, model=None, optimizer=None, **values) -> None:
@@ -41,14 +41,14 @@ class TorchState(ObjectState):
 
 
 class _Module(StateDict):
-    """A module, whose ``reset``, if it has one, is about something else."""
+    """A module. A module's own ``reset`` must not be called."""
 
     def reset(self, value) -> None:
         """Do nothing."""
 
 
 class _Optimizer(StateDict):
-    """An optimizer, without the gradients of a step that no rank has ended."""
+    """An optimizer. The gradients of an unfinished step are dropped."""
 
     def reset(self, value) -> None:
         value.zero_grad(set_to_none=True)

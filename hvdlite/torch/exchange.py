@@ -1,6 +1,6 @@
-"""Collectives on PyTorch tensors as they are started: several at once, by their full names.
+"""Starts collectives on several PyTorch tensors at once, by their full names.
 
-Each returns a handle whose result is the list of what the tensors become.
+Each function returns a handle; the handle's result is the list of result tensors.
 """
 
 from typing import Callable, List, Optional, Tuple
@@ -20,27 +20,27 @@ from hvdlite.torch.tensors import DTYPES, check, is_staged, memory_of, plain
 
 
 def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place=False) -> Handle:
-    """Reduce; the results are the tensors themselves if in place, else new ones."""
+    """Reduce. The results are the tensors themselves if in place, else new tensors."""
     ins = _inputs(names, tensors)
     outs = _outputs(ins, tensors, in_place)
     details = reduction(op, scales, process_set)
     return _start(lib.HVD_ALLREDUCE, names, ins, outs, [details] * len(names), tensors, in_place)
 
 
-# again(tensor, call, in_place) does an allreduce whose equal was noted before, without a gradient,
-# and returns its result; None: there was none. call: average, name, op, both scales, process set.
+# again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
+# and returns its result; None: none was recorded. call: average, name, op, scales, process set.
 again = _prepared.again_tensor
 _prepared.setup_tensors(torch.Tensor, torch.strided, torch.empty_like)
 
 
 def note(tensor, call: tuple) -> None:
-    """Note that this call was right, for :func:`again`."""
+    """Record that this call passed its checks, for :func:`again`."""
     if tensor.is_cpu:
         prepared.note((call, tensor.dtype, tensor.shape), lambda: _described(tensor, *call))
 
 
 def _described(tensor, average, name, op, before, after, process_set) -> tuple:
-    """Return what a :class:`Prepared` is made of."""
+    """Return the arguments of a :class:`Prepared`."""
     full = tensor_name("allreduce", name, process_set)
     check(full, tensor)
     members = reduction(op_of(average, op), (before, after), process_set)
@@ -52,12 +52,12 @@ def allreduce_plan(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set, out: Optional[torch.Tensor] = None,
 ) -> Callable[[], torch.Tensor]:  # fmt: skip
-    """Return a function without arguments that does ``allreduce`` with these, with less ado.
+    """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    As ``hvdlite.numpy.allreduce_plan``; it records no gradient.
+    Like ``hvdlite.numpy.allreduce_plan``; autograd does not record it.
 
     :param tensor: and ``out``, which receives the result and may be ``tensor``: contiguous.
-    :raises ValueError: an argument is wrong; the function raises all its other errors.
+    :raises ValueError: an argument is wrong; all other errors come from the returned function.
     """
     how = average, name, op, prescale_factor, postscale_factor, process_set
     full, *rest = _described(tensor, *how)
@@ -77,7 +77,7 @@ def allreduce_plan(
 
 
 def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Tell whether the C library can reduce ``tensor`` as it lies, right into ``out``."""
+    """Return True if the C library can reduce ``tensor`` directly into ``out``."""
     if (out.dtype, out.shape) != (tensor.dtype, tensor.shape):
         return False
     here, there = tensor.data_ptr(), out.data_ptr()
@@ -86,7 +86,7 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=False) -> Handle:
-    """Broadcast; the results are the tensors themselves if in place, else new ones."""
+    """Broadcast. The results are the tensors themselves if in place, else new tensors."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
     ins = _inputs(names, tensors)
     outs = _outputs(ins, tensors, in_place)
@@ -95,13 +95,13 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=
 
 
 def allgather(names, tensors, process_set: ProcessSet) -> Handle:
-    """Gather; the results are pairs: rows, and how many came from each rank."""
+    """Gather. Each result is a pair: the rows, and the number of rows from each rank."""
     details = [{"group": group_of(process_set)}] * len(names)
     return _start_open(lib.HVD_ALLGATHER, names, tensors, details, process_set)
 
 
 def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle:
-    """Reduce; the results are this rank's rows."""
+    """Reduce and scatter. The results are this rank's rows."""
     ins = _inputs(names, tensors)
     shapes = [part_shape(each.shape, process_set) for each in ins]
     outs = [each.new_empty(shape) for each, shape in zip(ins, shapes)]
@@ -111,8 +111,8 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
-    """Exchange rows; the only result is a pair: rows, and how many came from each rank."""
-    group = group_of(process_set)  # only its ranks may go on
+    """Exchange rows. The only result is a pair: the rows, and the number from each rank."""
+    group = group_of(process_set)  # raises on ranks outside of it
     check(name, tensor, gpu=True)
     details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
     return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
@@ -125,7 +125,7 @@ def _inputs(names, tensors) -> List[torch.Tensor]:
 
 
 def _outputs(ins, tensors, in_place: bool) -> List[torch.Tensor]:
-    """Return where results go: a tensor on a GPU has a copy on the host that nobody else has."""
+    """Return the memory for results; a tensor on a GPU gets a new copy on the host."""
     own = [in_place or is_staged(tensor) for tensor in tensors]
     return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
 
@@ -159,7 +159,7 @@ def _made(started: Started, number: int, like: torch.Tensor, process_set: Proces
     row = like.shape[1:]
     memory, came = started.result(number, process_set.size(), row.numel() * like.element_size())
     shape = (int(came.sum()), *row)
-    if not len(memory):  # which frombuffer refuses
+    if not len(memory):  # frombuffer refuses empty memory
         return like.new_empty(shape), came
     made = torch.frombuffer(memory, dtype=like.dtype).reshape(shape)
     return (made.clone() if len(memory) < COPIED else made), came
@@ -167,7 +167,7 @@ def _made(started: Started, number: int, like: torch.Tensor, process_set: Proces
 
 @torch.no_grad()
 def _deliver(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Put the result into the tensor, unless it lies there already."""
+    """Copy the result into the tensor, unless the result lies there already."""
     if tensor.data_ptr() != result.data_ptr():
         tensor.copy_(result)
     return tensor

@@ -1,4 +1,4 @@
-"""The gradients of one optimizer: reduced over ranks as backward writes them."""
+"""The gradients of one optimizer, reduced over ranks while backward runs."""
 
 import contextlib
 from collections import Counter, defaultdict
@@ -25,19 +25,20 @@ _alive: "WeakSet[Gradients]" = WeakSet()
 
 
 class Gradients(Plan):
-    """Averages gradients over ranks; a bucket of them goes off as soon as backward has written it.
+    """Averages gradients over ranks; sends a bucket as soon as backward has written all of it.
 
-    The first step finds out in which order that is, and which gradients are sparse: so its
-    allreduces begin when backward has ended. A parameter that backward has reached on no rank so
-    far has no gradient, and nobody knows yet whether it will be sparse.
+    The first step learns the order in which backward writes gradients, and which gradients are
+    sparse. So the allreduces of the first step begin when backward has ended. A parameter that
+    backward has reached on no rank has no gradient; whether it will be sparse is still unknown.
 
-    Only the newest of these reduces a parameter's gradient: hooks of two would do it twice, and
-    each would move the gradient to memory of its own. An older one that has the parameter, too,
-    refuses to be used, even if the newer one is gone: ranks may free it at different times.
+    Only the newest object reduces a parameter's gradient: hooks of two objects would reduce it
+    twice, and each would move the gradient to its own memory. An older object with the same
+    parameter refuses to be used, even after the newer one is freed, because ranks may free objects
+    at different times.
 
-    :param owner: who they belong to, as in ``names.owner_name``.
+    :param owner: the optimizer's name, as in ``names.owner_name``.
     :param named: names of the parameters, in the same order on every rank.
-    :param groups: lists of parameters that are sent together; the others go by their size.
+    :param groups: lists of parameters to send together; other parameters are grouped by size.
     :param passes: how often backward writes a gradient before it is reduced.
     """
 
@@ -48,20 +49,20 @@ class Gradients(Plan):
         super().__init__(owner, reduction)
         self.passes, self._groups = passes, groups
         self._names: Dict[torch.Tensor, str] = {}
-        self._hooks: Dict[torch.Tensor, Any] = {}  # by which they are changed and removed
-        # How often backward has written, in this step, what has no bucket; in its order.
+        self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
+        # Parameters without a bucket: how often backward has written each in this step, in order.
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
-        self._kinds: Dict[str, bool] = {}  # of what backward has reached: whether it is sparse
-        self._frozen: Dict[torch.Tensor, str] = {}  # that want no gradient, so far
-        self._unreached: List[torch.Tensor] = []  # by backward on any rank, so far
-        self._taken: Optional[str] = None  # which parameter a newer one has, and its owner
+        self._kinds: Dict[str, bool] = {}  # of each parameter reached: is it sparse?
+        self._frozen: Dict[torch.Tensor, str] = {}  # require no gradient so far
+        self._unreached: List[torch.Tensor] = []  # on no rank so far
+        self._taken: Optional[str] = None  # a parameter that a newer object took, and its owner
         self.add(named)
         _alive.add(self)
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
-        """Reduce these, too, from the next step on; on every rank."""
+        """Also reduce these parameters from the next step on. Call it on every rank."""
         for other in _alive - {self}:
             other._yield_to(self, named)
         for param, name in named.items():
@@ -82,7 +83,7 @@ class Gradients(Plan):
         self._hooks = {}
 
     def _yield_to(self, newer: "Gradients", named: Dict[torch.Tensor, str]) -> None:
-        """Reduce nothing from now on, if the newer one has a parameter of this one."""
+        """Stop reducing if the newer object has a parameter of this one."""
         own = {**self._names, **self._frozen}
         shared = [name for param, name in own.items() if param in named]
         if not shared or self._taken:
@@ -103,13 +104,13 @@ class Gradients(Plan):
         return bool(self._written or any(bucket.written for bucket in self._buckets or ()))
 
     def restart(self) -> None:
-        """Count passes anew."""
+        """Count passes from 0 again."""
         self._written.clear()
         for bucket in self._buckets or ():
             bucket.written.clear()
 
     def begin_anew(self) -> None:
-        """Give up what is on its way to ranks that are gone, and lay out anew in the next step."""
+        """After a death: drop allreduces under way, and make new buckets in the next step."""
         for bucket in self._buckets or ():
             if bucket.started:
                 with contextlib.suppress(HvdliteError):
@@ -123,7 +124,7 @@ class Gradients(Plan):
             self._call(partial(Gradients._note, proxy(self)), param)
 
     def _call(self, hook: Callable, param: torch.Tensor) -> None:
-        """Have autograd call this from now on; PyTorch refuses a new hook of what is frozen now."""
+        """Change the hook that autograd calls; PyTorch adds no hook to a frozen parameter."""
         handle = self._hooks[param]
         handle.hooks_dict_ref()[handle.id] = hook
 
@@ -134,10 +135,10 @@ class Gradients(Plan):
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Start the bucket when ``last`` is written, the one that backward has written last.
+        """Start the bucket when backward has written ``last``, its last gradient.
 
-        For the others autograd calls a list's method: any hook in Python takes several times as
-        long as a small gradient's part in the allreduce.
+        For the other gradients autograd calls a method of a list: a hook in Python takes several
+        times as long as a small gradient's share of the allreduce.
         """
         for param in bucket.params:
             self._call(bucket.written.append, param)
@@ -151,7 +152,7 @@ class Gradients(Plan):
             bucket.start()
 
     def _is_full(self, bucket: Bucket) -> bool:
-        """Tell whether backward has written all; raise if one more often than it may."""
+        """Return True if backward has written all; raise if it wrote one too often."""
         for at, times in Counter(map(id, bucket.written)).items():
             if times > self.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))
@@ -167,7 +168,7 @@ class Gradients(Plan):
         )
 
     def finish(self) -> None:
-        """Reduce what has not been reduced yet, and wait until all gradients are there.
+        """Reduce all remaining gradients, and wait for all results.
 
         :raises hvdlite.HvdliteError: the ranks have different parameters, or one has left.
         """
@@ -184,7 +185,7 @@ class Gradients(Plan):
             self._reduce(self._buckets)
         finally:
             self.restart()
-        for bucket in self._buckets if done else ():  # laid out anew, and reduced once more
+        for bucket in self._buckets if done else ():  # new buckets, reduced once more
             for param, view in zip(bucket.params, bucket.views):
                 if param in done:
                     view.copy_(done[param])
@@ -202,26 +203,26 @@ class Gradients(Plan):
             try:
                 bucket.finish()
                 doubtful = bucket in late or len(bucket.written) > self._goal(bucket)
-                if doubtful and self._is_full(bucket):  # backward had another order
+                if doubtful and self._is_full(bucket):  # backward used another order
                     self._wait_for(bucket, bucket.written[-1])
-            except Exception as error:  # the others are waited for all the same
+            except Exception as error:  # wait for the other buckets, too
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def _add_late(self) -> Dict[torch.Tensor, torch.Tensor]:
-        """Add what wants a gradient by now, or has one; return those of others, reduced."""
+        """Add parameters that now require or have a gradient; return other ranks' gradients."""
         thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
         if not self._are_reached() and not thawed:
             return {}
         self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
-        buckets = self._buckets or ()  # backward has started some
+        buckets = self._buckets or ()  # backward has started some of them
         self._reduce(buckets)
         self.add(thawed)
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
     def _are_reached(self) -> bool:
-        """Tell whether backward has reached on any rank what it had on none. Collective."""
+        """Return True if backward has now reached such a parameter on any rank. Collective."""
         if not self._unreached:
             return False
         here = np.array([any(param.grad is not None for param in self._unreached)], np.int32)
@@ -230,7 +231,7 @@ class Gradients(Plan):
         return bool(collectives.allreduce(here, name, Sum, process_set=process_set)[0])
 
     def average_loss(self, loss):
-        """Return the loss of all ranks' batches, as an optimizer that compares losses needs it."""
+        """Return the average loss of all ranks, for optimizers that compare losses."""
         is_tensor = isinstance(loss, torch.Tensor)
         own = loss.detach() if is_tensor else torch.tensor(loss, dtype=torch.float64)
         op, process_set = self.reduction.op, self.reduction.process_set
@@ -238,7 +239,7 @@ class Gradients(Plan):
         return of_all if is_tensor else of_all.item()
 
     def _make_buckets(self) -> List[Bucket]:
-        """Collective: what ranks found out in this step decides it, rank 0 where they differ."""
+        """Make buckets by what this step has shown; rank 0's view counts. Collective."""
         names = {name: param for param, name in self._names.items()}
         process_set = self.reduction.process_set
         facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
@@ -272,7 +273,7 @@ class Gradients(Plan):
         return buckets
 
     def _split(self, params: Sequence[torch.Tensor]) -> List[Sequence]:
-        """Return groups of parameters of one dtype and device, the front layers first."""
+        """Return groups of parameters, each of one dtype and device, the front layers first."""
         if not is_elementwise(self.reduction):
             return [[param] for param in params]
         chosen = {param for group in self._groups for param in group}

@@ -9,14 +9,14 @@ from hvdlite.training import guards
 
 
 class Guard(guards.Guard):
-    """Looks every so many steps whether ranks have equal parameters, and for NaN and infinity.
+    """Checks every few steps that ranks have equal parameters, without NaN and infinity.
 
     Call ``step()`` between backward and the optimizer's step. A ``DistributedOptimizer`` averages
-    while backward runs, so a NaN may have spread to all ranks by then.
+    while backward runs, so a NaN may already have spread to all ranks.
 
     :param named_parameters: ``model.named_parameters()``, in the same order on every rank.
-    :param every: steps between two looks, the first of which is before the first step.
-    :param process_set: the ranks that train together; a rank outside of it looks at nothing.
+    :param every: steps between two checks; the first check is before the first step.
+    :param process_set: the ranks that train together; other ranks check nothing.
     :raises ValueError: ``every`` is less than 1.
     """
 
@@ -35,5 +35,5 @@ class Guard(guards.Guard):
 def _as_numpy(tensor: torch.Tensor):
     tensor = tensor.detach()
     if tensor.is_sparse:
-        tensor = tensor._values()  # where the others are zeros
+        tensor = tensor._values()  # all other values are zeros
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()

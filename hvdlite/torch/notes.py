@@ -1,4 +1,4 @@
-"""What a rank does alone, told to the flight recorder: its updates, and its waits for input."""
+"""Reports a rank's own work to the flight recorder: updates, and waits for input."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ class _State:
 
 @contextlib.contextmanager
 def update() -> Iterator[None]:
-    """Note an update; from its end to the next forward of any module the rank has its input."""
+    """Record an update; the time from its end to the next forward counts as input."""
     begin = time.monotonic()
     yield
     _State.since = time.monotonic()
@@ -29,13 +29,13 @@ def update() -> Iterator[None]:
 
 
 def _compiles() -> bool:
-    """Tell whether torch.compile has compiled anything: it warns of such hooks."""
+    """Return True if torch.compile has compiled anything: it warns about such hooks."""
     utils = sys.modules.get("torch._dynamo.utils")
     return bool(utils and utils.counters.get("frames"))
 
 
 def _forward_begins(*_: Any) -> None:
-    """Note the input, and go away: PyTorch asks for such hooks in each call of a module."""
+    """Record the input and remove this hook, which costs time in each call of a module."""
     hook, _State.hook = _State.hook, None
     if hook is not None:
         hook.remove()

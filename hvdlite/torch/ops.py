@@ -1,14 +1,14 @@
-"""Collectives on PyTorch tensors, on CPUs; those on CUDA are copied to the host and back.
+"""Collectives on PyTorch tensors, on CPUs; CUDA tensors are copied to the host and back.
 
-Every rank must make the call, with tensors of the same shape and dtype; tensors are paired by
-``name``, and without one by the line of the script that calls. Dtypes: float16, bfloat16, float32,
+Every rank must make the call, with tensors of the same shape and dtype. Tensors are matched by
+``name``, or without a name by the calling line of the script. Dtypes: float16, bfloat16, float32,
 float64, uint8, int8, int16, int32, int64, bool; tensors of any strides.
 
-Each call waits until the work is done. One that ends in ``_async`` returns a handle at once, for
-``poll`` and ``synchronize``; what is wrong with an argument is raised at once, and the tensors must
-stay as they are until the work is done.
+Each call waits until the work is done. A call whose name ends in ``_async`` returns a handle at
+once, for ``poll`` and ``synchronize``. It raises for a wrong argument at once. The tensors must not
+change until the work is done.
 
-Calls that wait and are not in place have gradients, of Horovod's scale: docs/training.md,
+Calls that wait and are not in place have gradients of Horovod's scale: docs/training.md,
 "Gradients through collectives". Backward must reach a result on every rank or on none.
 
 ``grouped_...`` does the same for each of several tensors, which are sent together.
@@ -30,7 +30,7 @@ from hvdlite.core.reduce_ops import Average
 from hvdlite.torch import differentiable, exchange
 from hvdlite.training.codecs import NoneCompressor, compressed
 
-HorovodInternalError = HvdliteError  # as scripts of Horovod's catch it
+HorovodInternalError = HvdliteError  # the name that scripts for Horovod catch
 
 
 def allreduce(
@@ -40,18 +40,18 @@ def allreduce(
 ):  # fmt: skip
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
-    :param tensor: of any shape; it stays as it is.
-    :param average: the older spelling of ``op``: True for Average, False for Sum.
-    :param name: the same on every rank; no other tensor under way has it.
+    :param tensor: of any shape; it does not change.
+    :param average: the older form of ``op``: True for Average, False for Sum.
+    :param name: the same on every rank; no other tensor under way may have this name.
     :param compression: ``hvd.Compression.none``, ``fp16``, ``bf16``, or a class like them.
     :param op: ``hvd.Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``,
         as for ``hvdlite.allreduce``. Sum and Average have a gradient.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after the first, before the sum; int64 wraps before an Average's division.
+        truncated after ``prescale_factor``, before the sum; int64 wraps before an Average divides.
     :param process_set: the ranks that take part; only they make the call.
-    :raises ValueError: an argument that can't be right, before anything is sent: a tensor that is
-        sparse or on another device, an unsupported dtype, both ``average`` and ``op``.
-    :raises hvdlite.HvdliteError: on every rank: the ranks disagree, or one has failed or left.
+    :raises ValueError: before anything is sent, for a wrong argument: a tensor that is sparse or on
+        another device, an unsupported dtype, both ``average`` and ``op``.
+    :raises hvdlite.HvdliteError: on every rank, if ranks disagree, or one has failed or left.
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
@@ -110,11 +110,12 @@ def broadcast(
     tensor, root_rank: int, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
+    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` does not change.
 
     :param tensor: of the same shape and dtype on every rank.
-    :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
+    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`; also if ``root_rank`` does not take
+        part.
     """
     (full,) = _one_name("broadcast", name, process_set)
     if differentiable.is_recorded([tensor]):
@@ -139,9 +140,9 @@ def broadcast_(
 def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set):
     """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
 
-    :param tensor: of the same dtype, and of the same shape but for the first dimension; a 0-d one
+    :param tensor: of the same dtype, and of the same shape except the first dimension; a 0-d tensor
         counts as one row.
-    :return: a tensor of shape (rows of all ranks, ...), in the order of ranks.
+    :return: a tensor of shape (rows of all ranks, ...), in rank order.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
     names = _one_name("allgather", name, process_set)
@@ -161,15 +162,14 @@ def alltoall(
     tensor, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+    """Send rows to every rank; return the rows that this rank receives, in rank order.
 
     :param tensor: of at least one dimension; all but the first are the same on every rank.
-    :param splits: how many rows go to each rank, the first ones to the first; what is left over is
-        not sent. Without it all ranks get equally many.
-    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each
-        rank, as int32.
-    :raises ValueError: as :func:`allreduce`; the splits, or without them the ranks, do not suit the
-        rows.
+    :param splits: the number of rows for each rank, the first rows for rank 0; remaining rows are
+        not sent. Without ``splits`` every rank gets the same number of rows.
+    :return: the rows; with ``splits`` a pair of the rows and of the number from each rank, int32.
+    :raises ValueError: as :func:`allreduce`; also if the splits, or the number of ranks, do not fit
+        the rows.
     """
     (full,) = _one_name("alltoall", name, process_set)
     if differentiable.is_recorded([tensor]):
@@ -192,12 +192,12 @@ def reducescatter(
 ):  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
-    Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
-    more than the others. ``tensor`` stays as it is.
+    Ranks get equally many rows, in rank order; if that is impossible, the first ranks get one more.
+    ``tensor`` does not change.
 
     :param tensor: of at least one dimension, of the same shape on every rank.
-    :param op: and all else: as for :func:`allreduce`.
-    :raises ValueError: as :func:`allreduce`; ``tensor`` is 0-d.
+    :param op: and all other arguments: as for :func:`allreduce`.
+    :raises ValueError: as :func:`allreduce`; also if ``tensor`` is 0-d.
     """
     names = _one_name("reducescatter", name, process_set)
     how = op_of(None, op), (prescale_factor, postscale_factor), process_set
@@ -275,12 +275,12 @@ broadcast_async_ = broadcast_.start
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Join: this rank has no more data. Return the last rank that joined, when all have.
+    """Tell the other ranks that this rank has no more data; wait until all ranks have joined.
 
-    Until then zeros stand in for this rank in the other ranks' allreduces, as
-    ``hvdlite.numpy.join`` has it.
+    Meanwhile zeros stand for this rank in the other ranks' allreduces (``hvdlite.numpy.join``).
 
-    :param device: as in Horovod; tensors are on CPUs.
+    :param device: as in Horovod; ignored.
+    :return: the last rank that joined.
     """
     return collectives.join(process_set)
 
@@ -297,7 +297,7 @@ def _first(results: Sequence):
     return results[0]
 
 
-# These return a Handle; @waiting makes of it what the functions above are annotated with.
+# These return a Handle; @waiting turns the Handle into the annotated result.
 
 
 def _reduced(function, start, names, tensors, compression, *how) -> Any:

@@ -31,9 +31,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 
-    It *is* the optimizer: an instance of a subclass of its class that shares its attributes, so
-    that schedulers, GradScaler and ``state_dict()`` work as they do without hvdlite. From the
-    second step on gradients are views of one piece of memory, which the ranks of a host share.
+    The result is an instance of a subclass of the optimizer's class and shares the optimizer's
+    attributes, so schedulers, GradScaler and ``state_dict()`` work as without hvdlite. From the
+    second step on gradients are views of memory that the ranks of a host share.
 
     To change averaged gradients before they are applied, call ``synchronize()`` in between::
 
@@ -44,30 +44,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer.step()
 
     A gradient that backward has not written on this rank counts as zero. A parameter that backward
-    has never reached on any rank has none, as in one process. The closure of ``step(closure)`` is
-    followed by an average of gradients and of the loss, each time that it is called.
+    has never reached on any rank has no gradient, as in one process. After each call of the closure
+    of ``step(closure)``, gradients and loss are averaged.
 
-    A parameter has one such optimizer: where a newer one is made of it, the older one's ``step()``
-    and ``synchronize()`` raise a RuntimeError.
+    A parameter belongs to one DistributedOptimizer, the newest: ``step()`` and ``synchronize()`` of
+    an older one raise a RuntimeError.
 
     :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. Gradients on CUDA
         are copied to pinned memory of the host, reduced there, and copied back.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
-        are numbered as the optimizer has them.
+        are numbered in the optimizer's order.
     :param compression: one of ``hvd.Compression``, or a class of your own.
     :param backward_passes_per_step: k: ``step()`` follows k backwards, whose gradients add up.
-    :param op: ``hvd.Average``, ``hvd.Sum``, or ``hvd.Adasum``: then each rank takes its own step,
-        and what that changed is combined.
+    :param op: ``hvd.Average``, ``hvd.Sum``, or ``hvd.Adasum``: with Adasum each rank takes its own
+        step, and the changes of the weights are combined.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
     :param num_groups: the older name of ``groups`` as a number.
-    :param groups: a number of groups in which gradients are sent, or lists of parameters each of
-        which is sent at once. By default, groups of 1 MiB or more.
-    :param sparse_as_dense: send sparse gradients whole instead of the rows that they have.
-    :param process_set: the ranks among which; the optimizer of any other rank is a plain one.
-    :raises ValueError: an argument that makes no sense; a parameter on another device, or whose sum
-        over ranks another DistributedOptimizer is making.
-    :raises hvdlite.HvdliteError: at the first step: the ranks have different parameters.
+    :param groups: the number of groups in which gradients are sent, or lists of parameters, each
+        sent together. By default, groups of 1 MiB or more.
+    :param sparse_as_dense: send sparse gradients whole instead of their rows.
+    :param process_set: the ranks that average; on any other rank the optimizer is a plain one.
+    :raises ValueError: a wrong argument, a parameter on another device, or a parameter whose
+        gradient another DistributedOptimizer is reducing now.
+    :raises hvdlite.HvdliteError: at the first step, if the ranks have different parameters.
     """
 
     def __new__(
@@ -87,9 +87,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = _named(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
-        reduction.checked()  # before it is counted: a wrong call renames no later optimizer
-        owner = owner_name("optimizer")  # counted on every rank
-        known = {  # Horovod's attributes, which scripts read
+        reduction.checked()  # first: a wrong call must not change the names of later optimizers
+        owner = owner_name("optimizer")  # every rank counts its optimizers
+        known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,
             "process_set": process_set,
             "sparse_as_dense": sparse_as_dense,
@@ -110,7 +110,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     _parameter_names: Dict[torch.Tensor, str]
 
     def __init__(self, *args, **kwargs) -> None:
-        """Do nothing: the attributes are those of the optimizer that was given."""
+        """Do nothing: the attributes are those of the given optimizer."""
 
     @property
     def param_groups(self) -> list:
@@ -143,10 +143,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with notes.update():
             return super().step()
 
-    vars(step)["hooked"] = True  # or PyTorch would have hooks of steps called here, too
+    vars(step)["hooked"] = True  # or PyTorch would call hooks of steps here, too
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do what the optimizer's does; averages of which no step came are forgotten."""
+        """Call the optimizer's own, and drop averages that no step has used."""
         if not (self._gradients and self._gradients.written):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         super().zero_grad(set_to_none)
@@ -167,7 +167,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self):
-        """Inside the block ``step()`` takes the gradients as they are."""
+        """Within the block, ``step()`` uses the gradients without averaging them."""
         self._skipping = True
         try:
             yield
@@ -175,14 +175,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._skipping = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Average after so many backwards from now on; on every rank, between steps."""
+        """Change the number of backwards in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
-        if isinstance(self._gradients, Gradients):  # Adasum combines steps, after any backwards
+        if isinstance(self._gradients, Gradients):  # Adasum: any number of backwards
             self._gradients.passes = passes
             self._gradients.restart()
 
     def add_param_group(self, param_group: dict) -> None:
-        """Add a group of parameters, on every rank; they have no names."""
+        """Add a group of parameters without names. Call it on every rank."""
         super().add_param_group(param_group)
         at = len(self.param_groups) - 1
         group = self.param_groups[at]["params"]
@@ -192,7 +192,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._gradients.add(added)
 
     def begin_anew(self) -> None:
-        """Go on in a job with other ranks, between steps; :mod:`hvdlite.elastic` calls it."""
+        """Continue with other ranks, between steps; :mod:`hvdlite.elastic` calls this."""
         self._synchronized = self._asked = False
         if isinstance(self._gradients, Gradients):
             self._gradients.begin_anew()
@@ -216,23 +216,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 class _Deltas:
-    """The parameters whose changes Adasum combines."""
+    """The parameters whose changes in a step Adasum combines."""
 
-    written = ()  # no gradient waits to be averaged
+    written = ()  # gradients are not averaged
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
-        """Combine the changes of these, too."""
+        """Also combine the changes of these parameters."""
         self.params.extend(named)
 
     def finish(self) -> None:
-        """Do nothing: each rank takes its step with gradients of its own."""
+        """Do nothing: each rank steps with its own gradients."""
 
 
 class _AdasumOptimizer(DistributedOptimizer):
-    """Combines what each rank's step has changed (Maleki et al., "Scaling Distributed Training with
+    """Combines the changes of each rank's step (Maleki et al., "Scaling Distributed Training with
     Adaptive Summation", 2020), as Horovod's optimizer does."""
 
     def step(self, closure: Optional[Callable] = None):
@@ -262,7 +262,7 @@ def _check_optimizer(optimizer) -> None:
 
 
 def _named(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
-    """Return a name for each of the optimizer's parameters, in an order of all ranks."""
+    """Return a name for each of the optimizer's parameters, in the same order on all ranks."""
     own = {
         param: f"noname.{i}.{j}"
         for i, group in enumerate(optimizer.param_groups)
@@ -285,7 +285,7 @@ def _named(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
     if unnamed:
         raise ValueError(
             f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as the one "
-            f"that it has as {unnamed[0].removeprefix('noname.')} (group.position)"
+            f"at {unnamed[0].removeprefix('noname.')} (group.position)"
         )
     return named
 
@@ -301,7 +301,7 @@ def _check_groups(groups: Sequence) -> None:
 def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOptimizer:
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
-    distributed.__dict__ = optimizer.__dict__  # shared, both ways
+    distributed.__dict__ = optimizer.__dict__  # one dict for both objects
     distributed.__dict__.update(known, _gradients=gradients)
     distributed.__dict__.update(_synchronized=False, _asked=False, _skipping=False)
     _keep_scheduler(distributed)
@@ -309,14 +309,14 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
 
 
 def _keep_scheduler(distributed) -> None:
-    """Have schedulers that were made before see this optimizer's steps.
+    """Let schedulers that were made earlier see this optimizer's steps.
 
-    They put a function in place of the optimizer's ``step``, which would be called instead.
+    A scheduler replaces the optimizer's ``step`` by its own function.
     """
     if "step" not in distributed.__dict__:
         return
 
-    kind, own = type(distributed), weakref.ref(distributed)  # which holds this function itself
+    kind, own = type(distributed), weakref.ref(distributed)  # the optimizer holds this function
 
     def step(closure: Optional[Callable] = None):
         optimizer: Any = own()

@@ -1,4 +1,4 @@
-"""Sparse COO tensors over ranks: the rows that any rank has, gathered and added up."""
+"""Sums of sparse COO tensors over ranks: gathers the rows of all ranks and adds them up."""
 
 import torch
 
@@ -13,13 +13,13 @@ from hvdlite.torch import exchange
 def sparse_allreduce_async(
     tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start to add up a sparse COO tensor over ranks; return a handle, which may also be called.
+    """Start to reduce a sparse COO tensor over ranks; return a handle, which may also be called.
 
     :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
-    :param name: the same on every rank; no other tensor under way has it.
+    :param name: the same on every rank; no other tensor under way may have this name.
     :param op: ``hvd.Average`` or ``hvd.Sum``.
     :return: a handle, whose result is a coalesced sparse COO tensor.
-    :raises ValueError: another op, or the tensor is dense.
+    :raises ValueError: ``op`` is another one, or the tensor is dense.
     """
     if type(op) is not int or op not in (Average, Sum):
         raise wrong("op", op, "hvdlite.Average or hvdlite.Sum, as the tensor is sparse")
@@ -42,7 +42,7 @@ def sparse_allreduce_async(
 
 
 def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
-    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
+    """Reduce a parameter's sparse gradient; a missing gradient counts as zero."""
     grad = param.grad
     if grad is None:
         grad = torch.zeros_like(param).to_sparse(1)

@@ -1,4 +1,4 @@
-"""Weights and the states of optimizers: those of one rank on all."""
+"""Broadcasts weights and optimizer states from one rank to all."""
 
 from typing import Any, Iterable, List, NamedTuple, Tuple, Union
 
@@ -17,13 +17,13 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Replace tensors on every rank by those of rank ``root_rank``.
+    """Replace tensors on every rank by the tensors of rank ``root_rank``.
 
     :param params: ``model.state_dict()``, ``model.named_parameters()`` or a list of tensors.
     :param root_rank: a rank of the job.
     :param process_set: the ranks that take part; only they make the call.
     :raises ValueError: ``params`` is something else.
-    :raises hvdlite.HvdliteError: the ranks have different ones.
+    :raises hvdlite.HvdliteError: the ranks' tensors differ in number, shape or dtype.
     """
     if isinstance(params, torch.Tensor) or not hasattr(params, "__iter__"):
         raise ValueError(
@@ -45,12 +45,12 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
 ) -> None:
-    """Replace the optimizer's states and settings on every rank by those of rank ``root_rank``.
+    """Replace the optimizer's ``state_dict()`` on every rank by that of rank ``root_rank``.
 
-    These are its ``state_dict()``: momentum and the like of each parameter, learning rates and all
-    other options, of whatever type. An optimizer that has taken no step has no states yet: where
-    rank ``root_rank``'s has none, every parameter that lacks its gradient gets one of zeros, as
-    with Horovod, but none takes a step.
+    It has the states of each parameter, such as momentum, the learning rates and all other options,
+    of any type. An optimizer that has taken no step has no states: if that is so on rank
+    ``root_rank``, parameters without a gradient get a gradient of zeros, as with Horovod, but no
+    step is taken.
 
     :param optimizer: any optimizer, distributed or not, of the same parameters on every rank.
     :param model: as in Horovod; not needed.
@@ -78,19 +78,19 @@ def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
     for param in (param for group in optimizer.param_groups for param in group["params"]):
         if param.requires_grad and param.grad is None:
             zeros = torch.zeros_like(param)
-            is_sparse = isinstance(optimizer, torch.optim.SparseAdam)  # it takes no others
+            is_sparse = isinstance(optimizer, torch.optim.SparseAdam)  # takes no other gradients
             param.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 
 class _Absent(NamedTuple):
-    """Stands in what is pickled for a tensor, which travels apart."""
+    """Takes the place of a tensor in the pickle; the tensor travels apart."""
 
     dtype: torch.dtype
     shape: Tuple[int, ...]
 
 
 def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Return the value with an _Absent for each tensor, which goes to the list."""
+    """Replace each tensor of the value by an _Absent, and append the tensor to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
         return _Absent(value.dtype, tuple(value.shape))
@@ -98,7 +98,7 @@ def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
 
 
 def _unpack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Return the value with a new tensor for each _Absent, which goes to the list, too."""
+    """Replace each _Absent by a new tensor, and append the tensor to the list."""
     if isinstance(value, _Absent):
         tensors.append(torch.empty(value.shape, dtype=value.dtype))
         return tensors[-1]

@@ -10,14 +10,13 @@ from hvdlite.torch import ops
 
 
 class SyncBatchNorm(_BatchNorm):
-    """A ``torch.nn.BatchNorm1d``, ``2d`` or ``3d`` that does with each rank's part what one does
-    with the joined batch.
+    """A ``torch.nn.BatchNorm1d``, ``2d`` or ``3d`` over the joined batch of all ranks.
 
-    In training, mean and variance are those over all ranks, whose batches may differ in size, and
+    In training, mean and variance are taken over all ranks, whose batches may differ in size;
     gradients are those of the sum of all ranks' losses; running statistics are the same on every
-    rank. Ranks make these layers in the same order, and run each equally often. In evaluation with
-    running statistics it waits for nobody. Where the mean of a float32 is 1000 times the deviation,
-    output and gradient are within 1e-3 of those in float64.
+    rank. Ranks make these layers in the same order, and run each equally often. Evaluation with
+    running statistics does not wait for other ranks. Where the mean of float32 values is 1000 times
+    the deviation, output and gradient are within 1e-3 of those in float64.
 
     Arguments are those of ``torch.nn.BatchNorm2d``. Input and output: (N, C, ...) of any dtype that
     is floating point.
@@ -66,7 +65,7 @@ class SyncBatchNorm(_BatchNorm):
         return count, mean, var, centred
 
     def _sum_over_ranks(self, sums):
-        # An input may come again before backward has ended. A new job counts anew, on all ranks.
+        # An input may come twice before backward ends. A new job counts from 0, on all ranks.
         return ops.allreduce(sums, name=owner_name(f"{self._owner}."), op=Sum)
 
     @torch.no_grad()
@@ -81,5 +80,5 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _along(per_channel, x):
-    """Shape it to be broadcast along all axes of x but the second."""
+    """Reshape the tensor so that it broadcasts along all axes of x but the second."""
     return per_channel.reshape([1, -1] + [1] * (x.dim() - 2))

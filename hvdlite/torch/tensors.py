@@ -1,4 +1,4 @@
-"""PyTorch tensors as memory for the C library: which can be taken, and how they are described."""
+"""PyTorch tensors as memory for the C library: checks and descriptions."""
 
 from typing import Optional
 
@@ -9,13 +9,13 @@ from hvdlite.core.shared_memory import shared_bytes
 
 DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
-_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked, fake ones have one of their own
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked and fake tensors replace it
 
 
 def check(name: str, tensor, gpu: bool = False) -> None:
-    """Raise ValueError for what no collective takes.
+    """Raise ValueError for a tensor that no collective takes.
 
-    :param gpu: the caller takes tensors on a GPU, too (:func:`on_host`).
+    :param gpu: the caller also takes tensors on a GPU (:func:`on_host`).
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
@@ -32,8 +32,8 @@ def check(name: str, tensor, gpu: bool = False) -> None:
         )
     if not (tensor.is_cpu or (gpu and tensor.is_cuda)):
         raise ValueError(
-            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and "
-            "where a copy through the host is right also those on CUDA; move it with tensor.cpu()"
+            f"tensor '{name}' is on {tensor.device}: this call takes tensors on CPUs and, where a "
+            "copy through the host is right, on CUDA; move the tensor with tensor.cpu()"
         )
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
@@ -43,24 +43,24 @@ def check(name: str, tensor, gpu: bool = False) -> None:
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:
-    """Describe a tensor whose elements lie without gaps."""
+    """Describe the memory of a tensor without gaps."""
     return Memory(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return it on the host, without history, with its elements in order: itself, or a copy."""
+    """Return the tensor or a copy: on the host, detached, contiguous."""
     return on_host(tensor.detach().contiguous().resolve_neg())
 
 
 def is_staged(tensor: torch.Tensor) -> bool:
-    """Tell whether it goes through the host's memory."""
+    """Return True if the tensor is copied through the host's memory."""
     return tensor.is_cuda
 
 
 def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.Tensor:
-    """Return the tensor, or a pinned copy of one on a GPU, once its current stream has made it.
+    """Return the tensor, or a pinned copy of a GPU's tensor, after its current stream's work.
 
-    :param room: an earlier copy, whose memory the new one takes if it fits.
+    :param room: an earlier copy, whose memory is used again if it fits.
     """
     if not is_staged(tensor):
         return tensor
@@ -70,14 +70,14 @@ def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.
 
 
 def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """Return a new tensor in memory that all ranks of its host map; every rank makes the call.
+    """Return a new tensor in memory that all ranks of the host map; every rank makes the call.
 
-    Collectives in place, such as ``allreduce_``, of it or of a part that is the same on every rank
-    then copy nothing. It is freed with the last tensor that has its memory. Where ranks share none,
-    as if each host has one, and in a later job, it is like any other tensor.
+    Collectives in place, such as ``allreduce_``, on this tensor or on the same part of it on every
+    rank copy nothing. The memory is freed with the last tensor that uses it. Where ranks share no
+    memory (one rank on each host, a later job) the tensor is an ordinary one.
 
-    :param shape: and ``dtype``: as of ``torch.empty``, the same on every rank.
-    :raises hvdlite.HvdliteError: they are not the same.
+    :param shape: and ``dtype``: as for ``torch.empty``, the same on every rank.
+    :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     private = torch.empty(shape, dtype=dtype, device="cpu")
     check("empty_shared", private)
@@ -88,7 +88,7 @@ def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
 
 
 def is_packed(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements lie without gaps, in some order of the dimensions."""
+    """Return True if the elements lie without gaps, in any order of the dimensions."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
         if length != 1 and stride != expected:

@@ -1,8 +1,8 @@
 """hvdlite as PyTorch's backend for CPU tensors: ``init_process_group("hvdlite")``.
 
-``import torch`` has registered it (``hvdlite_autoload``), unless PyTorch's autoload of backends is
-switched off; then the import of this module does. ``groups`` makes the backend of a process group,
-``compiled`` compiles it for the installed PyTorch; the rest is C++ that only PyTorch calls.
+``import torch`` registers the backend (``hvdlite_autoload``). Where PyTorch's autoload is switched
+off, the import of this module registers it. ``groups`` makes the backend of a process group,
+``compiled`` compiles the C++ part for the installed PyTorch.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Compiles the C++ part of the backend for the installed PyTorch, once, and loads it.
 
-PyTorch's interface for backends has no stable ABI. So the compiled file is named by PyTorch's
-version and a hash of Python's ABI, the sources and the compiler's flags. It lies in
+PyTorch's interface for backends has no stable ABI. So the name of the compiled file has PyTorch's
+version and a hash of Python's ABI, the sources and the compiler's flags. The file lies in
 ``$HVDLITE_TORCH_CACHE``, by default ``~/.cache/hvdlite``. ``python -m
-hvdlite.torch.backend.compiled`` compiles it ahead, for ranks that have no compiler.
+hvdlite.torch.backend.compiled`` compiles ahead, for ranks without a compiler.
 """
 
 import atexit
@@ -31,16 +31,15 @@ _HERE = Path(__file__).parent
 _CSRC = _HERE.parents[1] / "csrc"
 _SOURCES = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
 _HEADERS = [_CSRC / name for name in ("hvd.h", "base/error.h", "base/types.h")]
-_PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
+_PATIENCE = 600.0  # seconds that a rank waits at least for the rank that compiles
 
 
 @functools.lru_cache(maxsize=None)
 def load(bucket) -> Any:
-    """Return the module; compile it first if the cache does not have it.
+    """Return the compiled module; compile it first if the cache lacks it.
 
     :param bucket: makes memory for DistributedDataParallel, as ``groups.bucket`` does.
-
-    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
+    :raises RuntimeError: compiling failed, or another process has been compiling for too long.
     """
     spec = importlib.util.spec_from_file_location(TORCH_MODULE, build(_PATIENCE))
     assert spec and spec.loader
@@ -54,7 +53,7 @@ def load(bucket) -> Any:
 
 
 def build(patience: float) -> Path:
-    """Return the compiled file; of all processes that ask at once, one compiles.
+    """Return the path of the compiled file; if several processes call this, one compiles.
 
     :param patience: seconds to wait while another process compiles.
     """
@@ -70,17 +69,17 @@ def build(patience: float) -> Path:
 def _check_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.refuse_strangers(folder)  # for they would put their code there
+        files.refuse_strangers(folder)  # they could put their code there
     except OSError as error:
         raise RuntimeError(
-            f"hvdlite: there is no folder for its compiled backend of PyTorch ({error}): set "
-            f"{TORCH_CACHE} to one that can be written to"
+            f"hvdlite: no folder for the compiled backend of PyTorch ({error}): set "
+            f"{TORCH_CACHE} to a folder that can be written to"
         ) from error
 
 
 def _flags() -> List[str]:
-    """Return the compiler, and what it is told but for places."""
-    names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # by which pybind11 knows PyTorch's types again
+    """Return the compiler and its flags, without paths."""
+    names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # pybind11 matches PyTorch's types by these
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [
         *torch_compiler(),
@@ -93,7 +92,7 @@ def _flags() -> List[str]:
 
 
 def _command() -> List[str]:
-    """Return the compiler's command, without the output."""
+    """Return the compiler's command, without the output file."""
     from torch.utils import cpp_extension  # takes 0.2 s, and a rank rarely compiles
 
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
@@ -114,7 +113,7 @@ def _hash_of(flags: List[str]) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock of this file, which its holder's end releases, however it ends."""
+    """Hold the lock of this file; the end of the process releases the lock."""
     until = time.monotonic() + patience
     with files.open_named(path) as file:
         while not _try_lock(file):
@@ -143,7 +142,7 @@ def _compile(command: List[str], path: Path) -> None:
             "`python -m hvdlite.torch.backend.compiled` where there is one, with this PyTorch, and "
             f"set {TORCH_CACHE} to a folder that both can read"
         )
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # else a crash leaves half a file
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # a crash leaves no half file
         made = Path(folder, path.name)
         done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
         if done.returncode:

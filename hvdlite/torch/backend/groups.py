@@ -1,4 +1,4 @@
-"""Process groups of PyTorch's on groups of the core's ranks; how the ranks of a job meet."""
+"""PyTorch's process groups on hvdlite's groups of ranks, and how the ranks of a job meet."""
 
 import itertools
 import os
@@ -18,21 +18,21 @@ from hvdlite.torch.tensors import empty_shared
 
 LOOK = timedelta(seconds=0.5)
 
-_numbers = itertools.count()  # of the groups in which this process is the first rank
+_numbers = itertools.count()  # numbers of groups whose first rank is this process
 _core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
 
 
 def create(store, rank: int, size: int, timeout: timedelta):
     """Make the backend of one process group; PyTorch calls this on each of its ranks.
 
-    The first call joins the job as ``hvdlite.init()`` does, if the program has not.
+    The first call joins the job as ``hvdlite.init()`` does, unless the program has joined.
 
-    :raises hvdlite.HvdliteError: MPI does not know of the other ranks.
+    :raises hvdlite.HvdliteError: MPI does not know the other ranks.
     :raises RuntimeError: there is no compiler, or a rank is late.
     """
     glue = compiled.load(bucket)
     job.init()
-    if not torch.cuda.is_available():  # NCCL's memory is switched by the same word
+    if not torch.cuda.is_available():  # this variable also switches NCCL's memory
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     members, number = _members(store, rank, size, timeout)
     group, seconds = _core_group(members, number), timeout.total_seconds()
@@ -41,9 +41,9 @@ def create(store, rank: int, size: int, timeout: timedelta):
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
-    """Return the group's ranks in the job, and a number that no other group of its first has."""
+    """Return the group's ranks, and a number that no other group with its first rank has."""
     number = next(_numbers) if rank == 0 else ""
-    turn = (store.add("hvdlite/turn", 1) - 1) // size  # the store may have had a group before
+    turn = (store.add("hvdlite/turn", 1) - 1) // size  # an earlier group may have used the store
     store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{turn}/{other}" for other in range(size)]
     _wait(store, keys, timeout)
@@ -52,7 +52,7 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:
-    """Wait for the keys, unless the job fails: the store does not know which ranks are dead."""
+    """Wait for the keys, or until the job fails: the store does not notice dead ranks."""
     until = time.monotonic() + timeout.total_seconds()
     while True:
         try:
@@ -64,10 +64,10 @@ def _wait(store, keys: List[str], timeout: timedelta) -> None:
 
 
 def _core_group(members: List[int], number: int) -> int:
-    """Return the core's number of these ranks, which become a group when it is first asked for.
+    """Return the number of hvdlite's group of these ranks; make the group at the first call.
 
-    Process groups of the same ranks share one. It stays until the job ends, because a process group
-    may be destroyed at different times on its ranks.
+    Process groups of the same ranks share one group. The group stays until the job ends, because
+    its ranks may destroy a process group at different times.
     """
     if members == list(range(topology.size())):
         return 0
@@ -78,13 +78,13 @@ def _core_group(members: List[int], number: int) -> int:
 
 
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
-    """Return memory that the ranks of a host share; all ranks call it within so many seconds."""
+    """Return memory that the ranks of a host share; all ranks call this within the time."""
     with collectives.limited(seconds):
         return empty_shared(size, dtype)
 
 
 def meet(url: str, timeout: timedelta, **unused) -> Iterator[Tuple[dist.Store, int, int]]:
-    """Yield store, rank and size for ``init_method="hvdlite://"``, which asks the job for them."""
+    """Yield store, rank and size of the job, for ``init_method="hvdlite://"``."""
     job.init()
     rank, size = topology.rank(), topology.size()
     address = addresses_of_ranks()[0]

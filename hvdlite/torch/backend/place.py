@@ -1,6 +1,6 @@
 """The ranks of a program that starts them itself, as ``torch.multiprocessing.spawn`` does.
 
-No launcher has told them where they meet, but the program has given them PyTorch's store.
+No launcher has told these ranks where to meet, but the program has given them PyTorch's store.
 """
 
 import json
@@ -16,9 +16,9 @@ _KEY = "hvdlite/place"
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
-    """Have the job's ranks meet by the store, unless MPI or a launcher has told them where.
+    """Let the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
 
-    Once the C library is loaded it does nothing: by then it is decided how the job starts.
+    Once the C library is loaded, this does nothing: then it is decided how the job starts.
     """
     if size == 1 or "hvdlite.core.native" in sys.modules or start.is_by_mpi():
         return
@@ -34,7 +34,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def _host(store) -> str:
-    """Return where rank 0 is: with the server of a TCPStore. Those of a file are on one host."""
+    """Return rank 0's host: that of a TCPStore's server; this host for other stores."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return store.host if isinstance(store, dist.TCPStore) else "127.0.0.1"
