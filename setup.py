@@ -127,6 +127,7 @@ FOR_ALL = sys.version_info >= (3, 11) and not WITHOUT_GIL
 PREPARED = Extension(
     "hvdlite.core._prepared",
     ["hvdlite/core/prepared.c"],
+    include_dirs=["hvdlite/csrc"],
     define_macros=[("Py_LIMITED_API", "0x030b0000")] if FOR_ALL else [],
     extra_compile_args=["-std=c11", "-O2"],
     py_limited_api=FOR_ALL,

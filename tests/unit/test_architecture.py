@@ -191,10 +191,14 @@ def mutable_statics(source: Path) -> list:
     return found
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
+PREPARED = PACKAGE / "core" / "prepared.c"  # of Python's C interface
+
+
+@pytest.mark.parametrize("source", [*SOURCES, PREPARED], ids=lambda f: f.name)
 def test_no_mutable_globals_but_the_one_pointer(source):
     """And but for what signal handlers and exit functions need, which have no argument."""
     allowed = {
+        "prepared.c": ["methods", "definition"],  # Python wants both, and changes one
         "context.c": ["current", "lock", "writers"],
         "stacks.c": ["users", "before", "stacks_file"],
         "lifecycle.c": ["exit_code"],
@@ -221,7 +225,7 @@ def test_the_search_for_globals_finds_them(code, expected, tmp_path):
     assert mutable_statics(tmp_path / "x.c") == expected
 
 
-@pytest.mark.parametrize("file", SOURCES + HEADERS + MODULES, ids=lambda f: f.name)
+@pytest.mark.parametrize("file", [*SOURCES, *HEADERS, *MODULES, PREPARED], ids=lambda f: f.name)
 def test_files_are_short(file):
     assert len(file.read_text().splitlines()) <= MOST_LINES
 
@@ -230,7 +234,9 @@ BACKEND = sorted((PACKAGE / "torch" / "backend").glob("*.[ch]*"))
 C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
 
 
-@pytest.mark.parametrize("file", SOURCES + HEADERS + BACKEND + C_TESTS, ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "file", [*SOURCES, *HEADERS, *BACKEND, *C_TESTS, PREPARED], ids=lambda f: f.name
+)
 def test_lines_of_c_are_short(file):
     """Comments, too, which clang-format leaves as they are; ruff looks after Python's."""
     lines = file.read_text().splitlines()
@@ -245,6 +251,8 @@ def test_what_python_sees_is_cut_out_of_the_headers():
     assert {"hvd_init", "hvd_start", "hvd_mxnet_push"} <= functions
     assert not any(re.search(rf"\b{name}\b", build_text) for name in functions)
     assert len(re.findall(r"\.cdef\(", build_text)) == 1
+    typed = re.compile(rf"\b(?:{'|'.join(functions)})\)?\((?:const |void|int|double)")
+    assert not typed.search(PREPARED.read_text())
     for header in HEADERS:
         text = header.read_text()
         assert text.count("/* cdef begin */") == text.count("/* cdef end */")
