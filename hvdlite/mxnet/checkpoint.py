@@ -68,9 +68,9 @@ class Checkpoint:
         :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
         :raises TypeError: JSON can't express ``extra``.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
-            folder has a later one, or one of that epoch, already. Those before stay as they were.
-        :raises hvdlite.RankFailedError: rank 0 was killed. What it has written of the checkpoint is
-            no checkpoint for ``load()``, and the next ``save`` deletes it.
+            folder already has a checkpoint of this or a later epoch. Earlier ones do not change.
+        :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
+            checkpoint, and the next ``save`` deletes it.
         """
         text = json.dumps(extra, default=_from_numpy)
         states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
@@ -87,7 +87,7 @@ class Checkpoint:
         if meta["epoch"] <= newest:
             raise ValueError(
                 f"{self._folder} has a checkpoint of epoch {newest} already, and this is epoch "
-                f"{meta['epoch']}: load() it and go on from there, or take another folder"
+                f"{meta['epoch']}: load() it and continue from there, or use another folder"
             )
         unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
@@ -105,7 +105,7 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise OSError(f"the checkpoint {path} can't be written: {error}") from error
         for old in self._finished()[: -self._keep]:
-            old.rename(unfinished)  # no half of it is taken for a whole one
+            old.rename(unfinished)  # so that load() takes no part of it for a checkpoint
             shutil.rmtree(unfinished)
 
     def load(self) -> Tuple[int, Dict[str, Any]]:

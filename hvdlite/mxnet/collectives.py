@@ -1,7 +1,7 @@
-"""Collectives on MXNet arrays, pushed to MXNet's engine; tensors come by their full names.
+"""Collectives on MXNet arrays, pushed to MXNet's engine, under the tensors' full names.
 
-The caller has already gathered what a collective needs from other ranks, such as their row counts:
-an NDArray needs its shape when the call returns, so MXNet alone exchanges row counts first.
+An NDArray needs its shape when the call returns. So, only for MXNet, the caller exchanges row
+counts between ranks before it pushes the collective.
 """
 
 from typing import List, Sequence, Tuple
@@ -60,7 +60,7 @@ def rows_of_all(
 def alike_to_scatter(
     name: str, ask: bool, names, tensors, op, scales, priority: int, process_set: ProcessSet
 ) -> bool:
-    """Tell whether all ranks bring equal shapes, dtypes and ops to a reducescatter. Collective.
+    """Return True if all ranks submit equal shapes, dtypes and ops to a reducescatter. Collective.
 
     :param ask: False: return True without asking the other ranks.
     :raises ValueError: this rank's tensors or arguments are wrong.
@@ -83,7 +83,7 @@ def raise_now(arrays: Sequence) -> None:
     for array in arrays:
         try:
             array.wait_to_read()
-        except mx.MXNetError as error:  # each array raises once: here, not in a later line
+        except mx.MXNetError as error:  # each array raises once: raise here, not later
             errors.append(error)
     if errors:
         raise errors[0]
@@ -138,7 +138,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 
 
 def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
-    """Return the details of a push that reduces."""
+    """Return the settings of a reducing push."""
     return {**collectives.reduction(op, scales, process_set), "priority": priority}
 
 

@@ -13,7 +13,7 @@ from hvdlite.training.codecs import Cast, Codec, Codecs, NoneCompressor
 
 
 class FP16Compressor(Cast):
-    """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
+    """Send float32 and float64 gradients as float16; sum in float32 and round once."""
 
     codec = Codec(lib.HVD_CODEC_FLOAT16)
     dtype, wide = "float16", (np.float32, np.float64)
@@ -21,7 +21,7 @@ class FP16Compressor(Cast):
 
 
 class BF16Compressor(NoneCompressor):
-    """Send float32 gradients as bfloat16, whose range is float32's; other dtypes as they are.
+    """Send float32 gradients as bfloat16, whose range is float32's; other dtypes unchanged.
 
     Only the C core converts: MXNet 1.9.1 truncates instead of rounding, and turns some NaN into
     infinity.

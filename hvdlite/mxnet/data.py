@@ -1,4 +1,4 @@
-"""Data for many ranks: each reads its own part, all make equally many batches; their rates."""
+"""Data for many ranks: each reads its own part, with equally many batches; learning rates."""
 
 from pathlib import Path
 from typing import Iterator, Optional
@@ -17,8 +17,8 @@ class DistributedSampler(mx.gluon.data.Sampler):
 
     ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
 
-    Rank r takes every size-th index, beginning with the r-th, so that the batches of all ranks
-    together are the batch that one process would take. Each pass over the sampler is an epoch.
+    Rank r takes every size-th index, beginning with index r, so that the batches of all ranks
+    together are the batch of one process. Each pass over the sampler is an epoch.
     ``seed`` and ``epoch`` alone determine its order; set ``epoch`` before a pass to resume there.
 
     All ranks make the sampler together, with the same arguments.
@@ -76,8 +76,8 @@ class DistributedRecordIter(mx.io.DataIter):
 
     Every epoch opens the file again. ``seed``, ``epoch`` and the rank alone determine order and
     augmentation, so an interrupted run resumes at any epoch by setting ``epoch``. (One
-    ImageRecordIter for several epochs begins each epoch after the last, wrapping batch of the one
-    before. Its number of batches changes from epoch to epoch, and ranks would wait for ever.)
+    ImageRecordIter for several epochs would begin each epoch behind the images that completed the
+    last batch. Its number of batches changes from epoch to epoch, so ranks would wait for ever.)
 
     All ranks make the iterator together, with the same arguments.
 

@@ -18,11 +18,11 @@ class GluonState(ObjectState):
 
         state = hvd.elastic.GluonState(net=net, trainer=trainer, sampler=sampler, epoch=0)
 
-    Of a Block it keeps the parameters, with running statistics; of a Trainer the optimizer's
-    states, step counts and learning rate. ``sync`` makes them equal on all ranks, so
+    The state keeps the parameters and running statistics of a Block, and the optimizer's states,
+    step counts and learning rate of a Trainer. ``sync`` makes them equal on all ranks, so
     ``hvd.broadcast_parameters`` is not needed.
 
-    :raises ValueError: a parameter has no value yet: run one forward before; or a sparse one.
+    :raises ValueError: a parameter is sparse, or has no value yet: run one forward first.
     """
 
     def _part(self, value) -> Part:
@@ -37,7 +37,7 @@ class GluonState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        for _ in range(100):  # takes the errors of operations that failed
+        for _ in range(100):  # consumes the errors of failed operations
             try:
                 mx.nd.waitall()
                 break
@@ -50,7 +50,7 @@ MXNetState = GluonState
 
 
 class _Parameters(Part):
-    """The parameters of a Block, in its order; and gradients that are added to."""
+    """The parameters of a Block, in order, and its accumulated gradients (grad_req "add")."""
 
     def __init__(self, block) -> None:
         for param in block.collect_params().values():
@@ -99,5 +99,5 @@ class _Trainer(Part):
 
 
 def _write(array, values) -> None:
-    """Copy by an operation: MXNet may hold a weight in a layout of oneDNN's."""
+    """Copy by an operation of MXNet, which may hold a weight in oneDNN's layout."""
     mx.nd.array(values, dtype=values.dtype).copyto(array)

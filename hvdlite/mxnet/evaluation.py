@@ -19,7 +19,7 @@ _MATRICES = ("lcm", "gcm")
 
 
 def allreduce_metric(metric, name: Optional[str] = None):
-    """Return the metric over the samples of all ranks; ``metric`` stays as it is.
+    """Return the metric over the samples of all ranks; ``metric`` does not change.
 
     Adds up sums and counts, so ranks may have seen different numbers of samples, or none.
     Collective; every rank gets the same bits::
@@ -30,8 +30,8 @@ def allreduce_metric(metric, name: Optional[str] = None):
 
     :param metric: one of ``mx.metric``, a CompositeEvalMetric of several, or a class of your own
         that keeps what it counts in ``sum_metric`` and ``num_inst``.
-    :param name: pairs the calls; by default the line of the script that calls.
-    :raises ValueError: the metric has a ``reset()`` of its own, so it keeps something else.
+    :param name: the same on every rank; by default the calling line of the script.
+    :raises ValueError: the metric has its own ``reset()``, so it keeps other values.
     :raises hvdlite.HvdliteError: the ranks have different metrics.
     """
     total = copy.deepcopy(metric)
@@ -81,7 +81,7 @@ def _leaves(metric) -> List[Any]:
 
 
 def _classified(metric):
-    """Return the counts of true and false positives and negatives behind F1 and MCC, if any."""
+    """Return the counts of true and false positives and negatives of F1 or MCC, or None."""
     if isinstance(metric, (_metric.F1, _metric.MCC)):
         return getattr(metric, "metrics", None) or metric._metrics
     return None
@@ -131,7 +131,7 @@ def _join_classified(metric, states) -> None:
             setattr(classified, name, values[0])
     averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
     if classified.total_examples and ("micro" in averages or not IS_MXNET_1):
-        metric.update([], [])  # it computes sum_metric from these counts
+        metric.update([], [])  # computes sum_metric from these counts
 
 
 def _join_matrices(metric, states) -> None:

@@ -21,8 +21,9 @@ from hvdlite.training.plan import Plan, Reduction, agree_on_layers
 def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
-    Natural order of the names, because Gluon's names count the blocks of each process. MXNet 2
-    names a parameter within its block only, so names repeat; its trainer's order is already equal.
+    The order is the natural order of the names, because Gluon's names count the blocks of each
+    process. MXNet 2's names repeat, because they name a parameter within its block only; there the
+    trainer's order is already equal.
     """
     indices = sorted(params)
     names = [params[i].name for i in indices]
@@ -40,7 +41,7 @@ def _facts(param) -> str:
 def agree_on_order(
     owner: str, params: Dict[int, Any], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
-    """Raise unless all ranks have the same order of sparse gradients, which block one by one."""
+    """Raise unless all ranks have the same order of sparse gradients: each waits for the others."""
     sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
     if len(sparse) > 1:
         agree(
@@ -55,7 +56,7 @@ class Gradients(Plan):
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
     A gradient is a list of arrays, one for each context of the parameter. The arrays are summed
-    first, and each gets the result. A rank outside of the process set is alone: it sends nothing.
+    first, and each gets the result. A rank outside of the process set sends nothing.
 
     :param owner: the trainer's or optimizer's name, by ``names.owner_name``.
     """
@@ -65,7 +66,7 @@ class Gradients(Plan):
         self.restart(owner)
 
     def restart(self, owner: str) -> None:
-        """Forget all pairs and begin again under this name, the same on every rank."""
+        """Forget all matched parameters, and begin again under this name (equal on all ranks)."""
         self.owner = owner
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
@@ -73,7 +74,7 @@ class Gradients(Plan):
         self.forget()
 
     def pair(self, params: Dict[int, Any]) -> bool:
-        """Pair parameters, by index, with those of the other ranks. Collective.
+        """Match parameters, by index, with those of the other ranks. Collective.
 
         Raises unless all ranks have the same layers. Later calls do nothing and return False.
         """
@@ -88,11 +89,11 @@ class Gradients(Plan):
         return True
 
     def in_order(self, indices: Iterable[int]) -> List[int]:
-        """Return the indices of paired parameters in an order that all ranks share."""
+        """Return the indices of matched parameters in an order that all ranks share."""
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 
     def average(self, grads: Dict[int, Sequence]) -> None:
-        """Average each gradient over all ranks; front layers go first, as forward needs them first.
+        """Average each gradient over all ranks; front layers first, as forward needs them first.
 
         Submits all dense gradients, then waits for the sparse ones.
         """
@@ -149,23 +150,23 @@ class Gradients(Plan):
             total.copyto(array)
 
     def groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
-        """Return the indices of gradients, given in a common order, in runs that go as one."""
+        """Split the indices of gradients, in the common order, into groups sent together."""
         return self.reduction.groups(list(grads), lambda index: nbytes_of(grads[index]))
 
     def known_as(self, index: int) -> str:
-        """Return the gradient's name, the same on every rank, without what is done to it."""
+        """Return the gradient's name, the same on every rank, without the operation."""
         return f"{self.owner}.{self._labels.get(index, index)}"
 
 
 class _Operation(NamedTuple):
-    """Gradients that are reduced as one, and what does it to their arrays."""
+    """Gradients that are reduced together, and the function that reduces their arrays."""
 
     indices: Sequence[int]
     reduce: Callable[[Sequence], Any]
 
 
 class _Layout(NamedTuple):
-    """How a step reduces some gradients, whichever arrays they lie in."""
+    """How a step reduces some gradients, independent of their arrays."""
 
     dense: List[int]
     sparse: List[int]
@@ -186,7 +187,7 @@ class Reducer:
     ):  # fmt: skip
         """Reduce in place with the compression, else like ``ops.allreduce_``; return ``tensor``.
 
-        :param scales: a factor for before the compression, and one for after the reduction.
+        :param scales: a factor before the compression, and a factor after the reduction.
         """
         names = [tensor_name("allreduce", name, process_set)]
         return self.grouped_allreduce_([tensor], names, priority, op, scales, process_set)[0]
@@ -194,7 +195,7 @@ class Reducer:
     def grouped_allreduce_(
         self, tensors, names: Sequence[str], priority: int, op: int, scales, process_set: ProcessSet
     ):
-        """Do the same for several tensors, by their full names, as one; return ``tensors``."""
+        """Do the same for several tensors together, by their full names; return ``tensors``."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
         floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
@@ -208,7 +209,7 @@ class Reducer:
     def _residual(self, tensor, name: str):
         known = self._residuals.get(name)
         if known is None or known.size != tensor.size:
-            with mx.util.np_shape(True):  # else a size of 0 means an unknown one
+            with mx.util.np_shape(True):  # otherwise a size of 0 means unknown
                 known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
             self._residuals[name] = known
         return known

@@ -1,6 +1,6 @@
-"""The collectives of ``ops`` with a handle, as Horovod has them for other frameworks.
+"""The collectives of ``ops`` with handles, which Horovod has for other frameworks.
 
-MXNet arrays need no handle, because reading them waits. A handle adds ``poll()``.
+MXNet arrays need no handle, because reading an array waits. A handle adds ``poll()``.
 """
 
 import functools

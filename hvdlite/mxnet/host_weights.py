@@ -1,7 +1,7 @@
-"""Weights and optimizer states that exist once on each host, as arrays of MXNet on each rank.
+"""Weights and optimizer states that exist once on each host, as MXNet arrays on each rank.
 
-Large weights are dealt to the hosts of a job in stripes, so that each has some of the states: host
-(first + n) % hosts gets stripe n, of ``HVD_STRIPE`` bytes; its stripes lie one after the other
+The states of large weights are divided among the hosts in stripes of ``HVD_STRIPE`` bytes: host
+(first + n) % hosts gets stripe n. A host's stripes lie one after the other
 (``csrc/collectives/dealt.c``).
 """
 
@@ -19,10 +19,10 @@ _STRIPE = lib.HVD_STRIPE // 4  # values of float32
 
 
 class Stripes(NamedTuple):
-    """What this host gets of a flat weight.
+    """The stripes of a flat weight that belong to this host.
 
-    :ivar size: the weight's values.
-    :ivar hosts: of the job; ``host``: this one's number.
+    :ivar size: the number of the weight's values.
+    :ivar hosts: the number of hosts; ``host``: the number of this host.
     :ivar first: the host that gets the first stripe.
     """
 
@@ -32,18 +32,18 @@ class Stripes(NamedTuple):
     first: int
 
     def cut(self, whole):
-        """Return an NDArray of the values that this host has; of one value where it has none."""
+        """Return an NDArray of this host's values; of one value if the host has none."""
         flat = whole.asnumpy().reshape(-1)
         own = [flat[part] for part in self._of(self.host)]
         # MXNet has no arrays without values.
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
-        """Return the values that :meth:`cut` has given, without the one that stands for none."""
+        """Return the values of :meth:`cut`, without the value that stands for none."""
         return cut.asnumpy()[: self._count(self.host)]
 
     def join(self, parts: np.ndarray, shape: Sequence[int]):
-        """Return the whole from the values of all hosts, one host after the other."""
+        """Return the whole weight from the values of all hosts, one host after the other."""
         whole, at = np.empty(self.size, parts.dtype), 0
         for host in range(self.hosts):
             for part in self._of(host):
@@ -68,12 +68,12 @@ class Place(NamedTuple):
     """Where a parameter lies."""
 
     weight: Any  # the NDArray of the parameter, in the view
-    shared: Any  # the same memory as all ranks see it, as an NDArray
-    states: Any  # as the optimizer made them, of NDArrays that all ranks see
+    shared: Any  # an NDArray of the memory that all ranks share
+    states: Any  # the optimizer's structure, with NDArrays that all ranks share
     arrays: List[np.ndarray]  # the memory of `shared` and of the states
 
     handle: Any  # of the parameter's NDArray
-    stripes: Optional[Stripes]  # of which this host has the states; None: of the whole weight
+    stripes: Optional[Stripes]  # whose states this host has; None: all states
 
     def is_of(self, weight) -> bool:
         """Tell whether the parameter still has this weight."""
@@ -95,7 +95,7 @@ def arrays_of(states) -> list:
 
 
 def with_arrays(states, arrays: List) -> Any:
-    """Return the same states with other NDArrays, which are taken out of the list."""
+    """Return the same states with the NDArrays of the list, which this empties."""
     if isinstance(states, mx.nd.NDArray):
         return arrays.pop(0)
     return type(states)(with_arrays(e, arrays) for e in states) if _is_list(states) else states
@@ -108,8 +108,8 @@ def _is_list(states) -> bool:
 class HostWeights:
     """Moves weights and states into memory of the host.
 
-    :param states: makes the optimizer's states for an index, a weight, and the stripes of it that
-        this host has the states of, or None.
+    :param states: makes the optimizer's states for an index, a weight, and the stripes whose states
+        this host has, or None for all.
     """
 
     def __init__(self, states: Callable) -> None:
@@ -123,12 +123,12 @@ class HostWeights:
         return self.memory.handle
 
     def move(self, params: Dict[int, Any], owner: str, deals: bool) -> None:
-        """Move them, with the values of each host's lowest rank. Collective.
+        """Move the weights, with the values of each host's lowest rank. Collective.
 
         Nothing moves if the ranks of some host can't share memory.
 
-        :param params: those of which :func:`can_move` is true, in an order that all ranks share.
-        :param deals: whether the states of large weights are dealt to the job's hosts.
+        :param params: parameters for which :func:`can_move` is true, in one order on all ranks.
+        :param deals: divide the states of large weights among the hosts.
         """
         pieces, host = _Layout(), shared_memory.own_host()
         plans = []
@@ -147,7 +147,7 @@ class HostWeights:
                 self.places[index] = self._place(*plan)
 
     def leave(self, params: Dict[int, Any]) -> None:
-        """Give the weights memory of this rank's own. Not collective."""
+        """Move the weights to private memory of this rank. Not collective."""
         for index, place in self.places.items():
             if place.is_of(params[index]._data[0]):
                 _replace_weight(params[index], _classic(place.weight).copy())
@@ -166,7 +166,7 @@ class HostWeights:
 
 
 class _Layout:
-    """The pieces of the memory. Variables of a view have pages of their own."""
+    """The layout of the memory. Each variable of a view has its own pages."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -197,7 +197,7 @@ def _classic(array):
 
 
 def _replace_weight(param, new) -> None:
-    """Give the parameter's NDArray other memory; whoever holds the NDArray sees the new one."""
+    """Give the parameter's NDArray other memory; all holders of the NDArray see the change."""
     data, fresh = param._data[0], param._data[0]._fresh_grad
     data.handle, new.handle = new.handle, data.handle
     mx.autograd.mark_variables([data], param._grad, param.grad_req)

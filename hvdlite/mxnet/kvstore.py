@@ -1,4 +1,4 @@
-"""The kvstore ``dist_sync_mpi``: MXNet's key-value store by collectives, without servers."""
+"""The kvstore ``dist_sync_mpi``: MXNet's key-value store on collectives, without servers."""
 
 import functools
 import numbers
@@ -62,14 +62,14 @@ class DistSyncMPI(mx.kvstore.KVStore):
     """
 
     def __init__(self, name: str = "dist_sync_mpi") -> None:
-        job.init()  # KVStore.__init__ is left out: it would wrap a store of MXNet's own
+        job.init()  # not KVStore.__init__, which would wrap a store of MXNet
         self._name_asked_for = _Name(name)
         self._owner = owner_name("kvstore")
         self._values: Dict[object, mx.nd.NDArray] = {}
-        self._sums: Dict[object, mx.nd.NDArray] = {}  # of pushed values, for the optimizer
+        self._sums: Dict[object, mx.nd.NDArray] = {}  # sums of pushed values, for the optimizer
         self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
         self._labels: Dict[int, int] = {}  # Trainer's key: its number, the same on every rank
-        self._trainer: Any = None  # gluon's, that is served
+        self._trainer: Any = None  # the gluon Trainer that uses this store
         self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()
@@ -287,10 +287,10 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            self._broadcast(key, kept, priority)  # each rank has drawn noise of its own
+            self._broadcast(key, kept, priority)  # each rank has drawn its own noise
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
-        """Put the sum into all targets; with one context nothing is copied."""
+        """Put the sum into all targets; with one context this copies nothing."""
         if self._shared:
             shared, self._shared = self._shared, None
             shared.join([self._trainer._params[i] for i in self._labels], self._owner)
@@ -325,7 +325,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         broadcast_(array, root_rank, self._name(key), priority)
 
     def _name(self, key) -> str:
-        number = isinstance(key, str) and key.isdigit()  # key 1 is another one
+        number = isinstance(key, str) and key.isdigit()  # the key 1 is another key
         return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:

@@ -2,20 +2,21 @@
 
 All are asynchronous, like MXNet's own operators: they return at once, and ``wait_to_read()`` or any
 use of the result waits. Every rank must make the call, with arrays of the same shape and dtype.
-``name`` pairs tensors across ranks; the default is the line of the script that calls. Dtypes:
+Tensors are matched by ``name``, by default the calling line of the script. Dtypes:
 float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
 
 If ranks disagree, every rank raises the same MXNetError and the job goes on. allgather, alltoall
-and reducescatter wait for the other ranks' calls and raise it themselves; the others raise it at
-the wait. A wrong argument is a ValueError at the call; a wrong tensor is an MXNetError as well.
+and reducescatter wait for the other ranks' calls and raise at the call; the others raise at the
+wait. A wrong argument is a ValueError at the call; a wrong tensor is an MXNetError as well.
 
 Under ``autograd.record()`` the results have gradients, except those written in place. Their scale
 is Horovod's: docs/training.md, "Gradients through collectives". Backward runs a collective of its
 own, so it must reach a result on every rank or on none.
 
 ``grouped_...`` reduces several tensors as one operation, which is the fastest way for many small
-tensors. They are sent together, when all are written, and end together. A wrong tensor raises
-before any is sent. If some fail later, the first wait for any of them raises and names those.
+tensors. The tensors are sent together, when all are written, and end together. A wrong tensor
+raises before anything is sent. If some fail later, the first wait for any of the tensors raises and
+names the failed ones.
 """
 
 from typing import List, Optional, Sequence
@@ -45,12 +46,12 @@ def allreduce(
 ):  # fmt: skip
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
-    :param tensor: array of any shape, 0-d and empty ones too; it stays as it is.
-    :param average: the older spelling of ``op``: True for Average, False for Sum.
+    :param tensor: array of any shape, also 0-d or empty; it does not change.
+    :param average: the older form of ``op``: True for Average, False for Sum.
     :param name: the same on every rank; unique among the tensors that are being reduced.
-    :param priority: of the tensors that wait, the highest goes first.
+    :param priority: of the tensors that wait, the one with the highest priority goes first.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated toward zero after each: after the first before they are summed.
+        truncated toward zero after each factor, so before and after the sum.
     :param process_set: the ranks that take part; only they make the call.
     :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
@@ -86,7 +87,7 @@ def grouped_allreduce(
     priority: int = 0, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set, op: Optional[int] = None,
 ) -> Sequence:  # fmt: skip
-    """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
+    """Do what :func:`allreduce` does for each of the tensors; return an empty list unchanged."""
     names = group_names(tensor_name("allreduce", name, process_set), tensors)
     if not names:
         return tensors
@@ -109,10 +110,10 @@ def broadcast(
     tensor, root_rank: int, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
+    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` does not change.
 
     :param tensor: of the same shape and dtype on every rank; only the root's values count.
-    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :param root_rank: a rank of the job, even if ``process_set`` is given.
     :return: an array of the shape, dtype and kind of ``tensor``.
     :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
@@ -174,8 +175,8 @@ def reducescatter(
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
-    get one more. ``tensor`` stays as it is. Waits until every rank has made the call, so that
-    this call raises what the ranks disagree on; the data follows asynchronously.
+    get one more. ``tensor`` does not change. Waits until every rank has made the call, so that
+    this call raises if the ranks disagree; the data follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
     :param op: and the factors: as for :func:`allreduce`.
@@ -200,9 +201,9 @@ def grouped_reducescatter(
 
 
 def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
-    """Do both of the above.
+    """Reduce and scatter one tensor or several.
 
-    :param tell: wait for the other ranks' calls, and raise here what the ranks disagree on.
+    :param tell: wait for the other ranks' calls, and raise here if the ranks disagree.
     :param grouped: ``given`` is a sequence of tensors.
     """
     name = tensor_name("reducescatter", name, process_set)

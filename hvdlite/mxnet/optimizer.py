@@ -25,14 +25,14 @@ class DistributedOptimizer:
     ``trainer.step(batch_size)`` takes the batch size of one rank. The average happens inside the
     update: to clip averaged gradients in between, use :class:`DistributedTrainer`.
 
-    It *is* the optimizer: an instance of a subclass of its class that shares its attributes, so
-    that learning rates, multipliers, schedulers, ``rescale_grad`` and states work as they do
+    The result is an instance of a subclass of the optimizer's class and shares the optimizer's
+    attributes, so learning rates, multipliers, schedulers, ``rescale_grad`` and states work as
     without hvdlite, also after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
-    :param compression: and all others: as for :class:`DistributedTrainer`. Here num_groups divides
-        the gradients of one call of ``update``. A rank whose Trainer leaves out a stale gradient
-        does not submit it: with ``ignore_stale_grad`` use DistributedTrainer.
+    :param compression: and all other arguments: as for :class:`DistributedTrainer`. Here num_groups
+        divides the gradients of one call of ``update``. A rank whose Trainer leaves out a stale
+        gradient does not submit it: with ``ignore_stale_grad`` use DistributedTrainer.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
@@ -59,7 +59,7 @@ class DistributedOptimizer:
 
     @property
     def _optimizer(self):
-        """The optimizer that was given, under Horovod's name; it has the same attributes."""
+        """The given optimizer, under Horovod's name; both share their attributes."""
         return self._averaging.given
 
     def __init__(self, *args, **kwargs) -> None:
@@ -165,13 +165,13 @@ def _refuse_amp(params: dict) -> None:
 def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     kind = type(optimizer)
     distributed: Any = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
-    distributed.__dict__ = optimizer.__dict__  # shared, both ways
+    distributed.__dict__ = optimizer.__dict__  # one dict for both objects
     distributed._averaging, averaging.given = averaging, optimizer
     return distributed
 
 
 def undistribute(optimizer) -> Any:
-    """Return the plain optimizer: itself, or one with the attributes of the distributed one."""
+    """Return the plain optimizer: itself, or one with the distributed optimizer's attributes."""
     if not isinstance(optimizer, DistributedOptimizer):
         return optimizer
     plain: Any = object.__new__(type(optimizer).__mro__[2])

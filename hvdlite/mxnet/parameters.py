@@ -25,7 +25,7 @@ def broadcast_parameters(
     :param params: a dict from names, or numbers, to Parameters or NDArrays, a ParameterDict, or
         what ``net.collect_params()`` returns.
     :param root_rank: the rank whose parameters all ranks get.
-    :param prefix: names the broadcast; by default the count of calls does, so all ranks must make
+    :param prefix: the broadcast's name; by default the number of the call, so all ranks must make
         these calls in the same order.
     :param process_set: the ranks that take part; other ranks keep their parameters.
     :raises ValueError: ``params`` is something else, a Parameter was never initialised, or
@@ -37,7 +37,7 @@ def broadcast_parameters(
             f"params is a {type(params).__name__}: expected a dict of Parameters or NDArrays, such "
             "as net.collect_params()"
         )
-    params = dict(params.items())  # a ParameterDict is not quite a dict
+    params = dict(params.items())  # a ParameterDict lacks some of dict's methods
     names, values = list(map(str, params)), list(params.values())
     for name, value in zip(names, values):
         _check(name, value)
@@ -98,7 +98,7 @@ def _broadcast_when_initialised(
     param, root_rank: int, name: str, priority: int, process_set
 ) -> None:
     def init_impl(self, *args, **kwargs):
-        del self._init_impl  # once: a later initialize(force_reinit=True) is not broadcast
+        del self._init_impl  # only once: initialize(force_reinit=True) broadcasts nothing
         self._init_impl(*args, **kwargs)
         _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 

@@ -28,11 +28,11 @@ def _open():
 
 
 _mxnet = _open()
-_NDArray = mx.nd.NDArray  # looked up once, as are these
+_NDArray = mx.nd.NDArray  # looked up once, like these
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
 _cast, _POINTER = ffi.cast, ffi.typeof("void *")
 _NONE = itertools.repeat(None)  # one None for each tensor
-_MOST_NAMES = 8192  # whose descriptions are kept
+_MOST_NAMES = 8192  # names whose descriptions are kept
 
 
 class Settings(NamedTuple):
@@ -48,14 +48,14 @@ class Settings(NamedTuple):
 class Described(NamedTuple):
     """An allreduce of one name as the C library takes it, kept for the next training step."""
 
-    arguments: tuple  # what it was made from: another tuple means that it must be made again
+    arguments: tuple  # its inputs: another tuple needs a new description
     tensor: Any  # hvd_tensor *
     name: str
     alive: List[Any]  # keeps what the tensor points to
 
 
 def push_in_place(described: Described, array) -> None:
-    """Do what :func:`push` does for an allreduce, in less time: every gradient comes here."""
+    """Push an allreduce like :func:`push`, in less time: each gradient passes here."""
     if not isinstance(array, _NDArray):
         raise _no_array(described.name, array)
     error = own_error()
@@ -64,7 +64,7 @@ def push_in_place(described: Described, array) -> None:
 
 
 class InPlace:
-    """Several allreduces in place that every step does again as one operation: described once."""
+    """Several allreduces in place, described once, that each step repeats as one operation."""
 
     def __init__(self, names, settings: Settings) -> None:
         self._described = [describe_allreduce(name, settings) for name in names]
@@ -73,7 +73,7 @@ class InPlace:
             work.tensor = each.tensor
 
     def push(self, arrays) -> None:
-        """Push them on these arrays; errors as for :func:`push`."""
+        """Push the allreduces on these arrays; errors as for :func:`push`."""
         for work, array, each in zip(self._works, arrays, self._described):
             if not isinstance(array, _NDArray):
                 raise _no_array(each.name, array)
@@ -102,7 +102,7 @@ def push(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
 
 
 class Holding:
-    """Allreduces in place that one operation does while it holds more arrays; made once.
+    """Allreduces in place by one operation that also holds other arrays; made once.
 
     :param described: a :class:`Described` for each of ``arrays``.
     :param held: an NDArray, the ``hvd_memory *`` in whose view it lies, or None, and the number of
@@ -120,7 +120,7 @@ class Holding:
             kept.memory = ffi.NULL if memory is None else memory
 
     def push(self) -> None:
-        """Push it: MXNet runs it when all arrays are free; errors as for :func:`push`."""
+        """Push the operation, which MXNet runs when all arrays are free; errors as :func:`push`."""
         works, held = self._works, self._held
         call(lib.hvd_mxnet_push_holding, _mxnet, works, len(works), held, len(held))
 
@@ -143,11 +143,11 @@ def _fill(kind, work, name, out, details, source, residual):
 
 
 def _describe(kind, name, splits=None, **details):
-    """Describe a tensor; from the cache where the last step had the same one."""
+    """Describe a tensor; take the description from the cache if the last step had it."""
     if splits is None:
         try:
             return _described(kind, name, getattr(name, "of", 0), **details)
-        except TypeError:  # a detail has no hash, as a list: describe() raises what is wrong
+        except TypeError:  # a detail without a hash, such as a list: describe() raises
             pass
     return describe(kind, name, splits, **details)
 
@@ -178,13 +178,13 @@ def recent(make):
 
 @recent
 def describe_allreduce(name, settings: Settings) -> Described:
-    """Return what :func:`push_in_place` takes."""
+    """Return the description that :func:`push_in_place` takes."""
     tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict())
     return Described(settings, tensor, name, alive)
 
 
 def validate(kind, name, array, **details) -> None:
-    """Raise what :func:`push` would raise at the call, without pushing."""
+    """Raise the error that :func:`push` would raise at the call, without pushing."""
     tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
 
@@ -211,7 +211,7 @@ def watch(arrays):
 
 
 def _failure_of(raised: BaseException):
-    """Return the failure that MXNet has raised as an error with its text; None: it is not such."""
+    """Return the failure whose text MXNet has raised; None: this is another error."""
     error = new_error()
     if type(raised) is not mx.MXNetError:
         return None
@@ -228,7 +228,7 @@ def references(array) -> int:
 
 
 def submit_all() -> None:
-    """Wait until MXNet's engine has submitted all that was pushed; give up if it stands still."""
+    """Wait until MXNet's engine has submitted all pushed work; stop if it makes no progress."""
     before, deadline = 0, 0.0
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
@@ -242,7 +242,7 @@ def submit_all() -> None:
 def _report_failed() -> None:
     """Print the error of failed work that the script never waited for, without a traceback.
 
-    Where the script has failed, work that had to wait finds no job any more: that explains nothing.
+    If the script has failed, work that waited fails because the job has ended; that is no cause.
     """
     try:
         mx.nd.waitall()

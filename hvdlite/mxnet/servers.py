@@ -1,9 +1,8 @@
-"""This process as a worker of MXNet's servers, which it needs for one thing: to find the others.
+"""This process as a worker of MXNet's servers, to find the other workers.
 
-MXNet's store ``dist_sync`` numbers the workers, and its servers tell all of them one value of
-worker 0. MXNet can make one such store a process; a second one waits for ever. The store is kept
-until this process ends: as its workers let go of it, the servers and the scheduler end, and
-launch.py with them.
+MXNet's store ``dist_sync`` numbers the workers, and its servers tell all workers a value of worker
+0. A process can make one such store; a second store would wait for ever. This process keeps its
+store until it ends: the servers, the scheduler and launch.py end when the workers free the store.
 """
 
 import ctypes
@@ -27,28 +26,28 @@ from hvdlite.lifecycle import mesh, script_end
 from hvdlite.lifecycle.limits import INIT
 
 WARN_SECONDS = 5.0
-KEY, MOST_BYTES = 0, 512  # of worker 0's value
+KEY, MOST_BYTES = 0, 512  # the key and the size limit of worker 0's value
 
 
 class _Store(mx.kvstore.KVStore):
     def __del__(self) -> None:
-        """Do nothing: to free it waits for the other workers, which only go() may."""
+        """Do nothing: freeing the store waits for the other workers; only go() may do that."""
 
 
 _kept: List[_Store] = []
-_calls: List[threading.Thread] = []  # of MXNet's functions that may wait for ever
+_calls: List[threading.Thread] = []  # threads in functions of MXNet that may wait for ever
 
 
 def is_kept() -> bool:
-    """Tell whether this process has its one store of MXNet's servers for itself."""
+    """Return True if hvdlite holds this process's one store of MXNet's servers."""
     return bool(_kept)
 
 
 def come(patience: float) -> start.Place:
-    """Make the store, and return where the workers meet. Collective; a second call does nothing.
+    """Make the store; return the workers' meeting point. Collective, once.
 
     :param patience: seconds until all workers and servers must be there; 0: no limit.
-    :raises HvdliteError: they are not; the program has a store of its own.
+    :raises HvdliteError: workers or servers are missing; or the program has its own store.
     """
     at = f"{os.environ['DMLC_PS_ROOT_URI']}:{os.environ['DMLC_PS_ROOT_PORT']}"
     workers, servers = os.environ["DMLC_NUM_WORKER"], os.environ["DMLC_NUM_SERVER"]
@@ -66,7 +65,7 @@ def come(patience: float) -> start.Place:
 
 
 def go(patience: float) -> None:
-    """Let go of the store. Collective, at the end of the process.
+    """Free the store. Collective, at the end of the process.
 
     :param patience: seconds; 0: no limit.
     """
@@ -76,12 +75,12 @@ def go(patience: float) -> None:
     what = "MXNet's servers and launch.py end when the last worker does"
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
-    except Exception as error:  # MXNet's, too: the end goes on
+    except Exception as error:  # also MXNet's errors: the process must end
         print(f"hvdlite: {error}: a worker may have died. End them by Ctrl-C", file=sys.stderr)
 
 
 def end() -> None:
-    """End this process if MXNet still waits in it: at Python's own end MXNet would abort it."""
+    """End this process if MXNet still waits in it; else MXNet would abort Python's exit."""
     if any(call.is_alive() for call in _calls):
         failed = script_end.failure()
         script_end.flush()
@@ -95,7 +94,7 @@ def _refuse_other_stores() -> None:
 
 
 def only_one(kind: str) -> str:
-    """Return the text of an error: one store of MXNet's servers is all that there can be."""
+    """Return an error text: a process can have only one store of MXNet's servers."""
     return (
         f"kvstore '{kind}' of MXNet's servers and hvdlite's ranks go together only where "
         f"hvdliterun starts both: `hvdliterun -n {os.environ['DMLC_NUM_WORKER']} "
@@ -116,7 +115,7 @@ def _meet() -> start.Place:
 
 
 def _own_address() -> str:
-    """Return where the other workers reach this one, should it be rank 0."""
+    """Return the address where other workers reach this one if it is rank 0."""
     wanted = networks(os.environ)
     if wanted:
         return mesh.chosen(wanted)
@@ -125,7 +124,7 @@ def _own_address() -> str:
 
 
 def _tell(store: _Store, value: Dict[str, Any]) -> None:
-    """Have the servers keep worker 0's value. Collective."""
+    """Give the servers worker 0's value. Collective."""
     text = json.dumps(value).encode().ljust(MOST_BYTES)
     store.init(KEY, mx.nd.array(list(text)))
 
@@ -137,7 +136,7 @@ def _told(store: _Store) -> Dict[str, Any]:
 
 
 def _within(call: Callable[[], Any], patience: float, what: str, variable: str) -> Any:
-    """Return what the call does, in a thread: MXNet waits without end, and Ctrl-C must get through.
+    """Return the call's result, from a thread: MXNet waits for ever, and Ctrl-C must work.
 
     :param what: a sentence for the user, after some seconds.
     """

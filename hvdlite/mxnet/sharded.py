@@ -18,7 +18,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselves
+_REDUCED = Max, (1.0, 1.0)  # the Max of gradients that are equal on all ranks changes nothing
 
 _UNSUITED = {"Nadam": "keeps a schedule that counts calls, of which each rank does some"}
 
@@ -32,13 +32,14 @@ _ELSEWHERE = (
 class HostUpdater(mx.optimizer.Updater):
     """An ``mx.optimizer.Updater`` whose weights exist once on each host, from :meth:`share` on.
 
-    Where the C library has the optimizer's rule, it updates each rank's part in the pass that sums
-    the gradients. Other optimizers run MXNet's operators on the rank's part: flat slices, or whole
-    arrays where the optimizer may need them whole.
+    If the C library has the optimizer's rule, the pass that sums the gradients also updates each
+    rank's part. Other optimizers run MXNet's operators on the rank's part: flat slices, or whole
+    arrays if the optimizer may need whole arrays.
 
-    ``states`` are those of one process, on every rank. In a job of several hosts, with an optimizer
-    whose rule the C library has, large weights are dealt to the hosts: then this host's states have
-    the values of its stripes alone (``host_weights.py``), and :meth:`whole_states` is collective.
+    ``states`` has the states of one process, on every rank. With several hosts, and an optimizer
+    whose rule the C library has, the states of large weights are divided among the hosts: then this
+    host's states have only the values of its stripes (``host_weights.py``), and
+    :meth:`whole_states` is collective.
     """
 
     def __init__(self, optimizer) -> None:
@@ -48,17 +49,17 @@ class HostUpdater(mx.optimizer.Updater):
                 f"{type(optimizer).__name__} {why}: use hvdlite.DistributedTrainer"
             )
         super().__init__(optimizer)
-        self.sums = False  # the next call sums the gradients, which are not reduced yet
+        self.sums = False  # True: the next call also sums the gradients
         self._weights = HostWeights(self._state_of)
         self._gradients: Optional[Gradients] = None
-        self._single: Set[int] = set()  # those of float32
+        self._single: Set[int] = set()  # parameters of float32
         self._fused: Dict[tuple, ByRule] = {}
         self._parts: Optional[ByParts] = None
 
     def share(self, params: Dict[int, Any], gradients: Gradients) -> None:
         """Move weights and states into memory of the host. Collective.
 
-        :param params: initialised, in an order that all ranks share.
+        :param params: initialised, in the same order on all ranks.
         :param gradients: names the parameters and says how their gradients are reduced.
         """
         rule = rule_of(self.optimizer)
@@ -79,7 +80,7 @@ class HostUpdater(mx.optimizer.Updater):
                 self._single.add(index)
 
     def unshare(self, params: Dict[int, Any]) -> None:
-        """Give weights and states memory of this rank's own, until the next :meth:`share`."""
+        """Move weights and states to private memory, until the next :meth:`share`."""
         for index, place in self._weights.places.items():
             if self.states.get(index) is place.states:
                 if place.stripes:
@@ -100,11 +101,11 @@ class HostUpdater(mx.optimizer.Updater):
         return self._single if rule_of(self.optimizer) else set()
 
     def whole_states(self) -> Dict[int, Any]:
-        """Return the states as one process has them. Collective if they are dealt to hosts."""
+        """Return the states of one process. Collective if the states are divided among hosts."""
         return {index: self._whole(index, states) for index, states in self.states.items()}
 
     def get_states(self, dump_optimizer=False) -> bytes:
-        """Return what MXNet's updater does for :meth:`whole_states`, as collective as that."""
+        """Return :meth:`whole_states` in the form of MXNet's updater; collective if those are."""
         states = self.whole_states()
         return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
 
@@ -151,7 +152,7 @@ class HostUpdater(mx.optimizer.Updater):
         return with_arrays(states, whole)
 
     def _place_of(self, index: int, weight) -> Optional[Place]:
-        """Return where the parameter lies; give its place the states that were loaded since."""
+        """Return the parameter's place, after copying newly loaded states into it."""
         place = self._weights.places.get(index)
         if place is None:
             return None
@@ -165,7 +166,7 @@ class HostUpdater(mx.optimizer.Updater):
         return place
 
     def _adopt(self, index: int, place: Place) -> None:
-        """Copy states from elsewhere into the memory; every rank writes the same ones."""
+        """Copy states into the shared memory; every rank writes the same values."""
         loaded, mine = arrays_of(self.states.get(index)), arrays_of(place.states)
         if place.stripes and all(a.shape == place.shared.shape for a in loaded):
             loaded = [place.stripes.cut(a) for a in loaded]
@@ -199,8 +200,8 @@ class HostUpdater(mx.optimizer.Updater):
         assert self._gradients is not None
         if any(self._weights.places[index].stripes for index in indices):
             raise HvdliteValueError(
-                "the states are dealt to the job's hosts, which the optimizer, as it is now, can't "
-                "use: make a new trainer with these settings"
+                "the states are divided among the job's hosts, which the optimizer can't use with "
+                "its present settings: make a new trainer with these settings"
             )
         if self._parts is None:
             self._parts = ByParts(self._weights, self._gradients)
@@ -208,19 +209,19 @@ class HostUpdater(mx.optimizer.Updater):
 
 
 class ShardedTrainer(DistributedTrainer):
-    """A ``DistributedTrainer`` that updates one copy of the weights a host, each rank its part.
+    """A ``DistributedTrainer`` that updates one copy of the weights a host, each rank a part.
 
     From the first ``step`` on the trained weights, and the optimizer's states, lie in memory that
     all ranks of a host map. A rank's parameters are views of it. Each rank sums its part of the
-    gradients and updates that part at once, so a step does the work of one update a host, where
-    ``DistributedTrainer`` does it on every rank. Training is the same, bit for bit.
+    gradients and updates that part at once, so a step does one update on each host, where
+    ``DistributedTrainer`` does one on every rank. Training is the same, bit for bit.
 
     Write to weights (``load_parameters``, ``set_data``) on all ranks, the same values. After
     ``step`` gradients are this rank's own, or averages. On several hosts, which share the states,
     all ranks call ``save_states``. No rank may call ``hvd.join()`` during a step. docs/sharding.md
-    has all that differs for a script, and for which optimizers and parameters it is.
+    lists what differs for a script, and the supported optimizers and parameters.
 
-    :param params: as all parameters for ``DistributedTrainer``.
+    :param params: as for ``DistributedTrainer``, like all other arguments.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
     :param optimizer_params: a dict of arguments for an optimizer given by its name.
     :param gradient_predivide_factor: a divisor before the sum over ranks, for small dtypes.
@@ -242,7 +243,7 @@ class ShardedTrainer(DistributedTrainer):
             gradient_predivide_factor=gradient_predivide_factor, sparse_as_dense=sparse_as_dense,
             backward_passes_per_step=backward_passes_per_step,
         )  # fmt: skip
-        self._sums = False  # in step(): the update sums the gradients that it can
+        self._sums = False  # in step(): the update also sums gradients
 
     @property
     def host_parameters(self) -> List[str]:
@@ -256,7 +257,7 @@ class ShardedTrainer(DistributedTrainer):
 
         On several hosts all ranks call it, because each host has some of the states.
 
-        :param fname: where this rank writes; None: this rank takes part and writes nothing.
+        :param fname: the file of this rank; None: this rank takes part and writes nothing.
         """
         if fname is None:
             whole_states(self)
@@ -271,7 +272,7 @@ class ShardedTrainer(DistributedTrainer):
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
-        # Averages are needed to tell what is stale, or overflows, on any rank.
+        # Averages show whether a gradient is stale, or overflows, on any rank.
         self._sums = not ignore_stale_grad and not hasattr(self, "_amp_loss_scaler")
         try:
             super().step(batch_size, ignore_stale_grad)

@@ -1,6 +1,6 @@
 """Row_sparse arrays across ranks: ranks send only the rows that they have.
 
-Each call waits. MXNet knows the number of rows after backward, and the other ranks must be told.
+Each call waits. MXNet knows the number of rows only after backward, and other ranks need it.
 """
 
 from typing import Sequence, Tuple
@@ -23,22 +23,22 @@ def is_sparse(array) -> bool:
 def allreduce_rows(
     arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set
 ):
-    """Return the sum, or average, over all ranks of this rank's ``arrays`` added up: a new array.
+    """Add up ``arrays``; return the sum or average over all ranks, a new array.
 
     The result has every row that any rank has, in rising order. The values of a row are added in
     the same order on every rank, float16 in float32, so all ranks get the same bits. An average
-    counts all ranks, also those that lack the row.
+    divides by the number of all ranks, even if some lack the row.
 
     :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
-    :param name: pairs the call with those of the other ranks.
+    :param name: the same on every rank.
     :param op: Sum or Average.
     :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """
     if op not in (Sum, Average):
         raise HvdliteValueError(
-            f"tensor '{name}' is row_sparse: expected op Sum or Average; others need whole arrays, "
-            "as with sparse_as_dense=True"
+            f"tensor '{name}' is row_sparse: expected op Sum or Average; other ops need whole "
+            "arrays, as with sparse_as_dense=True"
         )
     indices, values = _rows_of(arrays, name)
     rows = _gather(indices, values, arrays[0].shape[0], name, process_set)
@@ -103,7 +103,7 @@ def _gather(
 
 
 def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Add up the rows of equal index; return them by rising index."""
+    """Add up the rows of equal index; return the sums in rising order of the index."""
     if not len(indices):
         return indices, values
     order = np.argsort(indices, kind="stable")

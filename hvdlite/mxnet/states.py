@@ -34,7 +34,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     whole = whole_states(trainer)
     packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
-    if _is_distributed(trainer):  # load_states() may have replaced it on some ranks
+    if _is_distributed(trainer):  # load_states() may have replaced the optimizer on some ranks
         trainer.optimizer._averaging.gradients.restart(packed["owner"])
 
 
@@ -48,10 +48,10 @@ def whole_states(trainer) -> Dict[Any, Any]:
 def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     """Return the trainer's states for ``unpack_states``, without anything that can't be pickled.
 
-    ``whole`` are its :func:`whole_states`.
-
-    ``packed["states"]`` is what ``trainer.save_states()`` writes for the plain optimizer, so it
+    ``packed["states"]`` equals the file of ``trainer.save_states()`` for the plain optimizer, so it
     loads without hvdlite.
+
+    :param whole: the trainer's :func:`whole_states`.
     """
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     updater = _updaters(trainer)[0]
@@ -88,7 +88,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         counts.update(renumbered)
     vars(own).update(optimizer.__getstate__())
     for updater in _updaters(trainer):
-        states, _ = pickle.loads(packed["states"])  # arrays of its own
+        states, _ = pickle.loads(packed["states"])  # new arrays
         updater.states = {index.get(i, i): state for i, state in states.items()}
         updater.states_synced = dict.fromkeys(updater.states, False)
         updater.optimizer = own
@@ -98,7 +98,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
 
 def _updaters(trainer) -> List[Any]:
     if not trainer._kv_initialized and trainer._kvstore_params["kvstore"] is not None:
-        trainer._init_kvstore()  # which says where the states are
+        trainer._init_kvstore()  # decides where the states are
     if not trainer._update_on_kvstore:
         return trainer._updaters
     updater = getattr(trainer._kvstore, "_updater", None)

@@ -10,7 +10,7 @@ from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _OP = "hvdlite_sync_batch_norm"
-_MOST_NUMBERS = 2**20  # a float32 holds each of them
+_MOST_NUMBERS = 2**20  # float32 represents each of them exactly
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
@@ -18,7 +18,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
 
     In training, mean and variance cover all ranks, whose batches may differ in size, and gradients
     are those of the sum of all ranks' losses. Running statistics are the same bits on every rank;
-    forward updates them, where MXNet's BatchNorm updates its own in backward. Outside of training,
+    forward updates them; MXNet's BatchNorm updates its own in backward. Outside of training,
     and with ``use_global_stats``, it is a BatchNorm without communication. It may be hybridized,
     and called several times in one forward. Where the mean is 1000 times the deviation, output and
     gradient are within 1e-3 of those in float64.
@@ -26,7 +26,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     All ranks must build these blocks in the same order, and in training run each block equally
     often forward and backward. One context per process.
 
-    :param kwargs: all of BatchNorm's: axis, momentum, epsilon, center, scale, in_channels, ...
+    :param kwargs: BatchNorm's arguments: axis, momentum, epsilon, center, scale, in_channels, ...
     :raises ValueError: at the first forward: it lives on several contexts.
 
     Input and output have the same shape, any with channels along ``axis``.
@@ -85,7 +85,7 @@ class _Properties(mx.operator.CustomOpProp):
         return ["data", "gamma", "beta"]
 
     def list_outputs(self):
-        return ["output", "statistics"]  # the second one for backward
+        return ["output", "statistics"]  # statistics: for backward
 
     def list_auxiliary_states(self):
         return ["running_mean", "running_var"]
@@ -171,7 +171,7 @@ class _Operator(mx.operator.CustomOp):
         return mx.nd.dot(mx.nd.ones((1, outer)), x.reshape((outer, -1))).reshape((-1,))
 
     def _along(self, per_channel, x):
-        """Reshape it so that it broadcasts along all other axes of x."""
+        """Reshape the array so that it broadcasts along all other axes of x."""
         shape = [1] * x.ndim
         shape[self._p.axis] = -1
         return per_channel.reshape(shape)

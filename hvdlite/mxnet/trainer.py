@@ -23,10 +23,10 @@ from hvdlite.training.plan import Reduction, check_passes
 
 
 class Guard(guards.Guard):
-    """Looks every so many steps whether ranks have equal parameters, and for NaN and infinity.
+    """Checks every few steps that ranks have equal parameters, without NaN and infinity.
 
-    Call ``step()`` between backward and the trainer's step. A ``DistributedTrainer`` does it by
-    itself where ``HVDLITE_GUARD_STEPS`` says how many steps lie between two looks. ::
+    Call ``step()`` between backward and the trainer's step. With ``HVDLITE_GUARD_STEPS`` a
+    ``DistributedTrainer`` checks by itself, that many steps apart. ::
 
         guard = hvd.Guard(net.collect_params(), every=100)
         ...
@@ -35,8 +35,8 @@ class Guard(guards.Guard):
         trainer.step(batch_size)
 
     :param params: a ParameterDict, a dict or a list of Parameters, in the same order on every rank.
-    :param every: steps between two looks, the first of which is before the first step.
-    :param process_set: the ranks that train together; a rank outside of it looks at nothing.
+    :param every: steps between two checks; the first check is before the first step.
+    :param process_set: the ranks that train together; other ranks check nothing.
     :raises ValueError: ``every`` is less than 1.
     """
 
@@ -62,15 +62,15 @@ def _leaves_sums() -> bool:
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradient of all ranks' batches.
+    """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradients of all ranks' batches.
 
-    ``batch_size`` is that of one rank, all its contexts together. Between ``allreduce_grads()`` and
+    ``batch_size`` is that of one rank, over all its contexts. Between ``allreduce_grads()`` and
     ``update(batch_size)`` the gradients are averages over ranks, so clipping there works as in one
     process. With HVDLITE_HOROVOD_SUMS=1 they are sums, divided by ``gradient_predivide_factor``, as
-    with Horovod on CPUs, and the update divides by the number of ranks. That is for scripts that
-    clip to a limit times ``hvd.size()``.
+    with Horovod on CPUs, and the update divides by the number of ranks, for scripts that clip to a
+    limit times ``hvd.size()``.
 
-    The optimizer inside is a plain one: files of ``save_states()`` need no hvdlite to be loaded.
+    The optimizer inside is a plain one: files of ``save_states()`` load without hvdlite.
 
     :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
         are summed over those before they are averaged over ranks.
@@ -79,14 +79,14 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param compression: one of ``hvd.Compression``, or a class of your own.
     :param gradient_predivide_factor: f: gradients are divided by f before the sum over ranks and
         multiplied by f / size after it, for dtypes in which the sum would overflow.
-    :param prefix: names the trainer's tensors; by default the count of trainers does, so all ranks
-        must make their trainers in the same order.
+    :param prefix: the name of the trainer's tensors; by default the number of the trainer, so all
+        ranks must make their trainers in the same order.
     :param num_groups: the number of groups of gradients; each is one operation, submitted when
-        backward has written all of it. 0: groups of 1 MiB or more; only that of the front layers
-        may be smaller. As many groups as gradients: each gradient on its own.
+        backward has written all of it. 0: groups of 1 MiB or more; the group of the front layers
+        may be smaller.
     :param process_set: the ranks that take part; a rank outside of it trains alone, with its own
         gradients, as one process would.
-    :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
+    :param op: ``hvd.Average``; or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
         size of that one; every k-th call averages and applies the sum of all k gradients.
     :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
@@ -128,7 +128,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._unused: Optional[Set[int]] = None  # parameters whose gradient no rank has computed
 
     def rejoin(self) -> None:
-        """Begin anew in another job, with the parameters as they are. All its ranks do so."""
+        """Continue in another job with the present parameters. Call it on all ranks."""
         self._gradients.restart(self._gradients.owner)
         self._divide_sums()
         forget_shared(self._params)
@@ -150,8 +150,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def allreduce_grads(self, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks, if this is the step's last pass.
 
-        :param ignore_stale_grad: as for :meth:`step`; without it a stale gradient is averaged as it
-            is.
+        :param ignore_stale_grad: as for :meth:`step`; without it stale gradients are averaged, too.
         """
         self._pass = self._pass % self._passes + 1
         if self._pass < self._passes:
@@ -198,7 +197,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [param.name for param in self._params if is_shared(param)]
 
     def _divide_sums(self) -> None:
-        """Let the update divide sums as it would the averages of this job."""
+        """Let the update divide sums by the number of ranks."""
         reduction = self._gradients.reduction
         summed = reduction.sums and not self._gradients.alone
         ranks = reduction.process_set.size() / reduction.predivide_factor if summed else 1.0
@@ -206,7 +205,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._sums_of = ranks
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
-        """Return None on every rank or on none; a rank that must not share shares no gradient."""
+        """Return None on every rank or on no rank; a rank that must not share moves no gradient."""
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None
@@ -218,7 +217,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
     def _pair(self) -> bool:
-        """Pair the parameters with those of the other ranks; return True the first time."""
+        """Match the parameters with those of the other ranks; return True the first time."""
         first = self._gradients.pair(dict(enumerate(self._params)))
         if first and self._shared:
             self._shared.join(self._in_order(), self._gradients.owner)
@@ -246,7 +245,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _settle_stale(self, clear: bool) -> None:
         """Find the gradients that are stale on all ranks; mark those stale only here as fresh.
 
-        :param clear: set the latter to zero: their old values have not been averaged yet.
+        :param clear: set the latter to zero, because their old values were not averaged.
         """
         self._pair()
         trained = self._trained()
@@ -270,9 +269,9 @@ class DistributedTrainer(mx.gluon.Trainer):
 def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:
     """Scale arrays that are equal on all ranks so that their 2-norm together is at most max_norm.
 
-    What ``gluon.utils.clip_global_norm`` does, with its arguments, but each rank reads only its
-    part of the arrays for the norm, and arrays that need no scaling are not written. Collective.
-    For averaged gradients, between ``trainer.allreduce_grads()`` and ``trainer.update()``::
+    Like ``gluon.utils.clip_global_norm``, with the same arguments, but each rank reads only its
+    part of the arrays for the norm, and writes no array that needs no scaling. Collective. For
+    averaged gradients, between ``trainer.allreduce_grads()`` and ``trainer.update()``::
 
         trainer.allreduce_grads()
         hvd.clip_global_norm([p.grad() for p in params], 1.0 * batch_size)
@@ -300,7 +299,7 @@ def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True)
 
 def _square(array):
     """Return the squared norm of this rank's part."""
-    if array.stype != "default":  # rows differ in number: rank 0 measures them whole
+    if array.stype != "default":  # the number of rows differs: rank 0 measures the whole array
         return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
     flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()
     begin, end = flat.size * self_ // n, flat.size * (self_ + 1) // n

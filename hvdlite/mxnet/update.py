@@ -27,15 +27,15 @@ class Rule(NamedTuple):
 
 
 def rule_of(optimizer) -> Optional[Rule]:
-    """Return the rule of the optimizer as it is now; None if the C library has none for it."""
-    kind = type(optimizer) if IS_MXNET_1 else None  # MXNet 2's compute otherwise
+    """Return the optimizer's rule with its present settings; None: the C library has none."""
+    kind = type(optimizer) if IS_MXNET_1 else None  # MXNet 2's optimizers compute differently
     if kind is mx.optimizer.Adam:
         rates = _rates(optimizer, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
         return Rule(lib.HVD_ADAM, rates)
     if kind is mx.optimizer.SGD and optimizer.momentum >= 0:
         number = lib.HVD_SGD_MOMENTUM if optimizer.momentum else lib.HVD_SGD
         return Rule(number, _rates(optimizer, optimizer.momentum))
-    if kind is mx.optimizer.NAG and optimizer.momentum > 0:  # else another operator of MXNet's
+    if kind is mx.optimizer.NAG and optimizer.momentum > 0:  # otherwise MXNet uses another operator
         return Rule(lib.HVD_NAG, _rates(optimizer, optimizer.momentum))
     return None
 
@@ -194,7 +194,7 @@ class ByParts:
 
 
 def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
-    """Deal whole weights to ranks, the largest first, each to the rank that has the least."""
+    """Distribute whole weights, the largest first, each to the rank with the least."""
     loads, dealt = [0] * n, {}
     for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
         rank = loads.index(min(loads))

@@ -1,8 +1,8 @@
-"""Gradients in memory that all ranks of a host map, so that averaging them needs no copy.
+"""Gradients in memory that all ranks of a host map, so that averaging copies nothing.
 
-A gradient can move there only if nothing else refers to its old array: a net with
+A gradient can move into that memory only if nothing else refers to its old array: a net with
 ``hybridize(static_shape=True)`` keeps writing to the arrays of its first backward, and the user may
-hold some. MXNet counts the references to an array's memory, and Python those to the array; this
+hold arrays. MXNet counts the references to an array's memory, and Python those to the array; this
 module checks both.
 """
 
@@ -60,7 +60,7 @@ def is_shared(param) -> bool:
 
 
 def forget_shared(params: Sequence) -> None:
-    """Note that the job in which these gradients were shared has ended."""
+    """Record that the job in which these gradients were shared has ended."""
     for param in params:
         _direct.pop(param, None)
 
@@ -71,7 +71,7 @@ class SharedGradients:
     Gradients of initialised parameters move at once, others when they are made. No rank waits for
     another before :meth:`join`.
 
-    :param params: in an order that all ranks share; if one rank gives none, no rank shares.
+    :param params: in the same order on all ranks; if one rank gives none, no rank shares.
     """
 
     def __init__(self, params: Sequence) -> None:
@@ -87,7 +87,7 @@ class SharedGradients:
                 self._move(param, is_new=False)
 
     def join(self, params: Sequence, owner: str) -> None:
-        """From now on reduce in place each gradient with one offset on all ranks. Collective."""
+        """From now on reduce gradients in place if their offsets agree on all ranks. Collective."""
         memory, self._memory = self._memory, None
         offsets = [self._offset_of(param) for param in params]
         if not shared_memory.join(memory, owner):
@@ -98,7 +98,7 @@ class SharedGradients:
                 _direct[param] = param._grad[0]
 
     def _offset_of(self, param) -> int:
-        """Return the offset of its gradient in the memory; -1: the gradient is elsewhere."""
+        """Return the offset of the parameter's gradient in the memory; -1: it is elsewhere."""
         offset, array = self._offsets.get(param, (-1, None))
         return offset if array is not None and param._grad and param._grad[0] is array else -1
 
@@ -115,7 +115,7 @@ class SharedGradients:
         """Move the parameter's gradient, with its value, into the memory."""
         assert self._memory is not None  # there is some for what moves
         offset = self._memory.used
-        # Also if it is not used: offsets stay equal.
+        # Even if it is not used, so that offsets stay equal.
         memory = self._memory.take(nbytes_of(param._grad[0]))
         if memory is None or not (is_new or _is_free(param)):
             return

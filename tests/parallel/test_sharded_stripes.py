@@ -147,7 +147,7 @@ def test_settings_that_a_dealt_weight_cant_have(hosts):
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer, 1)
     trainer.optimizer.momentum = -0.5
-    with pytest.raises(ValueError, match="dealt to the job's hosts.*make a new trainer"):
+    with pytest.raises(ValueError, match="divided among the job's hosts.*make a new trainer"):
         train_wide(net, trainer, 1)
 
 
