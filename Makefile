@@ -107,8 +107,8 @@ $(FRAMEWORKS_DEPS): $(FRAMEWORKS_PACKAGES) pyproject.toml
 	touch $@
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport/transport_mpi transport/no_mpi job/% mxnet/api mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
-JOB      := transport/no_mpi $(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/job/*.c))
+CORE     := $(filter-out transport/transport_mpi job/% mxnet/api mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
+JOB      := $(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/job/*.c))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 # What starts no thread itself or by the core: the thread sanitizer finds nothing in it.
 THREADS    := "(ranks|coll_case|coll_data|engine_case|handle_case|counter)\.h"|thread(s_run|s_start|_start)\(

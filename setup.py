@@ -1,7 +1,7 @@
 """The extensions of hvdlite, which take compilers; the rest: pyproject.toml.
 
 Each MPI has an extension of its own, ``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``,
-which takes its mpicc; ``hvdlite._hvdlite_tcp`` needs no MPI. An installation from source has that
+which takes its mpicc; ``hvdlite._hvdlite_core`` needs no MPI. An installation from source has that
 and the one of its MPI, if there is an mpicc; a wheel for everybody has all (``make wheel``).
 """
 
@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 
-NO_MPI = "tcp"
+NO_MPI = "core"
 MPI_FILES = ("transport_mpi.c",)  # the only one that needs an mpicc
 
 
@@ -109,6 +109,9 @@ class BuildVariants(build_ext):
                     debug=self.debug,
                 )
             ext.extra_objects.append(self.common[file])
+        if variant_of(ext) != NO_MPI:  # of an archive the linker takes only what is used
+            self.compiler.create_static_lib(ext.extra_objects, "core", output_dir=self.build_temp)
+            ext.extra_objects = [os.path.join(self.build_temp, "libcore.a")]
 
     def build_extension(self, ext) -> None:
         folder, variant = self.build_temp, variant_of(ext)

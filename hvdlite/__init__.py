@@ -11,11 +11,10 @@ import importlib
 import sys
 
 from hvdlite._version import __version__
-from hvdlite.core import start as _start
 from hvdlite.core.lazy_names import OPS, lazy_names
 from hvdlite.lifecycle import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
-from hvdlite.patches import mxnet_import
+from hvdlite.patches import mpi4py_import, mxnet_import
 
 _DEFINED_IN = {
     "hvdlite.core.native": ("HvdliteError", "RankFailedError", "failure_of"),
@@ -72,7 +71,7 @@ def _end() -> None:
     """Tell ranks that wait in init() that this one has ended."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.lifecycle.job" not in sys.modules:
-        with contextlib.suppress(ImportError):  # the C library is another MPI's: no rank can join
+        with contextlib.suppress(ImportError):  # no C library for this MPI: no rank can join
             importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.mpi_life" in sys.modules:
         sys.modules["hvdlite.lifecycle.mpi_life"].end()
@@ -81,6 +80,5 @@ def _end() -> None:
 
 
 atexit.register(_end)
+mpi4py_import.watch()
 mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
-if _start.mpi_has_ranks():  # raise now if it is not the MPI of our C library
-    importlib.import_module("hvdlite.lifecycle.job")

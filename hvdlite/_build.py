@@ -1,22 +1,22 @@
-"""Describes hvdlite's extensions to cffi, one for each MPI and one for none; ``setup.py`` compiles.
+"""Describes hvdlite's extensions to cffi, the core and one for each MPI; ``setup.py`` compiles.
 
-Those for an MPI differ only in their names and in the mpi.h that compiles one file. The one for
-none, ``tcp``, has another file in place of these. The declarations that Python sees are cut out of
-the C headers, so that no prototype is typed twice.
+The core calls no MPI. Those for an MPI have the transport by MPI, and what that uses of the core;
+they differ only in their names and in the mpi.h that compiles one file. The declarations that
+Python sees are cut out of the C headers, so that no prototype is typed twice.
 """
 
 import os
 import re
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from cffi import FFI
 
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower first
+HEADERS_OF_MPI = ("base/error.h", "transport/transport_mpi.h")
 
-WITH_MPI = ("transport_mpi.c",)  # the files that include mpi.h
-WITHOUT_MPI = ("no_mpi.c",)
+WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
 FLOATS = ["-ffp-contract=off", "-fno-math-errno"]  # off: the same bits from every compiler
@@ -29,13 +29,13 @@ def cdef(header: str) -> str:
     return "\n".join(re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL))
 
 
-def _extension(mpi: str, left_out: Sequence[str] = WITHOUT_MPI) -> FFI:
+def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
     ffi = FFI()
-    ffi.cdef("\n".join(cdef((CSRC / name).read_text()) for name in HEADERS))
+    ffi.cdef("\n".join(cdef((CSRC / header).read_text()) for header in headers))
     ffi.set_source(
-        f"hvdlite._hvdlite_{mpi}",
-        "\n".join(f'#include "{name}"' for name in HEADERS),
-        sources=sorted(str(file) for file in CSRC.rglob("*.c") if file.name not in left_out),
+        f"hvdlite._hvdlite_{name}",
+        "\n".join(f'#include "{header}"' for header in headers),
+        sources=sorted(map(str, files)),
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
         extra_compile_args=[*FLAGS, *FLOATS, *WARNINGS, *DEBUG],
@@ -46,16 +46,20 @@ def _extension(mpi: str, left_out: Sequence[str] = WITHOUT_MPI) -> FFI:
     return ffi
 
 
+def core() -> FFI:
+    """All of hvdlite but the transport by MPI."""
+    return _extension("core", HEADERS, (f for f in CSRC.rglob("*.c") if f.name != WITH_MPI))
+
+
+def _by_mpi(name: str) -> FFI:
+    return _extension(name, HEADERS_OF_MPI, CSRC.rglob("*.c"))  # setup.py takes what is used
+
+
 def openmpi() -> FFI:
     """For libmpi.so.40: Open MPI 3 and later."""
-    return _extension("openmpi")
+    return _by_mpi("openmpi")
 
 
 def mpich() -> FFI:
     """For libmpi.so.12: MPICH 3.1 and later, and MPIs with its ABI, such as Intel MPI."""
-    return _extension("mpich")
-
-
-def tcp() -> FFI:
-    """For no MPI: its jobs are joined by sockets."""
-    return _extension("tcp", WITH_MPI)
+    return _by_mpi("mpich")

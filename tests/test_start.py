@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from jobs import MPI_SETTINGS, alone, assert_passed, mpirun
+from jobs import MPI_SETTINGS, TESTS, alone, assert_passed, mpirun, script
+from places import start_ranks
 
 from hvdlite.core import beginning
 
@@ -138,6 +139,69 @@ def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, tmp_path):
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
     assert len(refused) == 8 and "this process was forked from one that runs MPI" in refused[0]
+
+
+def with_a_child(transport: str, *command: str) -> list:
+    """Run a program from each of two ranks, which go on well; return the jobs' outputs."""
+    if transport == "mpi":
+        jobs = [script(2, "children", *command, timeout=90)]
+    else:
+        jobs = start_ranks(2, str(TESTS / "scripts" / "children.py"), *command, timeout=90)
+    for job in jobs:
+        assert_passed(job)
+    assert [line for job in jobs for line in job.lines("SUM ")] == 2 * ["2.0"]
+    return jobs
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(transport):
+    """It waited in MPI_Init for ever, or the ranks died."""
+    everything = str(TESTS / "scripts" / "imports_all.py")
+    jobs = with_a_child(transport, everything, "numpy", "mxnet")
+    children = [json.loads(line) for job in jobs for line in job.lines("CHILD ")]
+    assert len(children) == 2
+    for child in children:
+        modules = child.pop("modules")
+        assert {"hvdlite.numpy", "hvdlite.mxnet.ops", "hvdlite.elastic.loop"} <= set(modules)
+        assert ("hvdlite.lifecycle.mpi_world" in modules) == (transport == "mpi")
+        assert child == {"threads": 0, "begun": False, "initialized": False}
+
+
+INIT_IN_A_CHILD = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size(), flush=True)"
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_a_ranks_child_does_not_join_the_job_a_second_time(transport):
+    """Those of all ranks met in a job of their own, or the ranks' launcher ended the ranks."""
+    for job in with_a_child(transport, "-c", INIT_IN_A_CHILD):
+        assert not job.lines("SIZE ")
+        told = re.findall(
+            r"init\(\): this process was started by process (\d+), which is", job.output
+        )
+        assert len(told) == len(job.lines("SUM ")) and "HVDLITE_ALONE=1" in job.output
+
+
+OWN_JOBS = {
+    "alone on purpose": (["-HVDLITE_ALONE", "-c", INIT_IN_A_CHILD], ["1"]),
+    "by hvdliterun": (["-m", "hvdlite.launch", "-n", "2"], ["2", "2"]),
+    "by hvdliterun without MPI": (
+        ["-m", "hvdlite.launch", "--transport=tcp", "-n", "2"],
+        ["2", "2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", OWN_JOBS)
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_a_ranks_child_may_have_a_job_of_its_own(how, transport, tmp_path):
+    words, sizes = OWN_JOBS[how]
+    (tmp_path / "sizes.py").write_text(INIT_IN_A_CHILD)
+    own = words if "-c" in words else [*words, sys.executable, str(tmp_path / "sizes.py")]
+    if transport == "tcp" and how == "by hvdliterun":
+        pytest.skip("there is no MPI here")
+    jobs = with_a_child(transport, *own)
+    found = re.findall(r"SIZE (\d)", "".join(job.output for job in jobs))
+    assert found == 2 * sizes
 
 
 GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"

@@ -210,11 +210,21 @@ def test_the_others_go_on_when_rank_0s_host_loses_its_power():
         assert_went_on(start_ranks(3, ELASTIC, "0", "5", "12", while_running=cut, **where), {0})
 
 
-def test_ranks_outlive_no_torchrun(tmp_path):
-    """Torchrun itself does not end them where it was killed."""
+IMPORTS_LONG = """
+import os, sys, time
+parent = os.getppid()
+sys.stdout.write("READY\\n"); sys.stdout.flush()
+while os.getppid() == parent: time.sleep(0.01)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("first", [[], ["-c", IMPORTS_LONG]], ids=["train", "import"])
+def test_ranks_outlive_no_torchrun(first, tmp_path):
+    """Torchrun itself does not end them where it was killed, be it before they call init()."""
     code = (
         "import os, subprocess, sys, time\n"
-        f"for rank in '01': subprocess.Popen([sys.executable, {SCRIPT!r}, 'waits'],"
+        f"for rank in '01': subprocess.Popen([sys.executable, *{first}, {SCRIPT!r}, 'waits'],"
         " env={**os.environ, 'RANK': rank, 'LOCAL_RANK': rank})\n"
         "time.sleep(60)"
     )

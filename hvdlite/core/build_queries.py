@@ -29,9 +29,13 @@ def _answer(name: str, value: int, text: str) -> Callable[[], int]:
 
 
 mpi_built = _answer("mpi_built", True, "Return True: hvdlite is compiled for MPI.")
-mpi_enabled = _answer(
-    "mpi_enabled", start.without_mpi() is None, "Tell whether this process's job runs on MPI."
-)
+
+
+def mpi_enabled() -> bool:
+    """Tell whether this process's job runs on MPI, or would if it began now."""
+    return start.without_mpi() is None
+
+
 gloo_built = _answer("gloo_built", False, "Return False.")
 gloo_enabled = _answer("gloo_enabled", False, "Return False.")
 nccl_built = _answer("nccl_built", 0, "Return 0; Horovod: the version of its NCCL.")

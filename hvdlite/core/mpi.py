@@ -1,23 +1,23 @@
 """The only importer of mpi4py, and the loader of the C library that fits mpi4py's MPI.
 
-mpi4py's wheel chooses a libmpi at its import. A C library is compiled for one MPI: hvdlite's wheel
-has one for Open MPI and one for MPICH, an installation from source only one for its mpicc. A
-communicator of one MPI crashes another. So a difference is an ImportError at import, whose text
-names both MPIs and says what to do.
+The first init() of a job by MPI imports it: mpi4py begins MPI at its own import, and the launcher's
+variables in a rank's child are the rank's, so there MPI would wait for a second such rank.
 
-In a rank's worker process, which spawn or forkserver have started, MPI is not initialized at this
-import: the launcher's variables there are the rank's, and MPI would wait for a second such rank.
+mpi4py's wheel chooses a libmpi at its import. A C library that calls MPI is compiled for one MPI:
+hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only one for its
+mpicc. A communicator of one MPI crashes another. So a difference is an ImportError, whose text
+names both MPIs and says what to do.
 """
 
 import importlib
 import os
 import re
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 from hvdlite.core import beginning
 from hvdlite.core.listening import confined, with_files
-from hvdlite.core.start import is_worker
+from hvdlite.core.native import ffi
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
 
@@ -46,10 +46,8 @@ def _reason(error: Exception) -> str:
 
 try:
     # Before the C library: the loader then binds the C library to this libmpi.
-    import mpi4py
+    import mpi4py  # noqa: F401 - an error of this import is told below
 
-    if is_worker():
-        mpi4py.rc.initialize = False
     _cores = len(os.sched_getaffinity(0))
     _added = confined(with_files(os.environ), _is_contained(), _cores)
     _given = {name: os.environ.get(name) for name in _added}
@@ -78,8 +76,11 @@ def forget_confined() -> None:
 forget_confined()
 
 
-def load() -> Tuple[Any, Any]:
-    """Return the C library as cffi's ``(ffi, lib)``."""
+def _load() -> Any:
+    """Return the C library that calls MPI, a module of cffi's.
+
+    :raises ImportError: there is none for the MPI that mpi4py has loaded.
+    """
     theirs = MPI.Get_library_version()
     wanted = "openmpi" if _abi(theirs) == "Open MPI" else "mpich"
     try:
@@ -90,14 +91,14 @@ def load() -> Tuple[Any, Any]:
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
         ) from error
-    ffi, lib = library.ffi, library.lib
+    lib = library.lib
     built_for, loaded = ffi.new("char[256]"), ffi.new("char[256]")
-    lib.hvd_mpi_built_for(built_for, len(built_for))
-    lib.hvd_mpi_loaded(loaded, len(loaded))
+    lib.transport_mpi_built_for(built_for, len(built_for))
+    lib.transport_mpi_loaded(loaded, len(loaded))
     text = mismatch(ffi.string(built_for).decode(), ffi.string(loaded).decode(), theirs)
     if text:
         raise ImportError(text)
-    return ffi, lib
+    return library
 
 
 def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
@@ -123,7 +124,10 @@ def not_built(theirs: str, package: Path) -> str:
     """Return the error text if hvdlite's folder has no C library for mpi4py's MPI."""
     names = [name for mpi, name in _NAMES.items() if any(package.glob(f"_hvdlite_{mpi}.*"))]
     if not names:
-        return "hvdlite's C library is not built: run `make install`, or `pip install .`"
+        return (
+            f"hvdlite was built without MPI, but {_way_out(theirs)}, or start the job without MPI: "
+            "docs/launch.md says how"
+        )
     return f"hvdlite was built for {' and '.join(names)}, but {_way_out(theirs)}"
 
 
@@ -143,3 +147,13 @@ def _name(version: str) -> str:
     """Shorten ``"Open MPI v5.0.11, package: ..."`` or ``"MPICH Version:  5.0.2"`` to two words."""
     match = re.match(r"(.+?)\s*(?:version)?\s*:?\s*v?(\d[\w.]*)", version, re.IGNORECASE)
     return " ".join(match.groups()) if match else _first_line(version)
+
+
+_library = _load()
+
+
+def by_mpi(comm: MPI.Comm) -> Any:
+    """Return the C library's ``hvd_by_mpi *`` for a communicator, which the caller keeps."""
+    address = _library.ffi.addressof(_library.lib, "transport_mpi_open")
+    open_by_mpi = ffi.cast("void(*)(void)", int(_library.ffi.cast("uintptr_t", address)))
+    return ffi.new("hvd_by_mpi *", (open_by_mpi, ffi.cast("void *", MPI._addressof(comm))))

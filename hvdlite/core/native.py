@@ -3,23 +3,17 @@
 import collections
 import copy
 import functools
-import importlib
 import os
 import sys
 import threading
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
-from hvdlite.core import start
-
-
-def _load() -> Tuple[Any, Any]:
-    """Return cffi's ``(ffi, lib)`` for the way in which this process's job starts."""
-    if start.without_mpi() is None:
-        return importlib.import_module("hvdlite.core.mpi").load()
-    return start.load()
-
-
-ffi, lib = _load()
+try:
+    from hvdlite._hvdlite_core import ffi, lib  # type: ignore[import-not-found]
+except ImportError as error:
+    raise ImportError(
+        f"hvdlite's C library cannot be loaded ({error}): run `make install`, or `pip install .`"
+    ) from error
 
 
 class HvdliteError(RuntimeError):

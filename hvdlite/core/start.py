@@ -3,24 +3,40 @@
 The latter are torchrun, by all five of its variables, Slurm's srun, and MXNet's launch.py, which
 tells a worker where MXNet's scheduler is, and the scheduler its rank. They count where no launcher
 of MPI has started the process; with HVDLITE_TRANSPORT=tcp they count there, too, and with mpi they
-never do. Where they count, neither mpi4py nor a libmpi is loaded.
+never do. Where they count, or where no launcher is known, neither mpi4py nor a libmpi is loaded.
+The first init() decides: imports do not.
+
+A rank's child inherits what a launcher has told the rank. So a rank notes it in MEMBER when it
+joins its job, and nothing that is noted there counts in a child.
 """
 
-import functools
 import hashlib
-import importlib
-import importlib.util
+import itertools
+import json
 import os
 import re
 import sys
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
-_OF_MPI = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HVDLITE_WATCHED")
+MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank; what its launcher told it
+_OF_MPI = (
+    *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HVDLITE_WATCHED"),
+    *("ALPS_APP_PE", "JSM_NAMESPACE_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
+)
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
+# Of one launcher each: where any value differs from what MEMBER has, all are of another launcher.
+_FAMILIES = (
+    (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
+    (*_OF_TORCHRUN, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    (*_OF_SLURM, "SLURM_STEP_ID"),
+    (*_OF_SERVERS, "DMLC_ROLE"),
+)
+# What is told to a rank of the first of them beside that.
+_MORE = (TRANSPORT, "HVDLITE_DOOR_ADDRESS", "HVDLITE_ELASTIC", "HVDLITE_NEWCOMER", "HVDLITE_NEWS")
 PORTS = 8  # which rank 0 tries, one after the other
 # Of Slurm's steps: below those that systems give to anybody.
 _FIRST_PORT, _PORTS = 15_000, 15_000
@@ -39,26 +55,73 @@ class Place(NamedTuple):
 
 _given: Optional[Place] = None
 SERVERS = "MXNet's launcher"
+_decided: List[Optional[Place]] = []  # by the first init()
 NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {TRANSPORT}=tcp"
 ALONE = Place("nobody", 0, 1, "127.0.0.1", (0,), "")
 
 
-def place(environ: Mapping[str, str] = os.environ) -> Optional[Place]:
+def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """Return the environment without what a launcher has told a rank above this process.
+
+    >>> rank = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    >>> child = {**rank, "LANG": "C", MEMBER: json.dumps([4711, rank])}
+    >>> sorted(own_environment(child)), sorted(own_environment({**child, "PMI_RANK": "0"}))
+    (['HVDLITE_MEMBER', 'LANG'], ['HVDLITE_MEMBER', 'LANG', 'PMI_RANK', 'PMI_SIZE'])
+    """
+    above = rank_above(environ)
+    if above is None:
+        return environ
+    used = [f for f in _FAMILIES if all(environ.get(n) == above.told.get(n) for n in f)]
+    names = {*itertools.chain(*used), *(_MORE if _FAMILIES[0] in used else ())}
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+class Above(NamedTuple):
+    """A rank, one of the processes that have started this one."""
+
+    pid: int
+    told: Mapping[str, str]  # by its launcher
+
+
+def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
+    """Return the rank that this process is a child of; None: it is none's."""
+    if MEMBER not in environ:
+        return None
+    above = Above(*json.loads(environ[MEMBER]))
+    return None if above.pid == os.getpid() else above
+
+
+def note_member() -> None:
+    """Let children know that this process has joined the job of which its launcher told it.
+
+    From now on the environment has no more what was told to a rank above.
+    """
+    own = own_environment()
+    for name in set(os.environ) - set(own):
+        del os.environ[name]
+    told = {name: own[name] for family in _FAMILIES for name in family if name in own}
+    os.environ[MEMBER] = json.dumps([os.getpid(), told])
+
+
+def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
     """Return where the ranks of this process's job meet without MPI; None: MPI has the job.
+
+    :param environ: None: this process's own.
 
     :raises ValueError: a variable is wrong.
 
     >>> at = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "n7"}
     >>> place({**at, "MASTER_PORT": "29500"}).ports[:2]
     (29501, 29502)
-    >>> place(at)  # not by torchrun
+    >>> place(at) == ALONE  # not by torchrun
+    True
     """
+    environ = own_environment() if environ is None else environ
     if is_by_mpi(environ):
         return None
     if _given:
         return _given
-    chosen = bool(environ.get(TRANSPORT))
-    if chosen:
+    if environ.get(TRANSPORT):
         environ = _in_torchruns_words(environ)
     if all(environ.get(name) for name in _OF_TORCHRUN):
         return _checked(_by_torchrun(environ), _OF_TORCHRUN, environ)
@@ -66,30 +129,38 @@ def place(environ: Mapping[str, str] = os.environ) -> Optional[Place]:
         return _checked(_by_slurm(environ), _OF_SLURM, environ)
     if is_of_servers(environ):
         return _by_servers(environ)
-    return ALONE if chosen or importlib.util.find_spec("mpi4py") is None else None
+    return ALONE
 
 
-def is_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
+def is_by_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
     """Tell whether a launcher of MPI has started the process, or the user wants MPI."""
+    environ = own_environment() if environ is None else environ
     chosen = environ.get(TRANSPORT, "")
     if chosen not in ("", "mpi", "tcp"):
         raise ValueError(f"{TRANSPORT} is '{chosen}': expected tcp or mpi")
-    return chosen == "mpi" or (not chosen and any(name in environ for name in _OF_MPI))
+    return chosen == "mpi" or (not chosen and has_launcher_of_mpi(environ))
 
 
-def is_of_servers(environ: Mapping[str, str] = os.environ) -> bool:
+def has_launcher_of_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
+    environ = own_environment() if environ is None else environ
+    return any(name in environ for name in _OF_MPI)
+
+
+def is_of_servers(environ: Optional[Mapping[str, str]] = None) -> bool:
     """Tell whether the process is a worker beside a scheduler and servers of MXNet's."""
+    environ = own_environment() if environ is None else environ
     return environ.get("DMLC_ROLE") == "worker" and all(map(environ.get, _OF_SERVERS))
 
 
 def give(found: Place) -> None:
     """Have the ranks meet there, as the program or MXNet's scheduler tells.
 
-    A program tells before the C library is loaded.
+    A program tells before the first init().
     """
     global _given
     _given = found
-    without_mpi.cache_clear()
+    if _decided:
+        _decided[0] = found
 
 
 def free_port() -> int:
@@ -178,26 +249,34 @@ def is_worker() -> bool:
     return begins or process.parent_process() is not None
 
 
-@functools.lru_cache(maxsize=None)
+def decide(comm: Any = None) -> None:
+    """Decide for this process how its job starts; a second call does nothing.
+
+    :param comm: the argument of init(): a communicator, or ranks of MPI's; None: neither.
+    """
+    if not _decided:
+        _decided.append(_found(comm))
+
+
+def is_decided() -> bool:
+    return bool(_decided)
+
+
 def without_mpi() -> Optional[Place]:
-    """Return this process's place, chosen at the first call; None: MPI has the job."""
-    return None if mpi_has_ranks() and os.environ.get(TRANSPORT, "") != "tcp" else place()
+    """Return this process's place, as decided, or as it would be now; None: MPI has the job."""
+    return _decided[0] if _decided else _found()
 
 
-def mpi_has_ranks() -> bool:
-    """Tell whether MPI runs already, with several ranks."""
+def _found(comm: Any = None) -> Optional[Place]:
+    if own_environment().get(TRANSPORT, "") == "tcp":
+        return place()
+    ranks = ranks_of_mpi()
+    found = None if ranks > 1 else place()
+    return None if found == ALONE and (ranks or comm is not None) else found
+
+
+def ranks_of_mpi() -> int:
+    """Return how many ranks MPI has, which mpi4py or the user has begun; 0: it does not run."""
     mpi = sys.modules.get("mpi4py.MPI")
     runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-    return runs and mpi.COMM_WORLD.size > 1  # type: ignore[union-attr]
-
-
-def load() -> Tuple[Any, Any]:
-    """Return the C library for jobs without MPI as cffi's ``(ffi, lib)``."""
-    try:
-        library = importlib.import_module("hvdlite._hvdlite_tcp")
-    except ImportError as error:
-        raise ImportError(
-            f"hvdlite's C library for jobs without MPI cannot be loaded ({error}): run "
-            "`make install`, or `pip install .`"
-        ) from error
-    return library.ffi, library.lib
+    return mpi.COMM_WORLD.size if runs else 0  # type: ignore[union-attr]

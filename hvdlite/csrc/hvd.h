@@ -58,8 +58,8 @@ typedef struct hvd_tensor {
 /* A tensor under way. */
 typedef struct hvd_handle hvd_handle;
 
-/* Collective over the communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*. */
-int hvd_init(const void *mpi_comm, hvd_error *err);
+/* Collective over the communicator. Reads HVDLITE_*, HOROVOD_*. */
+int hvd_init(const hvd_by_mpi *mpi, hvd_error *err);
 
 /* The same by sockets, which are hvd's from the call on, also if it fails. Needs no MPI. */
 int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
@@ -166,10 +166,10 @@ void hvd_stacks_install(int number, int file);
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 
-/* Opens a group: some ranks of the job, numbered anew. Collective over the MPI communicator whose
- * handle lies at `mpi_comm`. `ranks`: their ranks in the job, for error texts. *group is the
- * group's number in this process. MPI must allow calls from several threads. */
-int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err);
+/* Opens a group: some ranks of the job, numbered anew. Collective over their communicator. `ranks`:
+ * their ranks in the job, for error texts. *group is the group's number in this process. MPI must
+ * allow calls from several threads. */
+int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err);
 /* The same in a job by sockets, called by these ranks only, which are in the group's order.
  * `number` is over 0, equal on all of them and new in this job. */
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
@@ -194,11 +194,6 @@ void hvd_limit_lift(hvd_limit *limit);
  * C's exit functions, which belong to the parent, do not run. Python's end calls it. */
 void hvd_end_child_with(int code);
 void hvd_end_child(void);
-
-/* The MPI that this library was compiled for, and the MPI that it is linked to. "no MPI": this one
- * has none, and hvd_init is HVD_UNSUPPORTED. */
-void hvd_mpi_built_for(char *text, size_t size);
-void hvd_mpi_loaded(char *text, size_t size);
 /* cdef end */
 
 struct tensor;

@@ -50,9 +50,10 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
+        topology.size()  # or the error that init() was not called
         world = topology.world()
-        if job.door.TRANSPORT == "mpi":
-            job.door.refuse_elastic()
+        if job.door().TRANSPORT == "mpi":
+            job.door().refuse_elastic()
             state.sync()
             return function(state, *args, **kwargs)
         members.begin(world)

@@ -188,6 +188,7 @@ class Agent:
         environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
+        environ[watched.SPACE] = watched.own_space()
         environ[watched.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
         if not self._elastic:  # nor is there MPI
             self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from hvdlite.core import listening
+from hvdlite.core import listening, start
 from hvdlite.launch import sizing
 from hvdlite.lifecycle import watched
 
@@ -25,7 +25,7 @@ _OWN_PREFIXES = (
 RANK = "HVDLITE_AGENT_RANK"  # set by starter.py
 _OF_A_RANK = (
     *("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_"),
-    *("HVDLITE_LAUNCHER", RANK),
+    *("HVDLITE_LAUNCHER", RANK, start.MEMBER),
 )
 _NOT_OF_A_RANK = (
     *("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),

@@ -170,10 +170,10 @@ def source_towards(host):
 
 
 def why_not_loaded(without_mpi=False):
-    """Return why ranks can't import hvdlite here; another process tries, as that loads MPI."""
+    """Return why ranks can't load hvdlite here; another process tries, as that loads MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
-    env.update({"HVDLITE_TRANSPORT": "tcp"} if without_mpi else {})
-    line = [sys.executable, "-c", "import hvdlite.core.native"]
+    module = "hvdlite.core.native" if without_mpi else "hvdlite.core.mpi"
+    line = [sys.executable, "-c", f"import {module}"]
     done = subprocess.run(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     text = done.stderr.decode(errors="replace").strip()
     return text.split("\n")[-1] if done.returncode else None
@@ -181,7 +181,7 @@ def why_not_loaded(without_mpi=False):
 
 def starts_without_mpi():
     """Tell whether hvdlite's C library for jobs without MPI is here."""
-    return importlib.util.find_spec("hvdlite._hvdlite_tcp") is not None
+    return importlib.util.find_spec("hvdlite._hvdlite_core") is not None
 
 
 def describe(load=False, without_mpi=False):

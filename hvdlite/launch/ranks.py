@@ -139,7 +139,7 @@ def version_difference(
 
 def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
     """Return what an agent needs to start its program."""
-    env = {**environment.forwarded(os.environ), **environment.added(job)}
+    env = {**environment.forwarded(start.own_environment()), **environment.added(job)}
     local = [other for other in ranks if other.host == rank.host and other.ending is None]
     return {
         "env": {**env, **environment_of(rank, ranks, job)},
@@ -188,7 +188,7 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
         "WORLD_SIZE": str(len(ranks)),
         "LOCAL_RANK": str(on_host.index(rank.number)),
         "LOCAL_WORLD_SIZE": str(len(on_host)),
-        **{name: os.environ.get(name, value) for name, value in store.items()},
+        **{name: start.own_environment().get(name, value) for name, value in store.items()},
     }
 
 

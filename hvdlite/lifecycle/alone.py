@@ -10,8 +10,9 @@ import json
 import os
 from typing import NamedTuple, Optional
 
+from hvdlite.core import start
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle import ancestors, watched
+from hvdlite.lifecycle import ancestors, forks, watched
 
 VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
 
@@ -55,6 +56,25 @@ _LAUNCHERS = (
     Launcher("aprun", "ALPS_APP_PE", "", _OTHER_MPI),
     Launcher("TensorFlow's cluster", _CLUSTER, "", _HVDLITERUN),
 )
+
+
+def refuse_in_a_child() -> None:
+    """Raise in a process that a rank has started: the rank is in the job, and its child is none.
+
+    A launcher, or a program by a store of PyTorch's, may give the child a job of its own.
+
+    :raises HvdliteError: names the rank's process, and what to do.
+    """
+    above = start.rank_above()
+    if above is None or forks.is_child() or os.environ.get(VARIABLE, "0") not in ("", "0"):
+        return
+    if start.has_launcher_of_mpi() or start.without_mpi() not in (None, start.ALONE):
+        return
+    raise HvdliteError(
+        f"init(): this process was started by process {above.pid}, which is a rank of a job, and a "
+        "child is no rank: call hvdlite.init() in the rank itself, start a job of the child's own "
+        f"by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 for a child that shall be alone"
+    )
 
 
 class _Claim(NamedTuple):

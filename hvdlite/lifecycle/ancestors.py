@@ -2,7 +2,34 @@
 
 import os
 from pathlib import Path
-from typing import List
+from typing import List, Optional
+
+from hvdlite.core import start
+from hvdlite.lifecycle import watched
+
+# What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
+_OF_RANKS = (
+    *(watched.VARIABLE, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"),
+)
+
+
+def of_the_launcher() -> List[int]:
+    """Return this process, its parent and so on, up to the one that the launcher has started."""
+    own = [name for name in _OF_RANKS if name in start.own_environment()]
+    return with_own(own[0]) if own else [os.getpid()]
+
+
+def is_outermost() -> bool:
+    """Tell whether this process is the rank, as far as can be told, and no child of the rank.
+
+    A shell, or another program, may stand between the launcher and the rank: but not this Python.
+    """
+    if start.rank_above() is not None:
+        return False
+    try:
+        return _program(os.getpid()) not in map(_program, of_the_launcher()[1:])
+    except OSError:
+        return True
 
 
 def with_own(name: str) -> List[int]:
@@ -21,6 +48,10 @@ def parent(pid: int) -> int:
     if pid == os.getpid():  # without a look at files: a rank asks twice a second
         return os.getppid()
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _program(pid: int) -> Optional[str]:
+    return os.readlink(f"/proc/{pid}/exe")
 
 
 def _has(pid: int, entry: bytes) -> bool:

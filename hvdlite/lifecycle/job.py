@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from types import ModuleType
 from typing import Callable, Optional
 
 from hvdlite.core import frameworks, names, prepared, registry, start, topology
@@ -16,7 +17,7 @@ from hvdlite.core.log import logger
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.lifecycle import limits, recorder, script_end, servers, watched
+from hvdlite.lifecycle import alone, ancestors, limits, recorder, script_end, servers, watched
 from hvdlite.lifecycle.watched import FOLD
 
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
@@ -26,9 +27,6 @@ _UNEVEN = (
     "hvd.join() after the last one"
 )
 GOOD_END = f"its script has ended; {_UNEVEN}"
-
-_WORLD = "mpi_world" if start.without_mpi() is None else "socket_world"
-door = importlib.import_module(f"hvdlite.lifecycle.{_WORLD}")
 
 _joined = False  # ever
 _broken = False  # the last job has failed: a rank may never come to the end
@@ -52,10 +50,23 @@ def init(comm=None, process_sets=None) -> None:
     with _joining:
         if not is_initialized():
             limits.check()
+            alone.refuse_in_a_child()
             servers.serve()
             servers.come(INIT_PATIENCE_SECONDS)
-            door.begin(comm)
-            door.join(comm, INIT_PATIENCE_SECONDS, functools.partial(_enter, process_sets))
+            start.decide(comm)
+            door().begin(comm)
+            door().join(comm, INIT_PATIENCE_SECONDS, functools.partial(_enter, process_sets))
+
+
+@functools.lru_cache(maxsize=None)
+def door() -> ModuleType:
+    """Return the module by which this process's job begins: by MPI or by sockets.
+
+    Only after ``start.decide()``: the import of the one for MPI begins MPI.
+    """
+    assert start.is_decided()
+    world = "mpi_world" if start.without_mpi() is None else "socket_world"
+    return importlib.import_module(f"hvdlite.lifecycle.{world}")
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
@@ -79,15 +90,16 @@ def _enter(process_sets, world: World) -> None:
     world.init()
     topology.enter(world)
     if not world.rank:
-        logger.info("%d ranks, transport %s", world.size, door.TRANSPORT)
+        logger.info("%d ranks, transport %s", world.size, door().TRANSPORT)
     names.forget()
     prepared.forget()
+    start.note_member()
     if not _joined:
-        door.before_end(shutdown)
+        door().before_end(shutdown)
         script_end.watch_uncaught(_before_a_traceback)
         _watch_end_of_a_worker()
     _joined, _broken = True, False
-    recorder.begin(world, door.TRANSPORT)
+    recorder.begin(world, door().TRANSPORT)
     watched.report(watched.JOINED)
     registry.begin(process_sets)
     if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
@@ -176,7 +188,9 @@ def at_exit() -> None:
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
     if failed:  # before the others fail for it; sys.excepthook sees no SystemExit, or is the user's
         watched.report_raised()
-    if failed and door.is_elastic():
+    if not _may_have_others(failed is None):
+        return
+    if failed and door().is_elastic():
         script_end.flush()
         os._exit(failed.code)  # the other ranks go on
     clean = True
@@ -184,21 +198,35 @@ def at_exit() -> None:
         if failed is None:
             frameworks.submit_all()
         clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
-        clean = clean or door.is_elastic()
+        clean = clean or door().is_elastic()
         if clean:
             frameworks.after_exit()
-    elif failed and not _joined and door.has_others():
+    elif failed and not _joined and door().has_others():
         if failed.error and failure_of(failed.error):  # another rank failed first: let it report
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False  # the others wait in init(), and the usual end would wait for them
-    elif not _joined and door.has_others():
-        door.report_gone()
+    elif not _joined and door().has_others():
+        door().report_gone()
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
-    if not clean or (failed and failed.unsaid and door.has_others()):
+    if not clean or (failed and failed.unsaid and door().has_others()):
         _end_job(failed.code if failed else 1)
-    if (failed or _broken) and door.has_others():  # they may compute for hours, or stand still
-        door.end_by(until, failed.code if failed else 1, _last_words())
+    if (failed or _broken) and door().has_others():  # they may compute for hours, or stand still
+        door().end_by(until, failed.code if failed else 1, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
+
+
+def _may_have_others(well: bool) -> bool:
+    """Tell whether ranks may wait for this process, though it may never have called init().
+
+    Not for a child that a rank has started: they wait for the rank itself.
+
+    :param well: the script has not failed: only its launcher ends the ranks that wait in MPI_Init.
+    """
+    runs_or_can_begin = start.ranks_of_mpi() or (well and start.has_launcher_of_mpi())
+    can_tell = start.without_mpi() is not None or runs_or_can_begin
+    if can_tell and not start.is_decided() and ancestors.is_outermost():
+        start.decide()
+    return start.is_decided()
 
 
 def _leave_before_threads_are_joined() -> None:
@@ -209,12 +237,12 @@ def _leave_before_threads_are_joined() -> None:
 
 
 def _end_of_a_later_failure(later: script_end.Failure) -> None:
-    if door.has_others():
+    if door().has_others():
         _end_job(later.code)
 
 
 def _last_words() -> str:
-    return f"hvdlite: rank {door.rank()} ends the job\n"
+    return f"hvdlite: rank {door().rank()} ends the job\n"
 
 
 def _end_job(code: int) -> None:
@@ -223,7 +251,7 @@ def _end_job(code: int) -> None:
     script_end.flush(_last_words())
     if watched.by_an_agent():  # the agent ends the other ranks and cleans up after them
         os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
-    door.end_all(code, EXIT_PATIENCE_SECONDS)
+    door().end_all(code, EXIT_PATIENCE_SECONDS)
 
 
 _run_first_at_exit()

@@ -7,7 +7,7 @@ from typing import Any, Callable, ContextManager, List, Optional, Sequence
 import numpy as np
 
 from hvdlite.core import start
-from hvdlite.core.mpi import MPI
+from hvdlite.core.mpi import MPI, by_mpi
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, limits, mpi_life, orphan
@@ -39,7 +39,7 @@ class MPIWorld:
         limit = limits.limit_of(limits.INIT) or float("inf")
         how = f"hvdlite: rank {self.rank} ends the job: MPI has not joined all in {limit:.0f} s\n"
         with mpi_life.limited(limit, 1, how):  # all have come into init()
-            call(lib.hvd_init, ffi.cast("void *", MPI._addressof(self.comm)))
+            call(lib.hvd_init, by_mpi(self.comm))
 
     def numbers(self, number: int) -> List[int]:
         all_numbers = np.zeros(self.size, np.intc)  # no pickles: MPI may return half of them
@@ -97,7 +97,7 @@ class MPIWorld:
 
 def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
     group = ffi.new("int *")
-    call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
+    call(lib.hvd_group_open, by_mpi(comm), ranks, group)
     comm.Free()  # the library works on duplicates
     return group[0]
 

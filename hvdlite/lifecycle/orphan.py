@@ -15,36 +15,47 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
+from hvdlite.core import start
 from hvdlite.core.native import lib
 from hvdlite.lifecycle import ancestors, watched
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
-# What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
-_OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
+# What adopts orphans, and may be the first process of a system or a container.
+_FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
 
 
 @functools.lru_cache(maxsize=None)
 def watch() -> None:
-    """Watch from now on, in a thread; a second call does nothing."""
+    """Watch from now on, in a thread; a second call does nothing.
+
+    A launcher that was killed while this process imported is gone already, and who has adopted this
+    process is none: then this process ends here.
+    """
     try:
         pid, is_there = _agent() if watched.by_an_agent() else _starter()
-        alone = os.getpgid(pid) != os.getpgrp()
-    except (OSError, ValueError):  # no /proc, or it is gone already: nobody to watch
+    except (OSError, ValueError):  # no /proc, or the agent is outside of this container
         return
+    if not is_there():  # its group, which this process may share, is not known any more
+        _end(pid, os.getpgrp() == os.getpid())
+    alone = os.getpgid(pid) != os.getpgrp()
     threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
 
 
 def _agent() -> tuple:
+    """Return the agent's process, which this one may also see from a container of its own."""
     pipe = Path(os.environ[watched.VARIABLE])  # /proc/PID/fd/N
+    if os.environ.get(watched.SPACE) != watched.own_space():
+        raise ProcessLookupError
     return int(pipe.parts[2]), pipe.exists
 
 
 def _starter() -> tuple:
     """Return the process that has started this rank; between them there may be a user's shell."""
-    own = [name for name in _OF_RANKS if name in os.environ]
-    top = ancestors.with_own(own[0])[-1] if own else os.getpid()
+    top = ancestors.of_the_launcher()[-1]
     starter = ancestors.parent(top)
+    if _has_adopted(starter):
+        return 0, lambda: False
 
     def is_there() -> bool:
         try:
@@ -55,8 +66,32 @@ def _starter() -> tuple:
     return starter, is_there
 
 
+def _has_adopted(pid: int) -> bool:
+    """Tell whether this process has come to it as an orphan: it starts no ranks.
+
+    Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of its
+    system. Both may be the first process of a container; a process of 0 is outside of it.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return pid == 1 and _name(pid) in _FIRST
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # another user's
+        return pid == 1 and _name(pid) in _FIRST
+    return "python" not in maps or (pid == 1 and "torch" not in maps)
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 def _open_news() -> List[int]:
-    """Return a new descriptor of the pipe by which the agent tells of hosts, if there is one."""
+    """Return a new descriptor of the pipe by which the agent tells of hosts, if there is one.
+
+    Without MPI a rank learns of them by its own watch, and of newcomers by this pipe.
+    """
+    if start.without_mpi() is not None:
+        return []
     try:
         return [os.open(os.environ[watched.NEWS], os.O_RDONLY | os.O_CLOEXEC)]
     except (KeyError, OSError):
@@ -79,8 +114,13 @@ def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None
         for pipe, _ in news.poll(1000 * LOOK_SECONDS):
             if not _pass_on(pipe):  # the agent has ended
                 news.unregister(pipe)
+    _end(launcher, alone)
+
+
+def _end(launcher: int, alone: bool) -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
-        print(f"hvdlite: the launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
+        which = f" (process {launcher})" if launcher else ""
+        print(f"hvdlite: the launcher{which} is gone", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if alone:  # the shell above and the workers below this process end with it
             os.killpg(0, number)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, forks, mesh, orphan, star
+from hvdlite.lifecycle import alone, forks, mesh, orphan, star, watched
 from hvdlite.lifecycle import socket_members as members
 from hvdlite.lifecycle.watch import Watch
 from hvdlite.lifecycle.watched import ELASTIC
@@ -185,7 +185,8 @@ def begin(comm) -> None:
         )
     if _place() == start.ALONE:
         alone.refuse_if_one_of_several("nobody has told it where the others are")
-    if "TORCHELASTIC_RUN_ID" in os.environ or _place().launcher == "srun":
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    if by_torchrun or _place().launcher == "srun" or watched.by_an_agent():
         orphan.watch()
 
 

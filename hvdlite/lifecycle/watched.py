@@ -12,6 +12,8 @@ import json
 import os
 from collections.abc import Sequence
 
+from hvdlite.core import start
+
 # Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
 FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # that go on without others
@@ -25,6 +27,7 @@ DOOR_ADDRESS = "HVDLITE_DOOR_ADDRESS"  # of a rank of an elastic job, where newc
 TOO_LATE = 75  # exit code of a newcomer that nobody has let in
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
+SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's process numbers: a container has others
 # The path of the pipe by which the agent names hosts that have vanished, and newcomers' doors.
 NEWS = "HVDLITE_NEWS"
 COMES = b"+"  # the first byte of the latter
@@ -37,7 +40,15 @@ STALLED, SILENT = 1, 2
 
 def by_an_agent() -> bool:
     """Tell whether an agent of hvdliterun watches this process and ends the job with it."""
-    return VARIABLE in os.environ
+    return VARIABLE in start.own_environment()
+
+
+def own_space() -> str:
+    """Name what this process's number counts in."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def report(word: bytes) -> None:
@@ -80,7 +91,9 @@ def line_of(word: bytes) -> bytes:
 def open_pipe() -> int | None:
     """Return a new descriptor of the agent's pipe; None: there is none."""
     try:
-        return os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(
+            start.own_environment()[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except (KeyError, OSError):
         return None
 

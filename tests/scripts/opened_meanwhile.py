@@ -11,6 +11,7 @@ from jobs import report
 from mpi4py import MPI
 
 import hvdlite as hvd
+from hvdlite.core.mpi import by_mpi
 from hvdlite.core.native import ffi, lib, new_error
 
 WORLD, leaves = MPI.COMM_WORLD, sys.argv[1] == "leaves"
@@ -20,8 +21,8 @@ opened: list = []
 def open_group() -> None:
     """Note the code, the error's text and the group's number."""
     error, group = new_error(), ffi.new("int *")
-    comm, ranks = ffi.cast("void *", MPI._addressof(WORLD)), ffi.new("int[]", [0, 1])
-    code = lib.hvd_group_open(comm, ranks, group, error)
+    ranks = ffi.new("int[]", [0, 1])
+    code = lib.hvd_group_open(by_mpi(WORLD), ranks, group, error)
     opened.extend([code, ffi.string(error.text).decode(), group[0]])
 
 

@@ -246,7 +246,8 @@ def test_lines_of_c_are_short(file):
 def test_what_python_sees_is_cut_out_of_the_headers():
     """No prototype and no constant is typed twice."""
     build_text = (PACKAGE / "_build.py").read_text()
-    declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in build.HEADERS)
+    seen = {*build.HEADERS, *build.HEADERS_OF_MPI}
+    declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in seen)
     functions = set(re.findall(r"\b(hvd_\w+)\(", declared))
     assert {"hvd_init", "hvd_start", "hvd_mxnet_push"} <= functions
     assert not any(re.search(rf"\b{name}\b", build_text) for name in functions)
@@ -256,7 +257,7 @@ def test_what_python_sees_is_cut_out_of_the_headers():
     for header in HEADERS:
         text = header.read_text()
         assert text.count("/* cdef begin */") == text.count("/* cdef end */")
-        assert ("/* cdef begin */" in text) == (path_of(header) in build.HEADERS)
+        assert ("/* cdef begin */" in text) == (path_of(header) in seen)
 
 
 @pytest.mark.parametrize(
@@ -344,15 +345,14 @@ def test_the_search_for_made_files_finds_them(code, expected):
 
 # What only some modules may import, and which.
 IMPORTERS = {
-    # Describes the C library to cffi; loads and checks it; loads that without MPI; looks for it.
+    # Describes them to cffi; loads and checks the one for an MPI; loads the core; looks for it.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
-        "_build.py", "mpi.py", "start.py", "probe.py"
+        "_build.py", "mpi.py", "native.py", "probe.py"
     },
-    r"\bstart\.load\(|import load\b": {"native.py"},
     # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
     r"hvdlite\.core(?:\.| import )mpi": {  # all else knows the World of the job
-        "mpi_world.py", "mpi_life.py", "native.py"
+        "mpi_world.py", "mpi_life.py", "probe.py"
     },
 }  # fmt: skip
 

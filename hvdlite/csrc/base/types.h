@@ -110,6 +110,12 @@ typedef struct hvd_sockets {
     const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
     const int *messages; /* [size]: and for negotiation: without a farewell their end is a death */
 } hvd_sockets;
+
+/* Ranks that MPI joins. */
+typedef struct hvd_by_mpi {
+    void (*open)(void); /* transport_mpi_open of the library for their MPI (transport_mpi.h) */
+    const void *comm;   /* where the handle of their communicator lies */
+} hvd_by_mpi;
 /* cdef end */
 
 /* A row an op, in the order of hvd_op: its name, and which dtypes it takes. */

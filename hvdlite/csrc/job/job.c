@@ -89,9 +89,9 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
 static int open_transport(const struct job *j, struct group *g, struct reach *reach,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
-    if (reach->by_mpi)
-        return transport_mpi_open(&g->transport, reach->mpi_comm, job_ranks, o->window, o->nudge,
-                                  err);
+    transport_mpi_opener *open_by_mpi = (transport_mpi_opener *)reach->mpi.open;
+    if (open_by_mpi)
+        return open_by_mpi(&g->transport, reach->mpi.comm, job_ranks, o->window, o->nudge, err);
     if (job_ranks)
         return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
                                         reach->number, o->window, err);

@@ -12,11 +12,10 @@
 
 /* How the ranks reach each other. */
 struct reach {
-    bool by_mpi;
-    const void *mpi_comm; /* where the handle of their communicator lies */
-    hvd_sockets sockets;  /* of a job */
-    bool taken;           /* the sockets have an owner */
-    int size, number;     /* of a group among ranks of a job by sockets */
+    hvd_by_mpi mpi;      /* zeroed: by sockets */
+    hvd_sockets sockets; /* of a job */
+    bool taken;          /* the sockets have an owner */
+    int size, number;    /* of a group among ranks of a job by sockets */
 };
 
 struct group {

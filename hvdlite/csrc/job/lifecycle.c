@@ -4,15 +4,14 @@
 #include "base/stacks.h"
 #include "job/job.h"
 #include "transport/net.h"
-#include "transport/transport_mpi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-int hvd_init(const void *mpi_comm, hvd_error *err) {
-    return context_open(&(struct reach){.by_mpi = true, .mpi_comm = mpi_comm}, err);
+int hvd_init(const hvd_by_mpi *mpi, hvd_error *err) {
+    return context_open(&(struct reach){.mpi = *mpi}, err);
 }
 
 int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
@@ -129,8 +128,8 @@ static int open_group(struct reach *reach, const int *ranks, int *group, hvd_err
     return code;
 }
 
-int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
-    return open_group(&(struct reach){.by_mpi = true, .mpi_comm = mpi_comm}, ranks, group, err);
+int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err) {
+    return open_group(&(struct reach){.mpi = *mpi}, ranks, group, err);
 }
 
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err) {
@@ -167,10 +166,6 @@ void hvd_group_close(int group) {
 }
 
 /* ---- the end of the job ---- */
-
-void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
-
-void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size); }
 
 struct hvd_limit {
     pthread_t thread;

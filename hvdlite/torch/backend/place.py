@@ -5,7 +5,6 @@ No launcher has told these ranks where to meet, but the program has given them P
 
 import json
 import os
-import sys
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -18,9 +17,9 @@ _KEY = "hvdlite/place"
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     """Let the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
 
-    Once the C library is loaded, this does nothing: then it is decided how the job starts.
+    After the first init() this does nothing: then it is decided how the job starts.
     """
-    if size == 1 or "hvdlite.core.native" in sys.modules or start.is_by_mpi():
+    if size == 1 or start.is_decided() or start.ranks_of_mpi() > 1 or start.is_by_mpi():
         return
     known = start.place()
     if known and (known.rank, known.size) == (rank, size):

@@ -1,0 +1,20 @@
+"""Each rank runs a Python program, argv, and then trains on. argv: -OPTION sets OPTION=1 for it."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+import hvdlite as hvd
+
+hvd.init()
+words = sys.argv[1:]
+env = dict(os.environ)
+while words[0].startswith("-HVDLITE"):
+    env[words.pop(0)[1:]] = "1"
+done = subprocess.run([sys.executable, *words], env=env, timeout=60, text=True, capture_output=True)
+print(done.stdout, done.stderr[-2000:], f"CODE {done.returncode}", sep="\n", flush=True)
+for _ in range(20):
+    total = hvd.numpy.allreduce(np.ones(1000), op=hvd.Sum, name="total")
+print("SUM", total[0], flush=True)
