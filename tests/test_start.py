@@ -167,7 +167,8 @@ def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thre
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 
-INIT_IN_A_CHILD = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size(), flush=True)"
+# One write: the lines of two processes don't mix.
+INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\\n' % hvd.size())"
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
@@ -181,7 +182,17 @@ def test_a_ranks_child_does_not_join_the_job_a_second_time(transport):
         assert len(told) == len(job.lines("SUM ")) and "HVDLITE_ALONE=1" in job.output
 
 
+LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
+
+
+def test_ranks_of_torchrun_below_a_rank_of_mpi_are_a_job_of_torchruns():
+    """MPI waited in them for a second such rank, or ended the job."""
+    job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD, timeout=60))
+    assert re.findall(r"SIZE (\d)", job.output) == 4 * ["2"]
+
+
 OWN_JOBS = {
+    "by torchrun": ([LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD], ["2", "2"]),
     "alone on purpose": (["-HVDLITE_ALONE", "-c", INIT_IN_A_CHILD], ["1"]),
     "by hvdliterun": (["-m", "hvdlite.launch", "-n", "2"], ["2", "2"]),
     "by hvdliterun without MPI": (

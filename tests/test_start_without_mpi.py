@@ -9,7 +9,7 @@ import time
 import cluster as clusters
 import pytest
 from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
-from places import results, start_ranks, variables
+from places import WITHOUT_MPI, results, start_ranks, variables
 from test_elastic import assert_went_on
 from versions import no_examples
 
@@ -222,16 +222,12 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 @pytest.mark.parametrize("first", [[], ["-c", IMPORTS_LONG]], ids=["train", "import"])
 def test_ranks_outlive_no_torchrun(first, tmp_path):
     """Torchrun itself does not end them where it was killed, be it before they call init()."""
-    code = (
-        "import os, subprocess, sys, time\n"
-        f"for rank in '01': subprocess.Popen([sys.executable, *{first}, {SCRIPT!r}, 'waits'],"
-        " env={**os.environ, 'RANK': rank, 'LOCAL_RANK': rank})\n"
-        "time.sleep(60)"
-    )
-    env = {**os.environ, **variables(0, 2, 28_000), **MPI_SETTINGS, "TORCHELASTIC_RUN_ID": "x"}
-    del env["RANK"]
+    path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     launcher = subprocess.Popen(
-        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, str(TESTS / "scripts" / "like_torchrun.py"), *first, SCRIPT, "waits"],
+        env={**os.environ, **MPI_SETTINGS, **WITHOUT_MPI, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     for _ in range(2):
         assert launcher.stdout.readline() == b"READY\n"

@@ -18,6 +18,8 @@ import re
 import sys
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.core import processes
+
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank; what its launcher told it
@@ -26,12 +28,13 @@ _OF_MPI = (
     *("ALPS_APP_PE", "JSM_NAMESPACE_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RUN = "TORCHELASTIC_RUN_ID"  # torchrun itself has none
 _OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
 # Of one launcher each: where any value differs from what MEMBER has, all are of another launcher.
 _FAMILIES = (
     (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
-    (*_OF_TORCHRUN, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    (*_OF_TORCHRUN, _RUN, "TORCHELASTIC_RESTART_COUNT"),
     (*_OF_SLURM, "SLURM_STEP_ID"),
     (*_OF_SERVERS, "DMLC_ROLE"),
 )
@@ -69,11 +72,27 @@ def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str
     (['HVDLITE_MEMBER', 'LANG'], ['HVDLITE_MEMBER', 'LANG', 'PMI_RANK', 'PMI_SIZE'])
     """
     above = rank_above(environ)
-    if above is None:
-        return environ
-    used = [f for f in _FAMILIES if all(environ.get(n) == above.told.get(n) for n in f)]
+    told = above.told if above else {}
+    used = [f for f in _FAMILIES if above and all(environ.get(n) == told.get(n) for n in f)]
+    if environ is os.environ and _torchrun_is_nearer():
+        used.append(_FAMILIES[0])
     names = {*itertools.chain(*used), *(_MORE if _FAMILIES[0] in used else ())}
     return {name: value for name, value in environ.items() if name not in names}
+
+
+def _torchrun_is_nearer() -> bool:
+    """Tell whether torchrun has started this process below a process that MPI's launcher started.
+
+    Then MPI's ranks are those above: MPI would wait for a second such rank.
+    """
+    names = [name for name in _OF_MPI if name in os.environ]
+    if not names or not all(name in os.environ for name in (*_OF_TORCHRUN, _RUN)):
+        return False
+    try:
+        launcher = processes.parent(processes.with_own(_RUN)[-1])
+    except OSError:  # no /proc
+        return False
+    return processes.has_own(launcher, names[0])
 
 
 class Above(NamedTuple):

@@ -10,9 +10,9 @@ import json
 import os
 from typing import NamedTuple, Optional
 
-from hvdlite.core import start
+from hvdlite.core import processes, start
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle import ancestors, forks, watched
+from hvdlite.lifecycle import forks, watched
 
 VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
 
@@ -116,7 +116,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
     if size < 1 or (launcher.rank == "RANK" and watched.by_an_agent()):  # hvdliterun's own RANK
         return None
     try:
-        distance = len(ancestors.with_own(launcher.rank))
+        distance = len(processes.with_own(launcher.rank))
     except OSError:
         distance = 0
     return _Claim(launcher, size, distance)

@@ -1,10 +1,9 @@
 """The processes above this one that were started with one and the same entry in the environment."""
 
 import os
-from pathlib import Path
 from typing import List, Optional
 
-from hvdlite.core import start
+from hvdlite.core import processes, start
 from hvdlite.lifecycle import watched
 
 # What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
@@ -16,7 +15,7 @@ _OF_RANKS = (
 def of_the_launcher() -> List[int]:
     """Return this process, its parent and so on, up to the one that the launcher has started."""
     own = [name for name in _OF_RANKS if name in start.own_environment()]
-    return with_own(own[0]) if own else [os.getpid()]
+    return processes.with_own(own[0]) if own else [os.getpid()]
 
 
 def is_outermost() -> bool:
@@ -32,31 +31,5 @@ def is_outermost() -> bool:
         return True
 
 
-def with_own(name: str) -> List[int]:
-    """Return this process, its parent and so on, as far as they have this one's variable.
-
-    :raises OSError: no /proc.
-    """
-    entry = os.fsencode(name) + b"=" + os.environb[os.fsencode(name)]
-    line = [os.getpid()]
-    while _has(parent(line[-1]), entry):
-        line.append(parent(line[-1]))
-    return line
-
-
-def parent(pid: int) -> int:
-    if pid == os.getpid():  # without a look at files: a rank asks twice a second
-        return os.getppid()
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def _program(pid: int) -> Optional[str]:
     return os.readlink(f"/proc/{pid}/exe")
-
-
-def _has(pid: int, entry: bytes) -> bool:
-    """Tell whether a process was started with this entry of its environment."""
-    try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # another user's, as Slurm's daemon is
-        return False

@@ -7,6 +7,7 @@ train for ever, and a rank that waits would wait for ever.
 import contextlib
 import functools
 import os
+import re
 import select
 import signal
 import sys
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
-from hvdlite.core import start
+from hvdlite.core import processes, start
 from hvdlite.core.native import lib
 from hvdlite.lifecycle import ancestors, watched
 
@@ -53,13 +54,13 @@ def _agent() -> tuple:
 def _starter() -> tuple:
     """Return the process that has started this rank; between them there may be a user's shell."""
     top = ancestors.of_the_launcher()[-1]
-    starter = ancestors.parent(top)
+    starter = processes.parent(top)
     if _has_adopted(starter):
         return 0, lambda: False
 
     def is_there() -> bool:
         try:
-            return ancestors.parent(top) == starter
+            return processes.parent(top) == starter
         except OSError:
             return False
 
@@ -77,8 +78,12 @@ def _has_adopted(pid: int) -> bool:
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:  # another user's
-        return pid == 1 and _name(pid) in _FIRST
+        return pid == 1 and not re.search("python|torch", _name(pid) + _command(pid))
     return "python" not in maps or (pid == 1 and "torch" not in maps)
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
 
 
 def _name(pid: int) -> str:

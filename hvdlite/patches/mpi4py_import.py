@@ -4,6 +4,7 @@ A launcher's variables there are the rank's: MPI would wait for a second such ra
 begins MPI at its top does so again in each worker that spawn or forkserver start.
 """
 
+import os
 import sys
 
 from hvdlite.core import start
@@ -12,7 +13,8 @@ from hvdlite.patches.after_import import AfterImport
 
 def watch() -> None:
     """Have mpi4py leave MPI to ``MPI.Init()`` here, if this process is such a child."""
-    if not start.is_worker() and (start.rank_above() is None or start.has_launcher_of_mpi()):
+    is_told = start.has_launcher_of_mpi(os.environ)
+    if not start.is_worker() and (not is_told or start.has_launcher_of_mpi()):
         return
     if sys.modules.get("mpi4py"):
         sys.modules["mpi4py"].rc.initialize = False

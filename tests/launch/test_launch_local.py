@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from launching import SCRIPTS, TIMEOUT, WHERE, call, left_with, python, start
 
+from hvdlite.core import processes
 from hvdlite.launch import probe
-from hvdlite.lifecycle import ancestors
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -136,7 +136,7 @@ def test_a_killed_mpirun_is_no_success(number):
     """The ranks were ended, and none of them had failed."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
-    os.kill(ancestors.parent(launcher.stdout.readline().split()[-1]), number)
+    os.kill(processes.parent(launcher.stdout.readline().split()[-1]), number)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode != 0, err
     assert "before its ranks had finished" in err

@@ -1,0 +1,32 @@
+"""The processes above this one, and what they were started with."""
+
+import os
+from pathlib import Path
+from typing import List
+
+
+def with_own(name: str) -> List[int]:
+    """Return this process, its parent and so on, as far as they have this one's variable.
+
+    :raises OSError: no /proc.
+    """
+    line = [os.getpid()]
+    while has_own(parent(line[-1]), name):
+        line.append(parent(line[-1]))
+    return line
+
+
+def has_own(pid: int, name: str) -> bool:
+    """Tell whether a process was started with this process's value of the variable."""
+    entry = os.fsencode(name) + b"=" + os.environb[os.fsencode(name)]
+    try:
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, as Slurm's daemon is
+        return False
+
+
+def parent(pid: int) -> int:
+    """Return a process's parent; of the first process 0."""
+    if pid == os.getpid():  # without a look at files: a rank asks twice a second
+        return os.getppid()
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
