@@ -3,8 +3,8 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from batch_norm import check_far_from_zero
 from mxnet import autograd, gluon
+from numbers_of_ranks import check_far_from_zero
 from trained import assert_equal_on_all_ranks
 
 import hvdlite as hvd

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from batch_norm import EPSILON, check_far_from_zero
+from numbers_of_ranks import NORM_EPSILON, check_far_from_zero
 
 import hvdlite.tensorflow as hvd
 import hvdlite.tensorflow.keras as hvd_keras
@@ -81,7 +81,7 @@ def test_batch_statistics_of_all_ranks(rank, size):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_batch_statistics_of_a_mean_of_a_thousand_deviations(masked):
-    layer = hvd.SyncBatchNormalization(epsilon=EPSILON)
+    layer = hvd.SyncBatchNormalization(epsilon=NORM_EPSILON)
 
     @tf.function
     def normalise(x, dy):

@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from batch_norm import check_far_from_zero
+from numbers_of_ranks import check_far_from_zero
 from torch_tensors import batch_of, difference, loss_of, multilayer, same_everywhere, train
 
 import hvdlite.torch as hvd
