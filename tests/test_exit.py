@@ -69,7 +69,7 @@ def test_rank_that_leaves_while_others_wait(how, wait):
 
 
 @pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
-def test_other_ways_to_leave(how):
+def test_each_way_to_leave_is_told_to_those_who_wait(how):
     job = script(3, "leave", how, "numpy")
     check_left(job, how, "numpy")
     assert (job.status == 0) == (how in ("exit 0", "shutdown"))
@@ -135,7 +135,7 @@ def test_shutdown_and_a_new_job_after_it(ranks):
     assert "hvdlite" not in job.output and "Error" not in job.output
 
 
-def test_pending_for_ever():
+def test_work_that_can_not_complete_is_told_at_exit():
     """The interpreter ends in seconds, and says what was lost."""
     job = script(3, "exits", "pending_for_ever")
     assert "can't complete" in job.output, job.output

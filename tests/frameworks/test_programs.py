@@ -41,7 +41,7 @@ def name(request) -> str:
     return request.param
 
 
-def test_it_learns(name):
+def test_each_example_learns_on_two_ranks(name):
     example = EXAMPLES[name]
     job = assert_passed(mpirun(2, f"examples/{name}.py", *example.arguments, timeout=250))
     print(job.output)
@@ -92,12 +92,12 @@ def test_the_monitor_counts_the_steps_of_every_framework(framework):
 
 # ---- ranks are killed and training goes on ----
 
-TORCH, KERAS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("torch", "keras"))
+MODELS = str(TESTS / "scripts" / "elastic_models.py")
 
 
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
 def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(dead, where):
-    results = results_without({dead}, start_ranks(3, TORCH, str(dead), "5", where))
+    results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
     # After backward all its gradients may have gone off, so that the others end the step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
     for result in results.values():
@@ -112,6 +112,8 @@ def test_keras_fits_as_if_the_others_had_gone_on_from_the_commit_alone(backend, 
 
     On these backends the failure comes out of a graph. Training of 3 processes takes 25 s.
     """
-    ended = start_ranks(3, KERAS, str(dead), "7", timeout=500, env={"KERAS_BACKEND": backend})
+    ended = start_ranks(
+        3, MODELS, "keras", str(dead), "7", "", timeout=500, env={"KERAS_BACKEND": backend}
+    )
     for result in results_without({dead}, ended).values():
         assert result == {"went_on": [[0, 0], [1, 2]], "size": 2}

@@ -156,7 +156,7 @@ def test_called_twice_in_one_forward(hybridize, attached, rank, size):
         np.testing.assert_allclose(ours.running_var.data().asnumpy(), running, rtol=1e-5)
 
 
-def test_float16(rank, size):
+def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
     ours, twin = make_pair()
     for block in (ours, twin):
         block.cast("float16")

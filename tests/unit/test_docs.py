@@ -89,7 +89,7 @@ def ours() -> dict:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_parameters_are_horovods(name, ours):
+def test_each_function_of_mxnet_takes_horovods_parameters(name, ours):
     theirs = split(SIGNATURES[name])
     assert ours[name][: len(theirs)] == theirs
     for more in ours[name][len(theirs) :]:

@@ -102,7 +102,7 @@ def test_an_optimizer_of_keras_is_distributed_here_too(rank, size):
     assert hvd_keras.rank() == rank and hvd_keras.callbacks
 
 
-def test_wrong_arguments():
+def test_wrong_arguments_of_optimizers_are_refused():
     with pytest.raises(ValueError, match="expected a plain tf.GradientTape"):
         hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
     with pytest.raises(ValueError, match="backward_passes_per_step is 2: expected 1"):
