@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from jobs import alone
-from test_architecture import MODULES, module_name
+from test_architecture import MODULES
+from test_modules import module_name
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
@@ -89,7 +90,7 @@ def ours() -> dict:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_each_function_of_mxnet_takes_horovods_parameters(name, ours):
+def test_parameters_are_horovods(name, ours):
     theirs = split(SIGNATURES[name])
     assert ours[name][: len(theirs)] == theirs
     for more in ours[name][len(theirs) :]:
