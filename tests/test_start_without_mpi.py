@@ -35,6 +35,15 @@ def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
         assert ours[rank]["where"] == theirs[rank]["where"] == [rank, size, 0, 1]
 
 
+def test_any_number_of_threads_gives_the_same_bits():
+    digests = []
+    for threads in (1, 2, 3):
+        found = results(ended(2, "bits", env={"HVDLITE_THREADS": str(threads)}))
+        assert [found[rank]["helpers"] for rank in range(2)] == [threads - 1] * 2
+        digests.append({rank: values["digest"] for rank, values in found.items()})
+    assert digests[0] == digests[1] == digests[2]
+
+
 @no_examples
 def test_an_example_trains_to_mpis_bits():
     line = ["examples/mnist.py", "--epochs", "1"]

@@ -60,7 +60,7 @@ TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
     REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
     t->patience.policy = (struct wait_policy){30e-6, 300e-6};
     struct window_rank *ranks = t->all.window->ranks;
-    atomic_int *own = &ranks[1].cpu.last, *other = &ranks[2].cpu.last;
+    atomic_int *own = &ranks[1].cpus.last, *other = &ranks[2].cpus.last;
     CHECK(transport_policy(t).spin == 30e-6); /* nobody has told its core yet */
     atomic_store(other, *own + 1);
     CHECK(transport_policy(t).spin == 30e-6);

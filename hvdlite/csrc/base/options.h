@@ -24,6 +24,7 @@
     ROW(size_t, segments_in_flight, SEGMENTS_IN_FLIGHT, 0, 1, 64)                                  \
     ROW(size_t, spin, SPIN_MICROSECONDS, 30, 0, SIZE_MAX)                                          \
     ROW(size_t, yield, YIELD_MICROSECONDS, 300, 0, SIZE_MAX)                                       \
+    ROW(size_t, threads, THREADS, 0, 1, 16)                                                        \
     ROW(bool, flight_recorder, FLIGHT_RECORDER, true, 0, 1)                                        \
     ROW(bool, mark_cycles, TIMELINE_MARK_CYCLES, false, 0, 1)
 

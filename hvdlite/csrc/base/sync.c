@@ -1,9 +1,10 @@
-#define _GNU_SOURCE /* pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np, SCHED_BATCH */
 #include "base/sync.h"
 
 #include "base/clock.h"
 
 #include <assert.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 
@@ -64,6 +65,8 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
     pthread_setname_np(*thread, name);
     return HVD_OK;
 }
+
+void thread_give_way(void) { sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); }
 
 void thread_join(pthread_t thread) { pthread_join(thread, NULL); }
 

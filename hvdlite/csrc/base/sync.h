@@ -24,6 +24,8 @@ void mutex_wait(struct mutex *m, double seconds); /* lock held; may return early
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err);
 void thread_join(pthread_t thread);
+/* From now on this thread takes no core from another one when it wakes up. */
+void thread_give_way(void);
 
 /* Calls `in_child` in every process that is forked from this one from now on. */
 int fork_watch(void (*in_child)(void), hvd_error *err);

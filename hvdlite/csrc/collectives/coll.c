@@ -178,6 +178,15 @@ struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t byt
     return (struct coll_range){from < to ? from : to, to};
 }
 
+struct coll_range coll_part_of(struct coll_range range, int part, int parts) {
+    enum { LINE = 64 };
+    size_t bytes = coll_length(range), lines = coll_segments(bytes, LINE), n = (size_t)parts;
+    size_t begin = lines * (size_t)part / n * LINE, end = lines * ((size_t)part + 1) / n * LINE;
+    if (begin > bytes) begin = bytes;
+    if (end > bytes) end = bytes;
+    return (struct coll_range){range.begin + begin, range.begin + end};
+}
+
 struct coll_fold coll_fold(int size) {
     int positions = 1;
     while (2 * positions <= size) positions *= 2;

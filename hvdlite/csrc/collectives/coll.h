@@ -133,6 +133,9 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 /* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
+/* A thread's part of a range that several threads share: whole lines from the begin on. */
+struct coll_range coll_part_of(struct coll_range range, int part, int parts);
+
 /* The part of a chunk in a tensor of `bytes` that begins at `begin` of the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 

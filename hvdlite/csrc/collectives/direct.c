@@ -36,12 +36,11 @@ enum {
 
 struct direct {
     const struct coll_args *args;
-    int n, self;     /* ranks; this one */
-    const char **in; /* [n]: where their block lies */
+    int n, self;           /* ranks; this one */
+    struct coll_range own; /* this rank's chunk */
     /* on several hosts */
     const struct layout *l;
     struct reduce_final final; /* on the host */
-    struct coll_range own;     /* this rank's chunk */
     size_t piece;              /* bytes of a piece of it */
     char *lane;                /* the chunk's sums */
 };
@@ -74,8 +73,9 @@ static void each_block(const struct direct *d, struct coll_range range, take_blo
 /* The sum of a block of every rank's memory. */
 static void add_to(const struct direct *d, struct block b, struct reduce_final final, void *sum) {
     const struct reduce_kernels *k = d->args->reduce;
-    for (int i = 0; i < d->n; i++) d->in[i] = d->args->memory[i] + b.offset;
-    reduce_all(k, sum, d->in, d->n, b.bytes / k->size, d->args->prescale, final);
+    const char *in[d->n];
+    for (int i = 0; i < d->n; i++) in[i] = d->args->memory[i] + b.offset;
+    reduce_all(k, sum, in, d->n, b.bytes / k->size, d->args->prescale, final);
 }
 
 /* Writes the sum to every rank's memory. */
@@ -97,23 +97,24 @@ static void add_or_update(const struct direct *d, struct block b) {
     (b.tensor->update ? update_block : add_block)(d, b);
 }
 
-static int open_direct(struct direct *d, const struct comm *host, const struct coll_args *args,
-                       struct scratch *scratch, hvd_error *err) {
-    *d = (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
-    void *memory;
-    HVD_TRY(scratch_get(scratch, (size_t)d->n * sizeof *d->in, &memory, err));
-    d->in = memory;
-    return HVD_OK;
+static struct direct open_direct(const struct comm *host, const struct coll_args *args) {
+    return (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
+}
+
+/* A thread's part of the chunk. */
+static void add_part(const void *arg, int part, int parts) {
+    const struct direct *d = arg;
+    struct coll_range own = coll_part_of(d->own, part, parts);
+    each_block(d, own, add_or_update);
 }
 
 int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct direct d;
+    struct direct d = open_direct(comm, args);
     if (!args->bytes) return HVD_OK;
-    HVD_TRY(open_direct(&d, comm, args, args->scratch, err));
     HVD_TRY(coll_meet(comm, err)); /* all have their data */
-    struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
-    each_block(&d, chunk, add_or_update);
-    comm_count_window(comm, coll_length(chunk) * (size_t)(d.n - 1));
+    d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
+    helpers_do(comm_helpers(comm), args->bytes, add_part, &d);
+    comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
     return coll_meet(comm, err); /* all have written */
 }
 
@@ -196,9 +197,7 @@ static int find_lane_memory(struct direct *d, hvd_error *err) {
 
 int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
-    struct scratch scratch = {0}; /* the lane's is in use */
-    struct direct d;
-    HVD_TRY(open_direct(&d, &l->host, args, &scratch, err));
+    struct direct d = open_direct(&l->host, args);
     d.l = l;
     d.final = coll_final_on_host(args);
     int code = coll_meet(&l->host, err);
@@ -208,6 +207,5 @@ int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd
         if (!code && coll_length(d.own)) code = run_lane(&d, comm, err);
         comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
     }
-    scratch_free(&scratch);
     return code ? code : coll_meet(&l->host, err);
 }

@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
+#include "shm/cpus.h"
+#include "shm/helpers.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
@@ -79,6 +81,7 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     g->transport->patience = patience_of(j, g->transport);
     g->transport->pace = j->pace;
     g->transport->cost = j->cost;
+    g->transport->helpers = j->helpers;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
     struct engine_config config = j->config;
     config.group = group_number(job_ranks, g->transport->at.size);
@@ -138,9 +141,11 @@ static void log_start(const struct job *j, const struct transport *t) {
         log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
                  transport_blocks(t) ? "sockets" : "MPI", t->no_window.text);
     log_line(&j->config.log, LOG_INFO,
-             "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
+             "local rank %d of %d, %s window, %d threads for large collectives, fusion %zu bytes, "
+             "cache %zu tensors",
              t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",
-             j->config.options.fusion_bytes, j->config.options.cache_capacity);
+             helpers_threads(j->helpers), j->config.options.fusion_bytes,
+             j->config.options.cache_capacity);
 }
 
 int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err) {
@@ -196,6 +201,18 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
+/* All ranks have opened the window: each knows what cores the others may use. */
+static void open_helpers(struct job *j, const struct transport *t) {
+    enum { DEFAULT_MOST = 8 };
+    const struct window *window = t->layout.host.window;
+    if (!window) return;
+    double share = cpus_share(window), quota = cpus_quota() / window->n;
+    if (share > quota) share = quota;
+    int threads = (int)j->config.options.threads;
+    if (!threads) threads = share < DEFAULT_MOST ? (int)(share + 1e-6) : DEFAULT_MOST;
+    j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0);
+}
+
 /* World's transport first: through it all ranks learn if one can't read its environment, as `code`
  * and *err tell. */
 static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
@@ -210,6 +227,7 @@ static int open_world(struct job *j, struct group *world, struct reach *reach, i
     if (!code) code = read_log_level(&j->config.log.level, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_agree(world->transport, code, err));
+    open_helpers(j, world->transport);
     HVD_TRY(tune(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
@@ -248,6 +266,7 @@ static void close_timeline(struct job *j) {
 void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);
+    helpers_free(j->helpers);
     if (j->config.timeline) close_timeline(j);
     flight_close(j->flight);
     *j = (struct job){0};

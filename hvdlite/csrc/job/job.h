@@ -35,6 +35,7 @@ struct job {
     struct cost cost;         /* between hosts, measured at the start */
     struct timeline timeline; /* of all groups, like the stats */
     struct stats stats;       /* used where there is no flight recorder */
+    struct helpers *helpers;  /* NULL: none */
     struct flight *flight;    /* NULL: switched off, or no memory for it */
 };
 

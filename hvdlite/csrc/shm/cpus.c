@@ -1,13 +1,46 @@
-#define _GNU_SOURCE /* sched_getcpu */
+#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu */
 #include "shm/cpus.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+
+_Static_assert(WINDOW_CPUS == CPU_SETSIZE, "the window has room for a set");
+
+void cpus_publish(struct window *w) {
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own)) return; /* a machine with more cores than that */
+    for (size_t i = 0; i < WINDOW_CPUS; i++) window_self(w)->cpus.usable[i] = CPU_ISSET(i, &own);
+}
+
+double cpus_quota(void) {
+    char text[64] = "";
+    double quota, period;
+    int file = open("/sys/fs/cgroup/cpu.max", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return WINDOW_CPUS;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    bool limited = length > 0 && sscanf(text, "%lf %lf", &quota, &period) == 2; /* else "max" */
+    return limited && period > 0 ? quota / period : WINDOW_CPUS;
+}
+
+double cpus_share(const struct window *w) {
+    double share = 0;
+    for (size_t i = 0; i < WINDOW_CPUS; i++) {
+        int ranks = 0;
+        if (!w->ranks[w->self].cpus.usable[i]) continue;
+        for (int r = 0; r < w->n; r++) ranks += w->ranks[r].cpus.usable[i];
+        share += 1.0 / ranks;
+    }
+    return share;
+}
 
 /* Writes only a new value, because other ranks read the line while they wait. Returns 1 + the
  * core. */
 static int tell(struct window *w) {
     int own = sched_getcpu() + 1;
-    atomic_int *last = &window_self(w)->cpu.last;
+    atomic_int *last = &window_self(w)->cpus.last;
     if (atomic_load_explicit(last, memory_order_relaxed) != own)
         atomic_store_explicit(last, own, memory_order_relaxed);
     return own;
@@ -19,7 +52,7 @@ bool cpus_crowded(struct window *w) {
     int own = tell(w);
     for (int i = 0; i < w->n; i++)
         if (i != w->self &&
-            atomic_load_explicit(&w->ranks[i].cpu.last, memory_order_relaxed) == own)
+            atomic_load_explicit(&w->ranks[i].cpus.last, memory_order_relaxed) == own)
             return true;
     return false;
 }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <limits.h>
 #include <linux/futex.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -38,3 +39,9 @@ void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) 
     futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* only if rings == ticket */
     atomic_store(&doorbell->asleep, 0);
 }
+
+void doorbell_sleep_while(atomic_uint *word, unsigned value) {
+    futex(word, FUTEX_WAIT, value, NULL);
+}
+
+void doorbell_wake_all(atomic_uint *word) { futex(word, FUTEX_WAKE, INT_MAX, NULL); }

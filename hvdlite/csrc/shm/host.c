@@ -1,5 +1,6 @@
 #include "shm/host.h"
 
+#include "shm/cpus.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
@@ -26,6 +27,7 @@ static struct letters *letters_to(const struct host *h, int to) {
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err) {
     *h = (struct host){0};
     window_init(&h->window, memory, n, self);
+    cpus_publish(&h->window);
     h->out = calloc((size_t)n, sizeof *h->out);
     h->in = calloc((size_t)n, sizeof *h->in);
     if (h->out && h->in) return HVD_OK;

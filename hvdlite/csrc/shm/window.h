@@ -26,13 +26,16 @@ struct window_line {
     _Alignas(64) _Atomic uint64_t rounds;
 };
 
-struct window_cpu {
+enum { WINDOW_CPUS = 1024 };
+
+struct window_cpus {
     _Alignas(64) atomic_int last; /* 1 + the core on which the rank was last seen; 0: none yet */
+    _Alignas(64) bool usable[WINDOW_CPUS];
 };
 
 struct window_rank {
     struct doorbell doorbell;
-    struct window_cpu cpu; /* shm/cpus.h */
+    struct window_cpus cpus; /* shm/cpus.h */
     struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* to and from local rank 0 */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];

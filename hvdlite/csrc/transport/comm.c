@@ -34,6 +34,8 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
     if (stats) atomic_fetch_add(&stats->bytes_sent_window, bytes);
 }
 
+struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->helpers; }
+
 /* At the limit the engines find and name a rank that is silent. A wait for data lasts longer, so it
  * fails only for a rank whose engine answers but sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;

@@ -7,6 +7,7 @@
 #define HVDLITE_TRANSPORT_COMM_H
 
 #include "base/error.h"
+#include "shm/helpers.h"
 #include "shm/window.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
@@ -56,6 +57,9 @@ int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uin
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
 /* Returns when no rank reads this rank's slot any more, which the round will overwrite. */
 int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err);
+
+/* Threads that share this rank's large copies and sums; NULL: none. */
+struct helpers *comm_helpers(const struct comm *comm);
 
 /* Counts bytes that this rank has written for other ranks of its host. */
 void comm_count_window(const struct comm *comm, size_t bytes);

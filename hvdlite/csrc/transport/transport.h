@@ -65,6 +65,8 @@ struct transport {
     hvd_error no_window;  /* why the ranks of this host share no window */
     struct stats *stats;  /* NULL: no counting */
     struct patience patience;
+    struct helpers
+        *helpers; /* of the process, for the large collectives of all groups; NULL: none */
     struct pace pace;
     struct cost cost;         /* between hosts */
     atomic_int wakes;         /* enum wakes; ask transport_rings and transport_blocks */

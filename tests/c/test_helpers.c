@@ -1,0 +1,130 @@
+/* Helpers as threads: the same bits from any number of threads, helpers for one engine at a time;
+ * and the cores of a rank. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include "coll_case.h"
+#include "random.h"
+#include "ranks.h"
+#include "shm/cpus.h"
+#include "shm/helpers.h"
+
+enum { LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
+
+/* ---- one process ---- */
+
+struct sum {
+    const unsigned char *data;
+    size_t bytes;
+    uint64_t of[HELPERS_MOST];
+};
+
+static void add_part(const void *arg, int part, int parts) {
+    struct sum *sum = (struct sum *)arg;
+    struct coll_range range = coll_part_of((struct coll_range){0, sum->bytes}, part, parts);
+    for (size_t i = range.begin; i < range.end; i++) sum->of[part] += sum->data[i];
+}
+
+TEST(test_parts_cover_all_bytes_once) {
+    static unsigned char data[LARGE];
+    uint64_t right = 0;
+    for (size_t i = 0; i < sizeof data; i++) right += data[i] = (unsigned char)mixed(i);
+    for (int threads = 1; threads <= MOST_THREADS; threads++) {
+        struct helpers *h = helpers_new(threads, threads % 2 ? 30e-6 : 0);
+        for (int again = 0; again < (CHECK_SLOW ? 10 : 100); again++) {
+            struct sum sum = {.data = data, .bytes = sizeof data};
+            uint64_t all = 0;
+            helpers_do(h, sizeof data, add_part, &sum);
+            for (int i = 0; i < HELPERS_MOST; i++) all += sum.of[i];
+            CHECK_INT(all, right);
+        }
+        helpers_free(h);
+    }
+}
+
+TEST(test_one_engine_at_a_time_has_helpers) {
+    struct helpers *h = helpers_new(2, 0);
+    CHECK_INT(helpers_begin(h, 4096), 1); /* soon done */
+    CHECK_INT(helpers_begin(h, LARGE), 2);
+    CHECK_INT(helpers_begin(h, LARGE), 1);
+    helpers_end(h, 1);
+    CHECK_INT(helpers_begin(h, LARGE), 1); /* still in use */
+    helpers_end(h, 2);
+    CHECK_INT(helpers_begin(h, LARGE), 2);
+    helpers_end(h, 2);
+    helpers_free(h);
+    helpers_free(helpers_new(HELPERS_MOST, 0)); /* none has started */
+}
+
+/* ---- ranks on a window ---- */
+
+struct bits {
+    unsigned char *first[MOST_RANKS]; /* [rank]: the results with one thread */
+    int threads;
+};
+
+static size_t fill_values(float *values, int rank) {
+    for (size_t i = 0; i < VALUES; i++)
+        values[i] = (float)(int64_t)mixed(i * MOST_RANKS + (uint64_t)rank) * 1e-3F;
+    return VALUES * sizeof *values;
+}
+
+/* Two tensors, of which a round has parts of both. */
+static void add_all(struct ranks *ranks, int rank, void *arg) {
+    struct bits *bits = arg;
+    const struct comm *comm = rank_comm(ranks, rank);
+    float *values = malloc(VALUES * sizeof *values);
+    size_t bytes = fill_values(values, rank), front = bytes / 12 * 4;
+    char *data = (char *)values;
+    struct coll_tensor tensors[] = {
+        {.in = data, .out = data, .bytes = front},
+        {.in = data + front, .out = data + front, .bytes = bytes - front}};
+    OWN(scratch_free) struct scratch scratch = {0};
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .bytes = bytes,
+                             .tensors = tensors,
+                             .ntensors = 2,
+                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_AVERAGE),
+                             .prescale = 1,
+                             .final = {1, comm->size},
+                             .scratch = &scratch};
+    comm->transport->helpers = helpers_new(bits->threads, 30e-6);
+    for (int again = 0; again < 3; again++) {
+        fill_values(values, rank);
+        OK(coll_window_allreduce(comm, &args, ERR));
+        if (!bits->first[rank])
+            bits->first[rank] = memcpy(malloc(bytes), data, bytes);
+        else
+            CHECK(!memcmp(bits->first[rank], data, bytes));
+    }
+    helpers_free(comm->transport->helpers);
+    free(values);
+}
+
+TEST(test_any_number_of_threads_gives_the_same_bits) {
+    for (int size = 2; size <= 4; size++) {
+        struct bits bits = {.threads = 1};
+        for (; bits.threads <= MOST_THREADS; bits.threads++)
+            ranks_run_on_window(size, add_all, &bits);
+        for (int r = 0; r < size; r++) {
+            CHECK(!memcmp(bits.first[r], bits.first[0], VALUES * sizeof(float)));
+            if (r) free(bits.first[r]);
+        }
+        free(bits.first[0]);
+    }
+}
+
+TEST(test_ranks_share_the_cores_that_several_may_use) {
+    static struct window_rank ranks[3];
+    struct window w;
+    for (int r = 0; r < 3; r++) window_init(&w, ranks, 3, r);
+    w.self = 0;
+    CHECK_NEAR(cpus_share(&w), 0, 0); /* not known */
+    for (size_t i = 0; i < 8; i++) ranks[0].cpus.usable[i] = ranks[1].cpus.usable[i] = true;
+    ranks[2].cpus.usable[8] = ranks[2].cpus.usable[9] = true;
+    CHECK_NEAR(cpus_share(&w), 4, 1e-9);
+    w.self = 2;
+    CHECK_NEAR(cpus_share(&w), 2, 1e-9);
+    ranks[1].cpus.usable[8] = true;
+    CHECK_NEAR(cpus_share(&w), 1.5, 1e-9);
+}

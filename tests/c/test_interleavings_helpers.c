@@ -1,0 +1,115 @@
+/* Helpers in every order: each part of each work is done once, before the engine goes on; no call
+ * that the engine needs is lost; all helpers end. */
+#define _GNU_SOURCE
+#include "interleave.h"
+
+#include "base/clock.h"
+#include "base/floats.h"
+#include "base/sync.h"
+#include "shm/helpers.h"
+
+#include <stdlib.h>
+
+#include "interleave_core.h"
+
+#define helpers_new search_helpers_new
+#define helpers_free search_helpers_free
+#define helpers_threads search_helpers_threads
+#define helpers_begin search_helpers_begin
+#define helpers_run search_helpers_run
+#define helpers_end search_helpers_end
+#define helpers_do search_helpers_do
+
+/* Helper i is task i, if it can start. */
+static int started, can_start;
+
+static int start_task(void) { return started < can_start ? (started++, HVD_OK) : HVD_NO_MEMORY; }
+
+static bool others_ended(const void *arg) {
+    for (int i = 1; i < search.n; i++)
+        if (i <= started && !search.done[i]) return false;
+    return true;
+}
+
+static bool parts_are_done(const void *arg);
+static void let_others_go_on(void) { wait_until(parts_are_done, NULL); }
+
+#define thread_start(thread, run, arg, name, err) ((void)(run), (void)(err), start_task())
+#define thread_join(thread) wait_until(others_ended, NULL)
+#define thread_give_way() ((void)0)
+#define clock_relax let_others_go_on
+#define clock_yield let_others_go_on
+#include "shm/helpers.c"
+
+enum { WORKS = 3 };
+
+static struct {
+    struct helpers *h;
+    int done[HELPERS_MOST], work; /* how often a part was done; the work under way */
+} of;
+
+/* The engine waits for what helpers have taken. */
+static bool parts_are_done(const void *arg) {
+    unsigned now = __atomic_load_n(&of.h->turn, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < of.h->threads; i++)
+        if (__atomic_load_n(&of.h->parts[i].done, __ATOMIC_SEQ_CST) != now) return false;
+    return true;
+}
+
+static void count_part(const void *arg, int part, int parts) {
+    turn();
+    CHECK(parts == search.n && *(const int *)arg == of.work);
+    of.done[part]++;
+}
+
+static void run_works(int works) {
+    int parts = search_helpers_begin(of.h, LEAST);
+    REQUIRE(parts == search.n);
+    CHECK_INT(search_helpers_begin(of.h, LEAST), 1); /* another engine works alone */
+    for (int i = 0; i < works; i++) {
+        int own = ++of.work;
+        search_helpers_run(of.h, count_part, &own);
+        for (int part = 0; part < parts; part++) CHECK_INT(of.done[part], of.work);
+    }
+    search_helpers_end(of.h, parts);
+}
+
+static bool is_started(const void *task) { return started >= *(const int *)task; }
+static bool has_ended(const void *arg) { return !of.h; }
+
+static void engine_or_helper(int task) {
+    if (task == 0) {
+        run_works(WORKS - 1);
+        run_works(1);
+        search_helpers_free(of.h);
+        of.h = NULL;
+    } else if (task <= can_start) {
+        wait_until(is_started, &task);
+        help(&of.h->helpers[task - 1]);
+    } else {
+        wait_until(has_ended, NULL);
+    }
+}
+
+static void open_helpers(void) {
+    memset(&of, 0, sizeof of);
+    memset(asleep, 0, sizeof asleep);
+    started = 0;
+    of.h = search_helpers_new(search.n, 0);
+    REQUIRE(of.h != NULL);
+}
+
+static void close_helpers(void) { CHECK_INT(started, can_start); }
+
+TEST(test_each_part_is_done_once) {
+    for (int threads = 2; threads <= TASKS_MOST; threads++) {
+        for (can_start = threads - 1; can_start >= 0; can_start--) {
+            int most = 5 - threads - CHECK_SLOW;
+            long orders = interleave(threads, most, engine_or_helper, open_helpers, close_helpers);
+            printf("%d threads, %d of them helpers: %ld orders\n", threads, can_start, orders);
+        }
+    }
+    CHECK(search_helpers_new(1, 0) == NULL);
+    CHECK_INT(search_helpers_begin(NULL, LEAST), 1);
+    CHECK_INT(search_helpers_threads(NULL), 1);
+}
