@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SIOCGIFADDR = 0x8915
-TORCH_CACHE, TORCH_MODULE = "HVDLITE_TORCH_CACHE", "hvdlite_torch_backend"
+CACHE, TORCH_MODULE = "HVDLITE_CACHE", "hvdlite_torch_backend"
 FRAMEWORKS = {  # beside MXNet: the distributions that have them
     "PyTorch": ("torch",),
     "TensorFlow": ("tensorflow", "tensorflow-cpu"),
@@ -72,11 +72,16 @@ def installed(framework):
     return None
 
 
+def compiled_file(stem, key):
+    """Return the path of a library that hvdlite compiles for the installed framework."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    cache = os.environ.get(CACHE) or os.path.join(cache, "hvdlite")
+    return os.path.join(os.path.expanduser(cache), f"{stem}-{key}.so")
+
+
 def torch_file(version, key):
     """Return the path of the compiled backend of torch.distributed for this PyTorch."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    cache = os.environ.get(TORCH_CACHE) or os.path.join(cache, "hvdlite")
-    return os.path.join(os.path.expanduser(cache), f"{TORCH_MODULE}-torch{version}-{key}.so")
+    return compiled_file(f"{TORCH_MODULE}-torch{version}", key)
 
 
 def torch_compiler():

@@ -1,0 +1,97 @@
+"""Compiles a library that depends on the installed version of a framework, once, into a folder.
+
+The folder is ``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``. A file is named by the version of
+the framework and a hash of the sources and the compiler's flags.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, Iterator, List, Sequence
+
+from hvdlite.core import files
+from hvdlite.launch.probe import CACHE, compiled_file
+
+PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
+
+
+def build(
+    what: str, stem: str, about: Sequence[str], sources: Sequence[Path],
+    command: Callable[[], List[str]], patience: float = PATIENCE,
+) -> Path:  # fmt: skip
+    """Return the compiled file; of all processes that ask at once, one compiles.
+
+    :param what: is compiled, for errors: "PyTorch's backend", say, and the module that compiles it.
+    :param stem: the first part of the file's name, with the framework's version.
+    :param about: what the file depends on beside the sources: flags and ABIs.
+    :param command: returns the compiler's command, without the output.
+    :param patience: seconds to wait while another process compiles.
+    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
+    """
+    texts = [file.read_bytes() for file in sources]
+    found = hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
+    path = Path(compiled_file(stem, found))
+    _check_folder(path.parent)
+    if not files.refuse_strangers(path):
+        with _locked(path.with_suffix(".lock"), patience, what):
+            if not path.exists():
+                _compile(what, command(), path)
+    return path
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.refuse_strangers(folder)  # they could put their code there
+    except OSError as error:
+        raise RuntimeError(
+            f"hvdlite: no folder for the libraries that it compiles ({error}): set {CACHE} to a "
+            "folder that can be written to"
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path, patience: float, what: str) -> Iterator[None]:
+    """Hold the lock of this file, which its holder's end releases, however it ends."""
+    until = time.monotonic() + patience
+    with files.open_named(path) as file:
+        while not _try_lock(file):
+            if time.monotonic() > until:
+                raise RuntimeError(
+                    f"hvdlite: another process has been compiling {what} for {patience:.0f} "
+                    f"seconds; it holds {path}"
+                )
+            time.sleep(0.1)
+        yield
+
+
+def _try_lock(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _compile(what: str, command: List[str], path: Path) -> None:
+    if shutil.which(command[0]) is None:
+        raise RuntimeError(
+            f"hvdlite: no compiler ({command[0]}) for {what}: it is compiled once for each version "
+            "of the framework. Install one (`apt-get install g++`) or name it by CXX; or compile "
+            f"where there is one, with this version, and set {CACHE} to a folder that both can read"
+        )
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # a crash leaves no half a file
+        made = Path(scratch, path.name)
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(
+                f"hvdlite: {what} can't be compiled: `{shlex.join(command)}` failed:\n"
+                f"{done.stderr[-4000:]}"
+            )
+        made.replace(path)
