@@ -67,7 +67,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	touch $@
 
 $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/core/prepared.c \
-        $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+        $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 

@@ -22,6 +22,8 @@ def library(cls):
 def imported(name: str):
     """The module, or None where it is not wanted or not installed."""
     try:
+        if name == "jax" and name in WANTED:
+            importlib.import_module("hvdlite.jax")  # before jax
         return importlib.import_module(name) if name in WANTED else None
     except ImportError:
         return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 
-from hvdlite.core import listening, start
+from hvdlite.core import files, listening, start
 from hvdlite.launch import sizing
 from hvdlite.lifecycle import watched
 
@@ -75,6 +76,14 @@ def added(job: Job) -> dict[str, str]:
     if job.mode == "ps" and job.interfaces:
         interfaces["DMLC_INTERFACE"] = job.interfaces[0]
     return {**unset, **mode, **interfaces, **job.env}
+
+
+def for_jax(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what jaxlib must find when it is loaded, so that scripts may import JAX first."""
+    if "MPITRAMPOLINE_LIB" in environ or importlib.util.find_spec("jaxlib") is None:
+        return {}
+    library = files.shipped("_hvdlite_jax")
+    return {"MPITRAMPOLINE_LIB": library} if library else {}
 
 
 def with_job_site(environ: Mapping[str, str]) -> dict[str, str]:

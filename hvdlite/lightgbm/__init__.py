@@ -13,7 +13,8 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         data = lightgbm.Dataset(part_of_x, part_of_y)  # this rank's rows
         booster = lightgbm.train({**parameters, **hvd.lightgbm.network_parameters()}, data)
 
-    LightGBM's ranks are hvdlite's. LightGBM's histograms go through its own connections.
+    LightGBM's ranks are hvdlite's. Its histograms go through its own connections, not through
+    hvdlite's.
 
     :param tree_learner: "data", "voting" or "feature", as in LightGBM.
     :raises ValueError: before ``init()``.
@@ -27,5 +28,5 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         "num_machines": topology.size(),
         "local_listen_port": port,
         "tree_learner": tree_learner,
-        "pre_partition": True,  # each rank has its own rows
+        "pre_partition": True,  # each rank brings rows of its own
     }

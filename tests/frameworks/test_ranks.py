@@ -26,7 +26,12 @@ from jobs import (
 )
 
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
-TOGETHER = {"torch": ("torch",), "tensorflow": ("keras", "tensorflow"), "keras": ("keras",)}
+TOGETHER = {
+    "torch": ("torch",),
+    "tensorflow": ("keras", "tensorflow"),
+    "keras": ("keras",),
+    "jax": ("jax",),
+}
 
 # Of PyTorch, what pairs of ranks do otherwise than three: process groups, calls made at once.
 OF_PAIRS = [
@@ -41,6 +46,7 @@ CONTRACT_OF = {
     "torch": ("numpy torch", "tests/contract"),
     "tensorflow": ("tensorflow keras", "tests/contract"),
     "keras": ("keras", "tests/contract/test_trainers.py"),
+    "jax": ("jax", "tests/contract/test_trainers.py"),
 }
 
 pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
@@ -69,6 +75,11 @@ def test_torch(ranks):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_tensorflow_and_keras(ranks):
     passed("tensorflow", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_jax(ranks):
+    passed("jax", ranks)
 
 
 def test_no_file_is_left_out():

@@ -60,7 +60,8 @@ def test_a_dtype_stands_in_its_tables_and_nowhere_else():
         found = {file for file, text in texts.items() if re.search(rf"\b{name}\b", text)}
         missing = {PACKAGE / "csrc/mxnet/api.c"} if name == "HVD_INT16" else set()  # not in MXNet
         assert found >= DTYPE_TABLES - missing, name
-        assert name in SPECIAL or found <= DTYPE_TABLES, name
+        some = {PACKAGE / "jax" / name for name in ("library.c", "clique.c")}  # of XLA: fewer
+        assert name in SPECIAL or found - some <= DTYPE_TABLES, name
 
 
 def test_every_dtype_has_its_array_in_python():

@@ -1,0 +1,25 @@
+"""hvdlite for JAX: the collectives of its programs on several processes, and Horovod's names.
+
+``import hvdlite.jax as hvd`` comes before ``import jax``, and ``hvd.init()`` before JAX's first
+computation. Names are imported from where they are defined when they are first used.
+"""
+
+from hvdlite.core.lazy_names import NEUTRAL, lazy_names
+from hvdlite.jax import library
+
+library.choose()
+
+_DEFINED_IN = {
+    "hvdlite.jax.ops": (
+        "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters", "reducescatter",
+    ),
+    "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
+    "hvdlite.jax.start": ("init", "shutdown"),
+    "hvdlite": (
+        *(name for name in NEUTRAL if name not in ("init", "shutdown")),
+        "allgather_object", "broadcast_object",
+    ),
+}  # fmt: skip
+
+__all__ = [name for names in _DEFINED_IN.values() for name in names]
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {})

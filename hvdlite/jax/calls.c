@@ -1,0 +1,193 @@
+/* hvdlite's collectives as custom calls of XLA, for programs that run on one process alone.
+ *
+ * A call starts one collective per operand, waits briefly, and then returns a future: no thread of
+ * XLA's waits for long, so ranks may reach the calls of a program in different orders. The core's
+ * thread must not run what XLA does next, so a thread of this library completes the futures.
+ * Compiled against the headers of the installed jaxlib, at the first use. */
+#include "core.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "xla/ffi/api/c_api.h"
+
+static const double NO_LIMIT = 1e9, BRIEFLY = 200e-6; /* seconds; that long a wait does the work */
+
+#define API __attribute__((visibility("default")))
+
+static struct core core;
+API int hvdlite_jax_call_function(const char *name, void *function) {
+    return core_take(&core, name, function);
+}
+
+struct call {
+    struct call *next; /* in the queue of done calls */
+    const XLA_FFI_Api *api;
+    XLA_FFI_Future *future;
+    atomic_int left; /* collectives that may be under way, and 1 while they get their watchers */
+    int64_t count;
+    hvd_handle *handles[];
+};
+
+/* ---- completing: done calls in a queue ---- */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t filled = PTHREAD_COND_INITIALIZER;
+static struct call *done, **done_end = &done;
+
+static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
+    XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+                                      .message = text,
+                                      .errc = XLA_FFI_Error_Code_UNKNOWN};
+    return api->XLA_FFI_Error_Create(&args);
+}
+
+/* NULL, or the error of the first collective that failed. All are done. */
+static XLA_FFI_Error *ended(struct call *c) {
+    hvd_error err = {0}, first = {0};
+    for (int64_t i = 0; i < c->count; i++) {
+        core.hvd_finish(c->handles[i], 0, &err);
+        core.hvd_drop(c->handles[i]);
+        if (err.code && !first.code) first = err;
+    }
+    return first.code ? failure(c->api, first.text) : NULL;
+}
+
+static void complete(struct call *c) {
+    XLA_FFI_Error *error = ended(c);
+    if (error) {
+        XLA_FFI_Future_SetError_Args args = {.struct_size =
+                                                 XLA_FFI_Future_SetError_Args_STRUCT_SIZE,
+                                             .future = c->future,
+                                             .error = error};
+        c->api->XLA_FFI_Future_SetError(&args);
+    } else {
+        XLA_FFI_Future_SetAvailable_Args args = {
+            .struct_size = XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, .future = c->future};
+        c->api->XLA_FFI_Future_SetAvailable(&args);
+    }
+    free(c);
+}
+
+static void *complete_all(void *unused) {
+    for (;;) {
+        pthread_mutex_lock(&mutex);
+        while (!done) pthread_cond_wait(&filled, &mutex);
+        struct call *c = done;
+        if (!(done = c->next)) done_end = &done;
+        pthread_mutex_unlock(&mutex);
+        complete(c);
+    }
+    return unused;
+}
+
+static void start_thread(void) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, complete_all, NULL)) pthread_detach(thread);
+}
+
+static void one_done(void *arg) {
+    struct call *c = arg;
+    if (atomic_fetch_sub(&c->left, 1) > 1) return;
+    pthread_mutex_lock(&mutex);
+    c->next = NULL;
+    *done_end = c;
+    done_end = &c->next;
+    pthread_cond_signal(&filled);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* ---- starting ---- */
+static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name) {
+    for (int64_t i = 0; i < frame->attrs.size; i++) {
+        const XLA_FFI_ByteSpan *found = frame->attrs.names[i];
+        if (found->len != strlen(name) || memcmp(found->ptr, name, found->len)) continue;
+        return frame->attrs.types[i] == XLA_FFI_AttrType_SCALAR
+                   ? ((const XLA_FFI_Scalar *)frame->attrs.attrs[i])->value
+                   : frame->attrs.attrs[i];
+    }
+    return NULL;
+}
+static int number_of(const XLA_FFI_CallFrame *frame, const char *name) {
+    return (int)*(const int64_t *)attribute(frame, name);
+}
+
+/* Python gives per operand: the core's dtype and the core's elements in one of XLA's. */
+static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool only_check,
+                             hvd_error *err) {
+    const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
+    const XLA_FFI_Array *dtypes = attribute(frame, "dtypes"), *parts = attribute(frame, "parts");
+    const XLA_FFI_ByteSpan *name = attribute(frame, "name");
+    const int kind = number_of(frame, "kind");
+    char full[HVD_MAX_NAME];
+    snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
+    const int64_t pair = ((const int64_t *)parts->data)[i];
+    int64_t dims[HVD_MAX_DIMS + 1];
+    if (in->rank >= HVD_MAX_DIMS)
+        return err->code = HVD_INVALID,
+               snprintf(err->text, sizeof err->text, "tensor '%s' has over %d dimensions", full,
+                        HVD_MAX_DIMS - 1),
+               NULL;
+    for (int64_t d = 0; d < in->rank; d++) dims[d] = in->dims[d];
+    dims[in->rank] = pair;
+    hvd_tensor t = {.name = full,
+                    .kind = kind,
+                    .dtype = (int)((const int64_t *)dtypes->data)[i],
+                    .op = number_of(frame, "op"),
+                    .root = number_of(frame, "root"),
+                    .group = number_of(frame, "group"),
+                    .grouped = (int)frame->args.size,
+                    .prescale = *(const double *)attribute(frame, "prescale"),
+                    .postscale = *(const double *)attribute(frame, "postscale"),
+                    .ndim = (int)in->rank + (pair > 1),
+                    .dims = dims,
+                    .in = in->data,
+                    .out = out->data,
+                    .out_rows = out->rank ? out->dims[0] : 1,
+                    .queued = 1,
+                    .waited = 1};
+    if (only_check) return core.hvd_validate(&t, err), NULL;
+    return core.hvd_start(&t, err);
+}
+
+static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
+    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)extension)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    return NULL;
+}
+
+API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Extension_Base *extension = frame->extension_start;
+    if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_thread);
+
+    const int64_t count = frame->args.size;
+    struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
+    if (!c) return failure(frame->api, "hvdlite.jax: no memory");
+    c->api = frame->api;
+    hvd_error err = {0};
+    for (int64_t i = 0; i < count && !err.code; i++) start_one(frame, i, true, &err);
+    while (c->count < count && !err.code) {
+        hvd_handle *handle = start_one(frame, c->count, false, &err);
+        if (handle) c->handles[c->count++] = handle;
+    }
+    bool all_done = true;
+    for (int64_t i = 0; i < c->count && all_done;
+         i++) /* failed: the job has ended, and all with it */
+        all_done = core.hvd_finish(c->handles[i], err.code ? NO_LIMIT : BRIEFLY, NULL);
+    if (all_done) {
+        XLA_FFI_Error *error = ended(c);
+        free(c);
+        return err.code ? failure(frame->api, err.text) : error;
+    }
+    XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
+    frame->api->XLA_FFI_Future_Create(&made);
+    c->future = frame->future = made.future;
+    atomic_init(&c->left, (int)count + 1);
+    for (int64_t i = 0; i < count; i++) core.hvd_watch(c->handles[i], one_done, c);
+    one_done(c);
+    return NULL;
+}

@@ -1,0 +1,97 @@
+"""hvdlite's collectives inside programs that run on one process alone: custom calls of XLA."""
+
+import ctypes
+import functools
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+import jax
+import numpy as np
+
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet, group_of
+from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.jax import compiled
+from hvdlite.jax.cliques import TARGET
+from hvdlite.jax.library import hand_over
+
+
+class Collective(NamedTuple):
+    """What a call does; equal on all ranks.
+
+    :param kind: of the core; ``name``: of the tensors, which get ``[0]``, ... after it.
+    :param root: a rank of the process set.
+    """
+
+    kind: int
+    name: str
+    process_set: ProcessSet
+    op: int = Sum
+    scales: Tuple[float, float] = (1.0, 1.0)
+    root: int = 0
+
+    def elementwise(self) -> bool:
+        return self.kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
+
+    def rows_of(self, rows: int) -> int:
+        """Return how many rows a result has, for an operand of so many."""
+        size = self.process_set.size()
+        if self.kind == lib.HVD_ALLGATHER:
+            return rows * size
+        if self.kind in (lib.HVD_REDUCESCATTER, lib.HVD_ALLTOALL) and rows % size:
+            raise ValueError(
+                f"tensor '{self.name}' has {rows} rows: inside a program they must divide evenly "
+                f"among {size} ranks"
+            )
+        return rows // size if self.kind == lib.HVD_REDUCESCATTER else rows
+
+
+def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
+    """Return the core's dtype for elements of a dtype, and how many of them one element is.
+
+    Complex numbers are pairs. Unsigned numbers are signed ones, whose sums have the same bits.
+
+    :raises ValueError: the op is not defined on the dtype, or the core does not have it.
+    """
+    dtype = np.dtype(dtype)
+    reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
+    if dtype.kind == "c" and (not reduces or collective.op in (Sum, Average)):
+        return np.dtype(f"f{dtype.itemsize // 2}"), 2
+    if dtype.kind == "u" and dtype.itemsize > 1 and (not reduces or collective.op == Sum):
+        return np.dtype(f"i{dtype.itemsize}"), 1
+    if dtype.kind in "cu" and dtype.itemsize > 1:
+        raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
+    return dtype, 1
+
+
+@functools.lru_cache(maxsize=None)
+def _register() -> None:
+    library = ctypes.CDLL(str(compiled.build()))
+    hand_over(library.hvdlite_jax_call_function)
+    handler = jax.ffi.pycapsule(library.hvdlite_jax_call)
+    jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
+
+
+def run(collective: Collective, arrays: Sequence[Any], codes: Sequence[int], parts) -> List[Any]:
+    """Return the results of a collective on traced arrays, as arrays of the same dtypes.
+
+    :param codes: of the core's dtype of each, by :func:`carried`, and ``parts``.
+    """
+    _register()
+    shapes = [
+        jax.ShapeDtypeStruct(
+            array.shape
+            if collective.elementwise()
+            else (collective.rows_of(array.shape[0]), *array.shape[1:]),
+            array.dtype,
+        )
+        for array in arrays
+    ]
+    # The others work on rows, and a batch's dimension would come before them.
+    batched = "broadcast_all" if collective.elementwise() else "sequential"
+    call = jax.ffi.ffi_call(TARGET, shapes, has_side_effect=True, vmap_method=batched)
+    return call(
+        *arrays, name=collective.name, kind=np.int64(collective.kind), op=np.int64(collective.op),
+        root=np.int64(collective.root), group=np.int64(group_of(collective.process_set)),
+        dtypes=np.array(codes, np.int64), parts=np.array(parts, np.int64),
+        prescale=np.float64(collective.scales[0]), postscale=np.float64(collective.scales[1]),
+    )  # fmt: skip

@@ -1,0 +1,256 @@
+/* The part of MPI that XLA's CPU collectives call, over hvdlite's core.
+ *
+ * Every jaxlib contains MPItrampoline, which loads the library that MPITRAMPOLINE_LIB names and
+ * looks up all names of mpi_abi.h there. This library has no ranks of its own: Python hands over
+ * the functions of the core that it has loaded (hvdlite_jax_begin). XLA keeps a program's
+ * collectives in order and calls them from threads of its own; it passes counts as int. */
+#include "clique.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define API __attribute__((visibility("default")))
+typedef uintptr_t mpi_handle;
+
+/* A row a type that XLA uses: the core's type for its sums, bytes, the core's elements in one, and
+ * whether it is unsigned. Sums and products of unsigned numbers have the bits of signed ones. */
+#define TYPES(ROW)                                                                                 \
+    ROW(BYTE, HVD_UINT8, 1, 1, false)                                                              \
+    ROW(INT8_T, HVD_INT8, 1, 1, false)                                                             \
+    ROW(UINT8_T, HVD_UINT8, 1, 1, false)                                                           \
+    ROW(INT16_T, HVD_INT16, 2, 1, false)                                                           \
+    ROW(UINT16_T, HVD_INT16, 2, 1, true)                                                           \
+    ROW(INT32_T, HVD_INT32, 4, 1, false)                                                           \
+    ROW(UINT32_T, HVD_INT32, 4, 1, true)                                                           \
+    ROW(INT64_T, HVD_INT64, 8, 1, false)                                                           \
+    ROW(UINT64_T, HVD_INT64, 8, 1, true)                                                           \
+    ROW(FLOAT, HVD_FLOAT32, 4, 1, false)                                                           \
+    ROW(DOUBLE, HVD_FLOAT64, 8, 1, false)                                                          \
+    ROW(C_COMPLEX, HVD_FLOAT32, 8, 2, false)                                                       \
+    ROW(C_DOUBLE_COMPLEX, HVD_FLOAT64, 16, 2, false)
+#define OPERATIONS(ROW) ROW(SUM, HVD_SUM) ROW(PROD, HVD_PRODUCT) ROW(MIN, HVD_MIN) ROW(MAX, HVD_MAX)
+
+#define NUMBER(name, ...) NUMBER_##name,
+enum { NO_TYPE, TYPES(NUMBER) NTYPES };
+enum { NO_OPERATION, OPERATIONS(NUMBER) NOPERATIONS };
+
+#define TYPE(name, dtype, bytes, parts, is_unsigned)                                               \
+    [NUMBER_##name] = {dtype, bytes, parts, is_unsigned},
+static const struct type {
+    int dtype;
+    size_t bytes;
+    int parts;
+    bool is_unsigned;
+} types[NTYPES] = {TYPES(TYPE)};
+#define OPERATION(name, op) [NUMBER_##name] = op,
+static const int operations[NOPERATIONS] = {OPERATIONS(OPERATION)};
+
+/* ---- the names that MPItrampoline looks up ---- */
+#define CONSTANT(name, value) API const intptr_t MPIABI_##name = value;
+#define NUMBERED(name, ...) CONSTANT(name, NUMBER_##name)
+TYPES(NUMBERED)
+OPERATIONS(NUMBERED)
+CONSTANT(COMM_WORLD, 1)
+CONSTANT(UNDEFINED, -32766)
+CONSTANT(THREAD_FUNNELED, 1)
+CONSTANT(THREAD_MULTIPLE, 3)
+API const int mpiwrapper_version_major = 2, mpiwrapper_version_minor = 11,
+              mpiwrapper_version_patch = 0;
+API const int mpiabi_version_major = 2, mpiabi_version_minor = 10, mpiabi_version_patch = 0;
+API void mpiwrapper_export_fortran_constants_(void) {}
+
+static const intptr_t unused_constant = 0;
+static int unused_function(void) {
+    static const char words[] =
+        "hvdlite.jax: this jaxlib calls a function of MPI that hvdlite does not provide: use a "
+        "jaxlib that docs/jax.md lists\n";
+    fputs(words, stderr);
+    abort();
+}
+#define UNUSED_CONSTANT(name)                                                                      \
+    extern API const intptr_t MPIABI_##name __attribute__((alias("unused_constant")));
+#define UNUSED_FUNCTION(name) API int MPIABI_##name(void) __attribute__((alias("unused_function")));
+#define UNUSED_X_FUNCTION(name)                                                                    \
+    API int MPIXABI_##name(void) __attribute__((alias("unused_function")));
+#include "mpi_abi.h"
+MPI_CONSTANTS(UNUSED_CONSTANT)
+MPI_FUNCTIONS(UNUSED_FUNCTION)
+MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
+
+/* ---- Python's side ---- */
+API int hvdlite_jax_function(const char *name, void *function) {
+    return core_take(&core, name, function);
+}
+
+API void hvdlite_jax_begin(int rank, int size, double patience,
+                           int (*open)(const int *, int, int, char *, int)) {
+    job = (struct job){open, rank, size, patience};
+}
+API void hvdlite_jax_expect(const int *members, int size, int rank, int color, int number) {
+    clique_expect(members, size, rank, color, number);
+}
+API int hvdlite_jax_expected(const char *why) { return clique_expected(why); }
+
+/* ---- communicators ---- */
+static struct clique *clique_of(mpi_handle comm) {
+    return comm == 1 ? clique_world() : (struct clique *)comm;
+}
+
+API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    (void)argc, (void)argv, (void)required;
+    *provided = MPIABI_THREAD_MULTIPLE;
+    if (job.open) return 0;
+    return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
+}
+API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
+API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open a group */
+API int MPIABI_Comm_rank(mpi_handle comm, int *rank) { return *rank = clique_of(comm)->rank, 0; }
+API int MPIABI_Comm_size(mpi_handle comm, int *size) { return *size = clique_of(comm)->size, 0; }
+API int MPIABI_Comm_split(mpi_handle comm, int color, int key, mpi_handle *out) {
+    (void)comm;
+    *out = (mpi_handle)clique_split(color, key);
+    return 0;
+}
+API int MPIABI_Comm_free(mpi_handle *comm) { return *comm = 0, 0; } /* ends with the job */
+API int MPIABI_Error_string(int code, char *text, int *length) {
+    *length = snprintf(text, sizeof clique_failure, "%s", code ? clique_failure : "no error");
+    return 0;
+}
+
+/* ---- collectives ---- */
+static int refuse_count(const char *what) {
+    return clique_refuse("hvdlite.jax: %s of more than 2^31-1 elements or bytes, which XLA cannot "
+                         "count: split the array",
+                         what);
+}
+
+/* Flips the highest bit of unsigned numbers, so that they have the order of signed ones. */
+static void flip(size_t bytes, const void *in, void *out, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (bytes == 2) ((uint16_t *)out)[i] = (uint16_t)(((const uint16_t *)in)[i] ^ 0x8000u);
+        if (bytes == 4) ((uint32_t *)out)[i] = ((const uint32_t *)in)[i] ^ 0x80000000u;
+        if (bytes == 8) ((uint64_t *)out)[i] = ((const uint64_t *)in)[i] ^ (uint64_t)1 << 63;
+    }
+}
+
+/* in: `count` elements; out: out_count elements. */
+static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
+                  mpi_handle type_number, mpi_handle op_number, struct clique *c) {
+    if (count <= 0 || out_count <= 0) return count || out_count ? refuse_count("a reduction") : 0;
+    if (type_number >= NTYPES || !types[type_number].bytes || !op_number ||
+        op_number >= NOPERATIONS)
+        return clique_refuse("hvdlite.jax: a reduction by an operation or of a type that hvdlite "
+                             "does not know");
+    const struct type *type = &types[type_number];
+    bool ordered = op_number == NUMBER_MIN || op_number == NUMBER_MAX;
+    if (type->parts > 1 && op_number != NUMBER_SUM)
+        return clique_refuse("hvdlite.jax: complex numbers can be summed only");
+    if (!in) in = out; /* MPI_IN_PLACE */
+    if (c->size == 1 || clique_is_warming(c))
+        return memmove(out, in, (size_t)out_count * type->bytes), 0;
+
+    void *flipped = NULL;
+    if (ordered && type->is_unsigned) {
+        flipped = malloc((size_t)count * type->bytes);
+        if (!flipped)
+            return clique_refuse("hvdlite.jax: no memory for %lld numbers", (long long)count);
+        flip(type->bytes, in, flipped, count);
+    }
+    const int64_t n = count * type->parts;
+    hvd_tensor t = {.kind = kind,
+                    .dtype = type->dtype,
+                    .op = operations[op_number],
+                    .prescale = 1,
+                    .postscale = 1,
+                    .ndim = 1,
+                    .dims = &n,
+                    .in = flipped ? flipped : in,
+                    .out = out,
+                    .out_rows = kind == HVD_REDUCESCATTER ? out_count * type->parts : 0};
+    int failed = clique_run(c, &t);
+    if (flipped) flip(type->bytes, out, out, out_count);
+    free(flipped);
+    return failed;
+}
+
+API int MPIABI_Allreduce(const void *in, void *out, int count, mpi_handle type, mpi_handle op,
+                         mpi_handle comm) {
+    return reduce(HVD_ALLREDUCE, in, out, count, count, type, op, clique_of(comm));
+}
+
+API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[], mpi_handle type,
+                              mpi_handle op, mpi_handle comm) {
+    struct clique *c = clique_of(comm);
+    for (int i = 1; i < c->size; i++)
+        if (counts[i] != counts[0])
+            return clique_refuse("hvdlite.jax: a reduce-scatter into unequal parts");
+    return reduce(HVD_REDUCESCATTER, in, out, (int64_t)counts[0] * c->size, counts[0], type, op, c);
+}
+
+API int MPIABI_Allgather(const void *in, int count, mpi_handle type, void *out, int out_count,
+                         mpi_handle out_type, mpi_handle comm) {
+    struct clique *c = clique_of(comm);
+    (void)out_count, (void)out_type;
+    if (count <= 0 || type >= NTYPES) return count ? refuse_count("an all-gather") : 0;
+    const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
+    if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
+    hvd_tensor t = {.kind = HVD_ALLGATHER,
+                    .dtype = HVD_UINT8,
+                    .prescale = 1,
+                    .postscale = 1,
+                    .ndim = 1,
+                    .dims = &bytes,
+                    .in = in,
+                    .out = out,
+                    .out_rows = bytes * c->size};
+    return clique_run(c, &t);
+}
+
+/* ---- between two ranks ---- */
+static hvd_handle *start(int kind, int other, const void *in, void *out, int count, mpi_handle type,
+                         mpi_handle comm) {
+    if (count < 0 || type >= NTYPES) return refuse_count("a message"), NULL;
+    const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
+    hvd_tensor t = {.kind = kind,
+                    .dtype = HVD_UINT8,
+                    .root = other,
+                    .prescale = 1,
+                    .postscale = 1,
+                    .ndim = 1,
+                    .dims = &bytes,
+                    .in = in ? in : out,
+                    .out = out,
+                    .out_rows = bytes};
+    return clique_start(clique_of(comm), &t);
+}
+
+API int MPIABI_Isend(const void *in, int count, mpi_handle type, int to, int tag, mpi_handle comm,
+                     mpi_handle *request) {
+    (void)tag;
+    return !(*request = (mpi_handle)start(HVD_SEND, to, in, NULL, count, type, comm));
+}
+
+API int MPIABI_Irecv(void *out, int count, mpi_handle type, int from, int tag, mpi_handle comm,
+                     mpi_handle *request) {
+    (void)tag;
+    return !(*request = (mpi_handle)start(HVD_RECV, from, NULL, out, count, type, comm));
+}
+
+API int MPIABI_Wait(mpi_handle *request, void *status) {
+    (void)status;
+    hvd_handle *handle = (hvd_handle *)*request;
+    *request = 0;
+    return clique_end(handle);
+}
+
+API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int tag, void *out,
+                        int out_count, mpi_handle out_type, int from, int out_tag, mpi_handle comm,
+                        void *status) {
+    (void)tag, (void)out_tag, (void)status;
+    hvd_handle *received = start(HVD_RECV, from, NULL, out, out_count, out_type, comm);
+    hvd_handle *sent = start(HVD_SEND, to, in, NULL, count, type, comm);
+    int send_failed = clique_end(sent), receive_failed = clique_end(received);
+    return send_failed || receive_failed;
+}

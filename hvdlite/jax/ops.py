@@ -1,0 +1,233 @@
+"""Collectives on arrays and pytrees of JAX that are this process's own, outside and inside ``jit``.
+
+Outside, an array's memory is sent as it is. Inside a program that runs on this process alone, a
+collective is a custom call of XLA. Programs that run on several processes use JAX's own, such as
+``jax.lax.psum``, which go through hvdlite after ``hvd.init()``.
+"""
+
+from functools import partial
+from typing import Any, List, Optional, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hvdlite import numpy as collectives
+from hvdlite.core.arguments import op_of
+from hvdlite.core.collectives import DTYPES
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
+from hvdlite.core.reduce_ops import Average, Sum, check_linear, scatter_gradient_scale
+from hvdlite.jax.calls import Collective, carried, run
+
+
+def allreduce(
+    tree: Any, name: Optional[str] = None, average: Optional[bool] = None,
+    op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Return ``op`` over all ranks of each array of a pytree, by default the average.
+
+    All arrays are reduced in one operation. Under ``grad`` the gradient is reduced likewise.
+
+    :param tree: an array, a number, or a pytree of them; of equal shapes and dtypes on all ranks.
+    :param name: pairs the call with those of the other ranks; by default the line of the script.
+    :param average: True for Average, False for Sum; ``op`` says more.
+    :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
+    :raises ValueError: an argument is wrong; nothing has been sent.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed. Inside
+        a program it is a ``jax.errors.JaxRuntimeError`` with the same text.
+    """
+    name = tensor_name("allreduce", name, process_set)
+    scales = float(prescale_factor), float(postscale_factor)
+    return _mapped(
+        Collective(lib.HVD_ALLREDUCE, name, process_set, op_of(average, op), scales), tree
+    )
+
+
+def broadcast(
+    tree: Any, root_rank: int = 0, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Return rank ``root_rank``'s pytree.
+
+    :param tree: and ``name``, ``process_set`` and errors: as for :func:`allreduce`.
+    """
+    check_root(root_rank, process_set)
+    name, root = tensor_name("broadcast", name, process_set), process_set.number_of(root_rank)
+    return _mapped(Collective(lib.HVD_BROADCAST, name, process_set, root=root), tree)
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
+    """Return rank ``root_rank``'s pytree of parameters, or of an optimizer's state.
+
+    Arrays of JAX do not change, so use what is returned: ``params = broadcast_parameters(params)``.
+    """
+    return broadcast(params, root_rank, "parameters")
+
+
+def allgather(
+    tree: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the arrays of all ranks joined along the first dimension.
+
+    :param tree: and all others: as for :func:`allreduce`. Outside programs the first dimensions may
+        differ by rank; inside they are equal.
+    """
+    name = tensor_name("allgather", name, process_set)
+    return _mapped(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
+
+
+def reducescatter(
+    tree: Any, name: Optional[str] = None, op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Return this rank's rows of what :func:`allreduce` would return.
+
+    :param tree: and all others: as there. Inside programs the rows divide evenly.
+    """
+    name = tensor_name("reducescatter", name, process_set)
+    return _mapped(Collective(lib.HVD_REDUCESCATTER, name, process_set, op), tree)
+
+
+def alltoall(
+    tree: Any, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Send rows to each rank; return the rows from all ranks, in their order.
+
+    :param tree: and all others: as for :func:`allreduce`.
+    :param splits: how many rows of one array go to each rank, outside of programs; by default the
+        rows divide evenly.
+    :return: with ``splits`` a pair: the rows, and how many each rank sent.
+    """
+    name = tensor_name("alltoall", name, process_set)
+    collective = Collective(lib.HVD_ALLTOALL, name, process_set)
+    if splits is None:
+        return _mapped(collective, tree)
+    if isinstance(tree, jax.core.Tracer):
+        raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
+    array = _own(collective, tree)
+    sent, short = _carriers(collective, [array])[0], name.partition(".")[2]
+    rows, came = collectives.alltoall(sent, splits, short, process_set)
+    return _restored(rows, array), jnp.asarray(came)
+
+
+def _mapped(collective: Collective, tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        results = _inside(collective, *_with_rows(collective, leaves)) if leaves else []
+    else:
+        results = _outside(collective, [_own(collective, leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, results)
+
+
+def _own(collective: Collective, leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        raise ValueError(
+            f"tensor '{collective.name}': the array lies on several processes: give the part of "
+            "this process (array.addressable_data(0)), or use jax.lax.psum inside jit"
+        )
+    if isinstance(leaf, (float, int, complex)):
+        leaf = jnp.asarray(leaf)
+    return np.asarray(leaf)
+
+
+def _with_rows(collective: Collective, arrays: Sequence[Any]) -> Sequence[Any]:
+    if collective.elementwise():
+        return arrays
+    return [array.reshape(1) if array.ndim == 0 else array for array in arrays]
+
+
+# ---- outside ----
+def _carriers(collective: Collective, arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
+    """Return the arrays as the core sees them: a complex number is a row of two."""
+    made = []
+    for array in _with_rows(collective, arrays):
+        dtype, parts = carried(array.dtype, collective)
+        made.append((array[..., None] if parts > 1 else array).view(dtype))
+    return made
+
+
+def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
+    c = collective
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    sent = _carriers(c, arrays)
+    _, _, name = c.name.partition(".")
+    if c.kind == lib.HVD_ALLREDUCE:
+        out = collectives.grouped_allreduce(sent, name, c.op, *c.scales, c.process_set)
+    elif c.kind == lib.HVD_REDUCESCATTER:
+        out = collectives.grouped_reducescatter(sent, name, c.op, 1.0, 1.0, c.process_set)
+    elif c.kind == lib.HVD_ALLGATHER:
+        out = collectives.grouped_allgather(sent, name, c.process_set)
+    else:
+        out = _one_by_one(c, sent, name)
+    return [_restored(got, array) for got, array in zip(out, arrays)]
+
+
+def _one_by_one(c: Collective, arrays: Sequence[np.ndarray], name: str) -> List[np.ndarray]:
+    names = [f"{name}[{i}]" for i in range(len(arrays))]
+    if c.kind == lib.HVD_ALLTOALL:
+        handles = [
+            collectives.alltoall_async(array, None, each, c.process_set)
+            for array, each in zip(arrays, names)
+        ]
+    else:
+        root = c.process_set.ranks[c.root]
+        handles = [
+            collectives.broadcast_async(array, root, each, c.process_set)
+            for array, each in zip(arrays, names)
+        ]
+    return [handle.synchronize() for handle in handles]
+
+
+def _restored(got: np.ndarray, array: np.ndarray) -> Any:
+    got = got.view(array.dtype)
+    return jnp.asarray(got[..., 0] if array.dtype.kind == "c" else got)
+
+
+# ---- inside ----
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _inside(collective: Collective, *arrays) -> List[Any]:
+    carriers = [carried(array.dtype, collective) for array in arrays]
+    for dtype, _ in carriers:
+        if dtype not in DTYPES and dtype.name != "bfloat16":
+            raise ValueError(f"tensor '{collective.name}': dtype {dtype} is not supported")
+    codes = [DTYPES.get(dtype, lib.HVD_BFLOAT16) for dtype, _ in carriers]
+    return run(collective, arrays, codes, [parts for _, parts in carriers])
+
+
+def _forward(collective: Collective, *arrays):
+    return _inside(collective, *arrays), [array.shape for array in arrays]
+
+
+def _backward(collective: Collective, shapes, grads):
+    """Horovod's gradients, scale included, as in docs/training.md."""
+    c = collective
+    name, ps = f"{c.name}.grad", c.process_set
+    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
+        check_linear(c.name, c.op)
+    if c.kind == lib.HVD_ALLREDUCE:
+        return tuple(_inside(c._replace(name=name), *grads))
+    if c.kind == lib.HVD_ALLTOALL:
+        return tuple(_inside(c._replace(name=name), *grads))
+    if c.kind == lib.HVD_REDUCESCATTER:
+        scale = scatter_gradient_scale(c.op, c.scales, ps.size())
+        gathered = _inside(Collective(lib.HVD_ALLGATHER, name, ps), *grads)
+        return tuple(grad * scale for grad in gathered)
+    average = Collective(lib.HVD_ALLREDUCE, name, ps, Average)
+    if c.kind == lib.HVD_BROADCAST:
+        mine = ps.rank() == c.root
+        return tuple(grad if mine else jnp.zeros_like(grad) for grad in _inside(average, *grads))
+    rows = Collective(lib.HVD_REDUCESCATTER, name, ps, Average)
+    return tuple(_inside(rows, *grads))
+
+
+_inside.defvjp(_forward, _backward)
+
+__all__ = [
+    "Average", "Sum", "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters",
+    "reducescatter",
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""DistributedOptimizer: a transformation of Optax, fed with gradients averaged over ranks."""
+
+from typing import Any, Optional
+
+import jax
+
+from hvdlite.core.arguments import check_compressor
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average
+from hvdlite.jax import ops
+from hvdlite.training.codecs import Cast, NoneCompressor
+from hvdlite.training.plan import reduction_of
+
+
+class FP16Compressor(Cast):
+    """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
+
+    dtype, cast = "float16", staticmethod(lambda array, dtype: array.astype(dtype))
+    dtype_of = staticmethod(lambda array: array.dtype.name)
+
+
+class Compression:
+    """What ``compression=`` takes."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+
+
+def DistributedOptimizer(
+    optimizer: Any, compression: Any = NoneCompressor, op: int = Average,
+    gradient_predivide_factor: float = 1.0, process_set: ProcessSet = global_process_set,
+    name: Optional[str] = None,
+) -> Any:  # fmt: skip
+    """Return an optimizer whose ``update`` first averages the gradients over all ranks::
+
+        optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
+
+    ``update`` works inside and outside ``jit``, in programs of this process alone. The state is the
+    state of the optimizer, so it is saved and loaded alike. To average once in k steps, use
+    ``optax.MultiSteps(optimizer, k)``.
+
+    :param optimizer: of Optax: a pair of functions ``init`` and ``update``.
+    :param compression: Compression.none or fp16, or a class like them.
+    :param op: Average, Sum or Adasum.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
+        multiplied by f / size after it.
+    :param process_set: the ranks among which; a rank outside of it trains alone.
+    :param name: of the tensors; by default optimizers are numbered.
+    :raises ValueError: an argument makes no sense, or it is no optimizer of Optax.
+    """
+    if not (hasattr(optimizer, "_replace") and callable(getattr(optimizer, "update", None))):
+        raise ValueError(
+            f"expected an optimizer of Optax, such as optax.adam(1e-3), got {type(optimizer)}"
+        )
+    check_compressor(compression)
+    reduction = reduction_of(
+        compression, False, op, gradient_predivide_factor, None, 0, process_set
+    )
+    owner = name or owner_name("optimizer")
+
+    def averaged(grads: Any) -> Any:
+        if reduction.is_alone():
+            return grads
+        leaves, structure = jax.tree.flatten(grads)
+        sent, contexts = zip(*map(compression.compress, leaves)) if leaves else ((), ())
+        factor = gradient_predivide_factor
+        reduced = ops.allreduce(
+            list(sent), owner, op=op, prescale_factor=1 / factor, postscale_factor=factor,
+            process_set=process_set,
+        )  # fmt: skip
+        restored = map(compression.decompress, reduced, contexts)
+        return jax.tree.unflatten(structure, restored)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return optimizer.update(averaged(updates), state, params, **extra)
+
+    return optimizer._replace(update=update)

@@ -1,0 +1,98 @@
+"""init() and shutdown(): the job's ranks become the processes of JAX, with hvdlite as its MPI."""
+
+import contextlib
+import os
+from typing import Any, Optional
+
+import hvdlite
+from hvdlite.core import registry, start
+from hvdlite.jax.cliques import Cliques
+from hvdlite.jax.library import Library
+from hvdlite.launch.addresses import addresses_of_ranks
+from hvdlite.lifecycle import job
+
+_LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
+_PATIENCE = "60"  # seconds; XLA's processes wait for each other without a limit
+_kept: Optional[Cliques] = None  # of the one time that JAX can join a job
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the job, and make JAX's processes its ranks: ``jax.process_index() == hvd.rank()``.
+
+    Afterwards ``jax.devices()`` are those of all ranks, and all collectives that XLA puts into
+    programs of several processes go through hvdlite. Collective. A second call does nothing.
+
+    A rank that others wait for is late after 60 seconds, unless HVDLITE_STALL_SHUTDOWN_TIME_SECONDS
+    says otherwise.
+
+    :param comm: and ``process_sets``: as for ``hvdlite.init``.
+    :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
+        hvdlite does not know.
+    :raises hvdlite.HvdliteError: as ``hvdlite.init``.
+    """
+    global _kept
+    import jax
+
+    if hvdlite.is_initialized() and _kept is not None:
+        return
+    os.environ.setdefault(_LIMIT, _PATIENCE)
+    hvdlite.init(comm, process_sets)
+    if hvdlite.size() == 1:
+        return
+    if _kept is not None:
+        raise RuntimeError(
+            "hvdlite.jax: JAX can join one job in a process: after hvd.shutdown() start new "
+            "processes, as `hvdlite run --restarts` does"
+        )
+    _join(jax)
+    library = Library(
+        hvdlite.rank(), hvdlite.size(), registry.open_among, float(os.environ[_LIMIT])
+    )
+    _kept = Cliques(library, hvdlite.rank(), hvdlite.size())
+    _kept.watch(type(jax.local_devices()[0].client))
+    job.at_end(wait=_finish, before=_finish, after=lambda: None)
+
+
+def _finish() -> None:
+    """Wait for the programs under way: other ranks may wait for this rank's part of them."""
+    import jax
+
+    for array in jax.live_arrays():
+        with contextlib.suppress(Exception):
+            array.block_until_ready()
+
+
+def _join(jax) -> None:
+    """Have JAX's processes meet, unless the program has done so."""
+    if jax.distributed.is_initialized():
+        found, here = jax.distributed.global_state, (hvdlite.rank(), hvdlite.size())
+        if (found.process_id, found.num_processes) != here:
+            raise RuntimeError(
+                f"hvdlite.jax: this is rank {here[0]} of {here[1]}, but jax.distributed.initialize "
+                f"has made it process {found.process_id} of {found.num_processes}: leave the call "
+                "to hvd.init()"
+            )
+    if jax._src.xla_bridge.backends_are_initialized():
+        raise RuntimeError(
+            "hvdlite.jax: call hvd.init() before JAX's first computation and jax.devices()"
+        )
+    if not (jax.config.jax_platforms or os.environ.get("JAX_PLATFORMS")):
+        jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "mpi")
+    if not jax.distributed.is_initialized():
+        host = addresses_of_ranks()[0]
+        host = f"[{host}]" if ":" in host else host
+        place = hvdlite.broadcast_object(f"{host}:{start.free_port()}", 0, "jax.place")
+        jax.distributed.initialize(
+            place, hvdlite.size(), hvdlite.rank(), cluster_detection_method="deactivate",
+            coordinator_bind_address=place,
+        )  # fmt: skip
+
+
+def shutdown() -> None:
+    """Leave the job and JAX's; do nothing if the process is in none. Collective."""
+    import jax
+
+    if hvdlite.is_initialized() and hvdlite.size() > 1 and jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+    hvdlite.shutdown()

@@ -1,0 +1,239 @@
+"""JAX: hvdlite's collectives inside and outside of programs, and XLA's own on several processes."""
+
+import threading
+
+import hvdlite.jax as hvd
+
+# isort: split
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+hvd.init()
+jax.config.update("jax_enable_x64", True)
+
+DTYPES = [
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+]
+of_xla = [dtype for dtype in DTYPES if dtype != "float16"]  # XLA gives MPI no float16
+in_and_outside = pytest.mark.parametrize("how", [jax.jit, lambda f: f], ids=["jit", "eager"])
+
+
+def numbers(dtype: str, rank: int, size: int) -> np.ndarray:
+    random = np.random.default_rng(rank)
+    return random.integers(0, 2 if dtype == "bool" else 20, (2 * size, 3)).astype(jnp.dtype(dtype))
+
+
+def same(got, expected) -> None:
+    got, expected = (np.asarray(each).astype("complex128") for each in (got, expected))
+    np.testing.assert_array_equal(got, expected)
+
+
+@in_and_outside
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_verb_on_every_dtype(how, dtype, rank, size):
+    everyone = [numbers(dtype, r, size) for r in range(size)]
+    x = jnp.asarray(everyone[rank])
+    own = slice(2 * rank, 2 * rank + 2)
+
+    def run(verb, **options):
+        got = how(lambda a: getattr(hvd, verb)(a, **options))(x)
+        assert got.dtype == x.dtype
+        return got
+
+    same(run("allgather", name="gather"), np.concatenate(everyone))
+    same(run("broadcast", root_rank=size - 1, name="broadcast"), everyone[-1])
+    same(run("alltoall", name="alltoall"), np.concatenate([each[own] for each in everyone]))
+    if dtype != "bool":
+        total = sum(each.astype("complex128") for each in everyone)
+        same(run("allreduce", op=hvd.Sum, name="sum"), total)
+        same(run("reducescatter", op=hvd.Sum, name="scatter"), total[own])
+    if dtype in ("uint16", "uint32", "uint64", "complex64", "complex128"):
+        with pytest.raises(ValueError, match="can be summed only"):
+            run("allreduce", op=hvd.Max, name="max")
+    elif dtype != "bool":
+        same(run("allreduce", op=hvd.Max, name="max"), np.max(everyone, 0))
+
+
+@in_and_outside
+def test_a_pytree_is_reduced_in_one_operation(how, rank, size):
+    tree = {"a": jnp.ones(3) * rank, "b": [jnp.float32(rank), 2.0 * rank]}
+    got = how(lambda t: hvd.allreduce(t, name="tree"))(tree)
+    mean = (size - 1) / 2
+    assert jax.tree.structure(got) == jax.tree.structure(tree)
+    same(got["a"], np.full(3, mean))
+    assert [float(each) for each in got["b"]] == [mean, 2 * mean]
+
+
+def test_gradients_through_collectives(rank, size):
+    def gradient(verb, **how):
+        def loss(x):
+            out = getattr(hvd, verb)(x, **how)
+            return (out * jnp.arange(1.0, out.size + 1).reshape(out.shape)).sum()
+
+        return np.asarray(jax.jit(jax.grad(loss))(jnp.ones(size)))
+
+    weights = np.arange(1.0, size + 1)
+    same(gradient("allreduce", op=hvd.Sum, name="a"), size * weights)
+    same(gradient("broadcast", root_rank=0, name="b"), weights if rank == 0 else 0 * weights)
+    own = np.arange(1.0, size * size + 1).reshape(size, size)[rank]
+    same(gradient("allgather", name="g"), own)
+    same(gradient("alltoall", name="t"), np.full(size, weights[rank]))
+    same(gradient("reducescatter", op=hvd.Sum, name="s"), np.full(size, float(size)))
+
+
+def test_batches_loops_and_many_calls_in_a_program(rank, size):
+    batched = jax.jit(jax.vmap(lambda a: hvd.allreduce(a, "vmap", op=hvd.Sum)))
+    same(batched(jnp.ones((4, 3)) * rank), np.full((4, 3), sum(range(size))))
+    gathered = jax.jit(jax.vmap(lambda a: hvd.allgather(a, "rows")))(jnp.ones((4, 3)) * rank)
+    same(gathered, np.repeat(np.arange(size), 3)[None].repeat(4, 0))
+    looped = jax.jit(lambda x: lax.fori_loop(0, 10, lambda _, c: hvd.allreduce(c, "loop") + 1, x))(
+        jnp.full(2, float(rank))
+    )
+    same(looped, np.full(2, (size - 1) / 2 + 10))
+    many = jax.jit(lambda x: sum(hvd.allreduce(x + i, f"many{i}", op=hvd.Sum) for i in range(30)))
+    same(many(jnp.ones(5)), np.full(5, size * sum(range(1, 31))))
+
+
+def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
+    if size == 1:
+        pytest.skip("nobody to disagree with")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="'allreduce.odd.*disagree on the shape"):
+        jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3 + rank)).block_until_ready()
+    same(jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3)), np.ones(3))
+
+
+def test_uneven_rows(rank, size):
+    same(hvd.allgather(jnp.full(rank, 1.0), "uneven"), np.ones(sum(range(size))))
+    splits = list(range(size))
+    rows, came = hvd.alltoall(jnp.full(sum(splits), 1j * rank), splits, "uneven")
+    same(came, np.full(size, rank))
+    same(rows, np.repeat(np.arange(size) * 1j, rank))
+    if size > 1:
+        with pytest.raises(ValueError, match="must divide evenly among"):
+            jax.jit(lambda a: hvd.reducescatter(a, "uneven"))(jnp.ones(2 * size + 1))
+
+
+# ---- programs of several processes ----
+def mesh_of(ranks=None) -> Mesh:
+    devices = np.array(jax.devices())
+    return Mesh(devices if ranks is None else devices[list(ranks)], ("i",))
+
+
+def spread(mesh: Mesh, whole: np.ndarray, spec=None):
+    sharding = NamedSharding(mesh, P("i") if spec is None else spec)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda at: whole[at])
+
+
+def own(mesh: Mesh, f, whole: np.ndarray) -> np.ndarray:
+    """This rank's part of what f makes of its part, in one program of the mesh."""
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    return np.asarray(jax.jit(mapped)(spread(mesh, whole)).addressable_shards[0].data)
+
+
+several = pytest.mark.skipif("hvd.size() == 1", reason="one process")
+
+
+@several
+@pytest.mark.parametrize("dtype", of_xla)
+def test_collectives_of_xla(dtype, rank, size):
+    everyone = np.stack([numbers(dtype, r, size) for r in range(size)])
+    if dtype.startswith("uint"):
+        everyone[0, 0] = np.iinfo(dtype).max
+    whole, mesh, mine = everyone.reshape(-1, 3), mesh_of(), slice(2 * rank, 2 * rank + 2)
+    after = [(k, (k + 1) % size) for k in range(size)]
+    same(own(mesh, lambda a: lax.all_gather(a, "i", tiled=True), whole), whole)
+    same(own(mesh, lambda a: lax.ppermute(a, "i", after), whole), everyone[rank - 1])
+    swapped = own(mesh, lambda a: lax.all_to_all(a, "i", 0, 0, tiled=True), whole)
+    same(swapped, everyone[:, mine].reshape(-1, 3))
+    if dtype == "bool":
+        return
+    with np.errstate(over="ignore"):
+        total = everyone.sum(0, dtype=everyone.dtype)
+    same(own(mesh, lambda a: lax.psum(a, "i"), whole), total)
+    same(own(mesh, lambda a: lax.psum_scatter(a, "i", tiled=True), whole), total[mine])
+    if not dtype.startswith("complex"):
+        same(own(mesh, lambda a: lax.pmax(a, "i"), whole), everyone.max(0))
+        same(own(mesh, lambda a: lax.pmin(a, "i"), whole), everyone.min(0))
+
+
+@several
+def test_some_processes_run_a_program_of_their_own(rank, size):
+    """In any order, while the others do nothing or run another; also with devices turned round."""
+    for ranks in [*([r, (r + 1) % size] for r in range(size)), [*range(size)][::-1]]:
+        if rank in ranks and len(set(ranks)) == len(ranks):
+            whole = 10.0 ** np.array(ranks)
+            got = own(mesh_of(ranks), lambda a: lax.psum(a, "i"), whole)
+            same(got, np.array([whole.sum()]))
+            first = own(mesh_of(ranks), lambda a: lax.all_gather(a, "i", tiled=True), whole)
+            same(first, whole)
+
+
+@several
+@pytest.mark.skipif("hvd.size() != 4", reason="2 x 2 processes")
+def test_axes_of_a_grid(rank, size):
+    for order in ([0, 1, 2, 3], [3, 1, 2, 0], [0, 2, 1, 3]):
+        mesh = Mesh(np.array(jax.devices())[order].reshape(2, 2), ("x", "y"))
+        values = 10.0 ** np.array(order).reshape(2, 2)
+        i, j = (int(k[0]) for k in np.where(np.array(order).reshape(2, 2) == rank))
+        x = spread(mesh, values, P("x", "y"))
+        for axes, expected in (("x", values[:, j]), ("y", values[i]), (("x", "y"), values)):
+            mapped = jax.shard_map(
+                lambda a, axes=axes: lax.psum(a, axes), mesh=mesh, in_specs=P("x", "y"),
+                out_specs=P("x", "y"), check_vma=False,
+            )  # fmt: skip
+            got = jax.jit(mapped)(x).addressable_shards[0].data
+            same(np.asarray(got).ravel(), [expected.sum()])
+
+
+@several
+def test_training_by_sharding_equals_one_process(rank, size):
+    """The compiler puts the gradients' allreduce into the program."""
+    mesh = mesh_of()
+    random = np.random.default_rng(2)
+    data, weights = random.normal(size=(8 * size, 6)), random.normal(size=(6, 3))
+
+    def step(w, x):
+        return w - 0.1 * jax.grad(lambda v: (jnp.tanh(x @ v) ** 2).sum() / len(data))(w)
+
+    compiled = jax.jit(step, out_shardings=NamedSharding(mesh, P()))
+    w, expected = spread(mesh, weights, P()), weights
+    with jax.default_device(jax.local_devices()[0]):
+        alone = jax.jit(step)
+        for _ in range(5):
+            expected = np.asarray(alone(expected, data))
+    for _ in range(5):
+        w = compiled(w, spread(mesh, data))
+    np.testing.assert_allclose(np.asarray(w.addressable_shards[0].data), expected, rtol=1e-12)
+
+
+@several
+def test_a_program_of_several_processes_refuses_calls_for_one(rank):
+    with pytest.raises(RuntimeError, match=r"programs of one process: use jax.lax.psum"):
+        own(mesh_of(), lambda a: hvd.allreduce(a, "wrong"), np.ones(hvd.size()))
+    with pytest.raises(ValueError, match="lies on several processes"):
+        hvd.allreduce(spread(mesh_of(), np.ones(hvd.size())), "wrong")
+
+
+@several
+def test_two_threads_may_not_compile_for_the_same_processes(rank):
+    own(mesh_of(), lambda a: lax.psum(a, "i"), np.ones(hvd.size()))
+    said = []
+
+    def work():
+        try:
+            own(mesh_of(), lambda a: lax.psum(a * 2, "i"), np.ones(hvd.size()))
+        except RuntimeError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert (
+        said and "in different orders; run all programs of these processes in one thread" in said[0]
+    )

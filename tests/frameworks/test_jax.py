@@ -1,0 +1,138 @@
+"""Jobs of JAX's processes: failures, launchers, and the order of imports."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import ROOT, alone, assert_passed, mpirun
+
+SCRIPT = """
+import hvdlite.jax as hvd
+hvd.init()
+import os, signal, sys, time
+import jax, numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mode, last = sys.argv[1], hvd.size() - 1
+mesh = Mesh(np.array(jax.devices()), ("i",))
+
+def run(f, count, mesh=mesh):
+    x = jax.make_array_from_callback(
+        (count * mesh.size,), NamedSharding(mesh, P("i")), lambda at: np.ones(count, "float32"))
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    return np.asarray(jax.jit(mapped)(x).addressable_shards[0].data)
+
+def total(a):
+    return lax.psum(a, "i")
+
+def say(what):
+    print(f"RANK {hvd.rank()} {time.time() - begin:.1f} {what}\\n", end="", flush=True)
+
+def tell(*arguments):
+    try:
+        say(f"result {run(*arguments)[0]:.0f}")
+    except jax.errors.JaxRuntimeError as error:
+        say(f"error {error}")
+
+run(total, 64)
+begin = time.time()
+f, count = total, 64
+if hvd.rank() == last:
+    if mode == "dies": os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "raises": raise KeyError("label")
+    if mode == "shape": count = 128
+    if mode == "kind": f = lambda a: lax.all_gather(a, "i", tiled=True)
+if mode == "crossed":
+    part = Mesh(mesh.devices[:2], ("i",))
+    meshes = [part, mesh] if hvd.rank() == 0 else [mesh, part]
+    for each in meshes if hvd.rank() < 2 else [mesh]:
+        tell(total, 64, each)
+    sys.exit()
+tell(f, count)
+tell(total, 64)
+"""
+
+
+def hvdliterun(tmp_path: Path, mode: str, ranks: int, *options: str, **env: str) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    line = ["-m", "hvdlite.launch", "-n", str(ranks), *options, sys.executable, str(script), mode]
+    done = subprocess.run(
+        [sys.executable, *line], capture_output=True, text=True, timeout=240,
+        env={**os.environ, **env},
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def told(output: str, rank: int) -> list:
+    """What the rank has printed: pairs of seconds and words."""
+    found = re.findall(rf"RANK {rank} ([\d.]+) (.*)", output)
+    return [(float(seconds), words) for seconds, words in found]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "mpi"])
+@pytest.mark.parametrize(
+    "mode, text", [("dies", r"rank 2 .*is dead"), ("raises", r"raised KeyError: 'label'")]
+)
+def test_a_rank_that_ends_is_named_inside_a_program(mode, text, transport, tmp_path):
+    output = hvdliterun(tmp_path, mode, 3, "--transport", transport)
+    for rank in (0, 1):
+        assert re.search(text, told(output, rank)[0][1]), output
+
+
+@pytest.mark.parametrize("mode", ["shape", "kind"])
+def test_ranks_with_different_programs_get_an_error_and_go_on(mode, tmp_path):
+    output = hvdliterun(tmp_path, mode, 3, "--transport", "tcp")
+    for rank in range(3):
+        (_, first), (_, second) = told(output, rank)
+        assert f"ranks disagree on the {mode}" in first and second == "result 3", output
+
+
+def test_groups_used_in_the_opposite_order_end_in_errors(tmp_path):
+    limits = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "4", "HVDLITE_STALL_CHECK_TIME_SECONDS": "2"}
+    output = hvdliterun(tmp_path, "crossed", 3, "--transport", "tcp", **limits)
+    for rank in range(3):
+        assert "error" in told(output, rank)[0][1], output
+
+
+def test_jax_before_hvdlite_is_refused_with_the_line_to_add():
+    code = "import os; os.environ.pop('MPITRAMPOLINE_LIB', None)\nimport jax\n"
+    code += "try: import hvdlite.jax\nexcept ImportError as error: print(error)"
+    assert "import hvdlite.jax before jax" in alone(code)
+
+
+def test_hvdliterun_lets_scripts_import_jax_first(tmp_path):
+    script = tmp_path / "script.py"
+    code = "import jax\nimport hvdlite.jax as hvd\nhvd.init()\nprint('SIZE', hvd.size())"
+    script.write_text(code)
+    line = ["-m", "hvdlite.launch", "-n", "2", "--transport", "tcp", sys.executable, str(script)]
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("SIZE 2") == 2, done.stdout + done.stderr
+
+
+def test_jax_without_hvdlite_is_not_affected_by_the_library():
+    path = alone("import hvdlite.jax.library as library; print(library.PATH)").strip()
+    code = "import jax; print(float(jax.jit(lambda x: x + 1)(1.0)))"
+    assert alone(code, MPITRAMPOLINE_LIB=path).strip() == "2.0"
+
+
+def test_several_devices_in_a_process_are_refused(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    job = mpirun(2, str(script), "none", timeout=120, env=flags)
+    assert "joins several devices of one process" in job.output
+
+
+def test_programs_of_the_page(tmp_path):
+    """Both train: the losses that they print are small."""
+    text = (ROOT / "docs" / "jax.md").read_text()
+    for i, piece in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
+        program = tmp_path / f"program{i}.py"
+        program.write_text(piece)
+        job = assert_passed(mpirun(2, str(program), timeout=120))
+        assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5

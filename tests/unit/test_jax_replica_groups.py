@@ -1,0 +1,59 @@
+"""The devices that a collective joins, from each way in which XLA writes them."""
+
+import pytest
+
+from hvdlite.jax import replica_groups
+
+
+def line(groups: str, op: str = "all-reduce", shape: str = "f32[4]") -> str:
+    return f"  %{op}.1 = {shape}{{0}} {op}({shape}{{0}} %p), channel_id=1, {groups}, to_apply=%add"
+
+
+@pytest.mark.parametrize(
+    "written, expected",
+    [
+        ("replica_groups={{0,1},{2,3}}", [(0, 1), (2, 3)]),
+        ("replica_groups={}", [(0, 1, 2, 3)]),
+        ("replica_groups=[2,2]<=[4]", [(0, 1), (2, 3)]),
+        ("replica_groups=[2,2]<=[2,2]T(1,0)", [(0, 2), (1, 3)]),
+        ("replica_groups=[1,4]<=[4]", [(0, 1, 2, 3)]),
+        ("replica_groups=mesh['x'=2,'y'=2]{'x'}", [(0, 2), (1, 3)]),
+        ("replica_groups=mesh['x'=2,'y'=2]{'y','x'}", [(0, 2, 1, 3)]),
+        ("replica_groups=mesh['x'=4]{'x':(1)2}", [(0, 2), (1, 3)]),
+        ("replica_groups=mesh['x'=4]{'x':(2)2}", [(0, 1), (2, 3)]),
+        ("replica_groups=mesh['x'=2,'y'=2], device_ids=([4]T(0)) {'y'}", [(0, 1), (2, 3)]),
+        ("replica_groups=mesh['x'=2,'y'=2], device_ids=(3,1,2,0) {'y'}", [(3, 1), (2, 0)]),
+        ("source_target_pairs={{0,1},{1,0}}", [(0, 1, 2, 3)]),
+    ],
+)
+def test_each_way_of_writing_groups(written, expected):
+    assert replica_groups.of(line(written), 4) == expected
+
+
+def test_groups_of_all_lines_once():
+    text = "\n".join([line("replica_groups={{0,1}}"), "  %add = f32[] add(a, b)"] * 2)
+    assert replica_groups.of(text, 4) == [(0, 1)]
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(RuntimeError, match="writes a collective's devices so: replica_groups=V9"):
+        replica_groups.of(line("replica_groups=V9<0>"), 4)
+
+
+@pytest.mark.parametrize(
+    "op, shape, refused",
+    [
+        ("all-reduce", "f32[2147483648]", True),
+        ("all-reduce", "f64[1073741824]", False),
+        ("all-gather", "f32[2,268435456]", True),
+        ("all-gather", "bf16[2,268435456]", False),
+        ("all-to-all", "pred[2147483648]", True),
+    ],
+)
+def test_a_collective_that_xla_cannot_count_is_refused(op, shape, refused):
+    text = line("replica_groups={}", op, shape)
+    if refused:
+        with pytest.raises(RuntimeError, match="more than 2\\^31-1"):
+            replica_groups.of(text, 2)
+    else:
+        assert replica_groups.of(text, 2) == [(0, 1)]
