@@ -18,7 +18,7 @@ NO_SET = ["0", b"0", [], [0], 0, 1.5, True, None]
 WRONG = {
     "op": [*NO_WHOLE, 17, -1],
     "average": ["True", b"1", [1], NAN, 2, 1.5],
-    "root_rank": [*NO_WHOLE, None, 99, -1],
+    "root_rank": [*NO_WHOLE, None, hvd.size(), -1],
     "process_set": NO_SET,
     "name": [b"x", 5, 1.5, ["x"], True, {}],
     "prescale_factor": NO_FACTOR,

@@ -37,7 +37,9 @@ def test_input_of_any_layout(view, rank, size):
     np.testing.assert_array_equal(total, once * (size * (size - 1) // 2))
     np.testing.assert_array_equal(hvd.numpy.broadcast(x, size - 1), once * (size - 1))
     expected = np.concatenate([once * r for r in range(size)])
-    np.testing.assert_array_equal(hvd.numpy.allgather(x), expected)
+    gathered = hvd.numpy.allgather(x)
+    np.testing.assert_array_equal(gathered, expected)
+    assert gathered.flags.owndata  # small as it is, it keeps none of the C library's memory alive
 
 
 # ---- out= ----
