@@ -54,6 +54,8 @@ Host *
 """
 
 # What a host does before its sshd. /proc is its own, so that ps there shows its processes alone.
+# The user's shell would read its files at each ssh: pyenv, for one, takes a lock in them, which a
+# host that is killed meanwhile leaves behind, and each later ssh waits for a minute.
 BOOT = """\
 set -e
 exec 2>>{state}/{name}.log
@@ -63,6 +65,7 @@ mount -t tmpfs run /run
 mkdir /run/sshd
 mount -t tmpfs disk {state}/disk
 mount --bind {state}/hosts /etc/hosts
+for file in ~/.bashrc ~/.zshenv; do [ ! -e $file ] || mount --bind /dev/null $file; done
 ip link set lo up
 exec {sshd} -D -e -f {state}/sshd_config
 """
