@@ -48,12 +48,12 @@ def test_with_averages_its_limit_is_too_lax(alone):
     assert np.abs(weights_of(lax) - weights_of(alone)).max() > 0.01
 
 
-def test_what_the_names_are(alone):
+def test_modules_have_horovods_names(alone):
     assert alone[0]["modules"] == ["horovod", "hvdlite.mxnet", "hvdlite.mxnet.mpi_ops"]
     assert alone[0]["doubled"] == 42
 
 
-def test_hvdliterun(alone, monkeypatch):
+def test_hvdliterun_as_horovod_trains_as_one_process(alone, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     run = call("--as-horovod", "-n", 2, sys.executable, SCRIPT)
     assert run.code == 0, run.err
@@ -80,7 +80,7 @@ print(importlib.util.find_spec("horovod.nothing"), horovod.run.__name__)
 """
 
 
-def test_by_an_import():
+def test_importing_as_horovod_loads_neither_mxnet_nor_mpi():
     """Without MXNet and MPI, until a script asks for them."""
     ended = python("-c", BY_AN_IMPORT)
     assert ended.returncode == 0, ended.stderr
@@ -166,7 +166,7 @@ def test_an_error_before_init_has_horovods_words():
     assert error.endswith("ValueError: Horovod has not been initialized; use hvd.init()."), error
 
 
-def test_help_is_printed():
+def test_as_horovod_prints_its_help():
     ended = python("-m", "hvdlite.as_horovod", "--help")
     assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m"), ended.stderr
     assert "Puts hvdlite in the place of Horovod" in ended.stdout

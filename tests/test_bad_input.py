@@ -1,11 +1,52 @@
-"""What users are told of ranks that come late; `pytest -s` prints the texts."""
+"""What users are told of ranks that come late, and of groups opened or closed meanwhile."""
 
 import pytest
-from jobs import assert_passed, script
+from jobs import assert_passed, mpirun, script
+
+# Rank 1 comes late to an allreduce, and waits for something else in the meantime.
+LATE = """
+import threading, time, numpy as np, hvdlite as hvd
+from jobs import report
+hvd.init()
+errors = {}
+def wait_for(name):
+    try: hvd.numpy.allreduce(np.ones(3), name=name)
+    except hvd.HvdliteError as error: errors[name] = str(error)
+other = threading.Thread(target=wait_for, args=("something else",))
+if hvd.rank() == 1:
+    other.start()
+    time.sleep(2.5)
+wait_for("gradient")
+if hvd.rank() != 1: wait_for("something else")
+else: other.join()
+report(hvd.rank(), **errors)
+"""
+# One thread closes a group, another one the job, of a rank by sockets; often, at all distances.
+CLOSED_APART = """
+import threading
+from jobs import report
+from hvdlite.core.native import ffi, lib, new_error
+lowest, no_file = ffi.new("int[1]", [0]), ffi.new("int[1]", [-1])
+sockets = ffi.new("hvd_sockets *", [0, 1, lowest, no_file, no_file])
+group, error = ffi.new("int *"), new_error()
+for life in range(200):
+    assert lib.hvd_init_sockets(sockets, error) == lib.HVD_OK, ffi.string(error.text)
+    assert lib.hvd_group_open_among(lowest, 1, 1, group, error) == lib.HVD_OK
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, b"done")
+    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1): pass
+    meet = threading.Barrier(2)
+    closes = threading.Thread(target=lambda: (meet.wait(), lib.hvd_group_close(group[0])))
+    closes.start()
+    meet.wait()
+    for _ in range(life % 40 * 100): pass
+    lib.hvd_close()
+    closes.join()
+report(0, lives=life + 1)
+"""
 
 
 def test_a_late_rank_is_named():
-    job = assert_passed(script(3, "late", env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}))
+    job = assert_passed(mpirun(3, "-c", LATE, env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}))
     lines = [line for line in job.output.splitlines() if "has waited for" in line]
     print("\n".join(lines))
     assert len(lines) == 2, job.output
@@ -17,7 +58,7 @@ def test_a_late_rank_is_named():
 @pytest.mark.parametrize("prefix", ["HVDLITE", "HOROVOD"])
 def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
     env = {f"{prefix}_STALL_CHECK_TIME_SECONDS": "0", f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "1"}
-    job = script(3, "late", env=env)
+    job = mpirun(3, "-c", LATE, env=env)
     for rank in (0, 2):
         text = job.results()[rank]["gradient"]
         assert "tensor 'allreduce.gradient' has waited for" in text
@@ -33,7 +74,7 @@ def test_a_job_that_is_closed_while_a_group_is_opened():
 
 def test_a_group_that_is_closed_while_the_job_ends():
     """It went on with the sockets of the job that another thread had freed."""
-    job = assert_passed(script(1, "closed_apart", env={"MALLOC_PERTURB_": "165"}))
+    job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 
 

@@ -19,7 +19,7 @@ from places import results_without, start_ranks
 
 KILLS = wanted(6)
 SECONDS = 120  # for a job on a busy machine; one that hangs takes for ever
-NUMPY, GLUON = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "gluon"))
+NUMPY, MODELS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "models"))
 
 
 def assert_went_on(ended, dead) -> None:
@@ -49,7 +49,7 @@ def test_the_others_go_on_when_a_script_has_ended_well():
     [("DistributedTrainer", 0), ("DistributedTrainer", 1), ("ShardedTrainer", 0), ("optimizer", 1)],
 )
 def test_a_net_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(trainer, dead):
-    ended = start_ranks(3, GLUON, str(dead), "5", trainer)
+    ended = start_ranks(3, MODELS, "gluon", str(dead), "5", trainer)
     for result in results_without({dead}, ended).values():
         assert result["went_on"] == [0, 4]
         assert result["size"] == 2

@@ -1,4 +1,4 @@
-"""Figures beside parity: overlap, idle and waiting ranks, and arrays of more than 2^31 bytes.
+"""Figures beside parity: overlap, idle and waiting ranks, arrays of more than 2^31 bytes, growth.
 
 ``pytest -s tests/test_shown.py`` prints the figures. HVDLITE_TEST_IDLE_SECONDS (3) is how long
 idle ranks are watched.
@@ -101,3 +101,10 @@ def test_more_than_2_to_the_31_bytes(what):
         assert result["right"]
         assert result["zeros"]
     print(f"{what}: {result['bytes']} bytes, {job.seconds:.1f} s for the whole job")
+
+
+@pytest.mark.parametrize("window", ["1", "0"])
+def test_a_job_that_lasts_holds_no_more_than_at_the_start(window):
+    """``make soak``, for seconds instead of an hour."""
+    job = assert_passed(script(2, "soak", "1", env={"HVDLITE_WINDOW": window}))
+    assert all(each["rounds"] > 5 for each in job.results().values())

@@ -1,5 +1,6 @@
 """Threads of a rank that do their work at the same time, such as waiting for the same handles."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, List, Sequence
 
@@ -38,3 +39,22 @@ def outcomes(handles: Sequence, threads: int = THREADS) -> List[Any]:
     for other in others:
         assert all(one is same for one, same in zip(first, other))
     return first
+
+
+def as_threads(function, arguments) -> list:
+    """What each call returns, or raises."""
+    results = [None] * len(arguments)
+
+    def run(i: int) -> None:
+        try:
+            results[i] = function(*arguments[i])
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results

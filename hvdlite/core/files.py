@@ -79,11 +79,28 @@ def refuse_strangers(path) -> os.stat_result | None:
         found = os.lstat(path)
     except FileNotFoundError:
         return None
-    if folder.st_mode & stat.S_IWOTH and found.st_uid not in (os.geteuid(), folder.st_uid):
-        what = "a link" if stat.S_ISLNK(found.st_mode) else "a file"
-        text = f"{what} of another user has this name, in a folder where anybody may write"
+    if not folder.st_mode & stat.S_IWOTH:
+        return found
+    text = ""
+    if found.st_uid not in (os.geteuid(), folder.st_uid):
+        kinds = (stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a folder")
+        what = next((name for is_it, name in kinds if is_it(found.st_mode)), "a file")
+        text = f"{what} of another user has this name"
+    elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        text = "this file has another name, too, which another user may have given it"
+    if text:
+        text += ", in a folder where anybody may write"
         raise PermissionError(errno.EACCES, text, str(path))
     return found
+
+
+def make_named_folder(path) -> None:
+    """Make a folder that the user has named, unless it is there.
+
+    :raises PermissionError: as for ``open_named``.
+    """
+    os.makedirs(path, exist_ok=True)
+    refuse_strangers(path)
 
 
 def make_private_folder(path) -> None:

@@ -1,4 +1,4 @@
-"""The gradients of a Keras optimizer, averaged over ranks: one way for each of Keras's backends."""
+"""Averages the gradients of a Keras optimizer over ranks, on each of Keras's backends."""
 
 from typing import List, Sequence
 
@@ -13,11 +13,11 @@ def average(grads: Sequence, plan: Plan, step) -> List:
     :param step: a tensor: the number of the step, which must be equal on all ranks.
     """
     if backend.backend() == "tensorflow":
-        from hvdlite.tensorflow import gradients  # TensorFlow need not be there for the others
+        from hvdlite.tensorflow import gradients  # other backends do not need TensorFlow
 
         return gradients.average(grads, plan, step)
     if plan.reduction.is_alone():
-        return list(grads)  # as TensorFlow's, too
+        return list(grads)  # as with TensorFlow
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
     return plan.reduced(grads, present, lambda labels, tensors: on(plan, labels, tensors, step))
@@ -33,7 +33,7 @@ def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> Lis
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             check(f"gradient {i}", tensor)  # raises
 
-    def to_numpy(tensor):  # PyTorch gives NumPy no bfloat16, and takes none
+    def to_numpy(tensor):  # PyTorch and NumPy exchange no bfloat16
         tensor, is_bfloat16 = tensor.detach(), tensor.dtype is torch.bfloat16
         return tensor.view(torch.int16).numpy().view(bfloat16) if is_bfloat16 else tensor.numpy()
 

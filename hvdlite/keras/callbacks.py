@@ -1,4 +1,4 @@
-"""Callbacks for ``model.fit``, with Horovod's names: first weights, metrics, learning rates."""
+"""Callbacks for ``model.fit`` with Horovod's names: initial weights, metrics, learning rates."""
 
 from typing import Any, Callable, Optional, Union
 
@@ -13,7 +13,7 @@ from hvdlite.monitor import counts
 
 
 def synced(model):
-    """Return the model when its variables hold what it has learned: JAX keeps that elsewhere."""
+    """Return the model after updating its variables, which JAX keeps elsewhere while it trains."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return model
@@ -22,9 +22,9 @@ def synced(model):
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Start training with the model's and the optimizer's variables of rank ``root_rank``.
 
-    :param root_rank: whose variables all ranks shall have; random ones, or those of a checkpoint.
+    :param root_rank: the rank whose variables all ranks get, initial or from a checkpoint.
     :param device: ignored.
-    :param local_variables: those that are left to each rank alone.
+    :param local_variables: variables that each rank keeps for itself.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables=None) -> None:
@@ -34,17 +34,17 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local = {id(variable) for variable in local_variables or ()}
 
     def register_local_var(self, var) -> None:
-        """Leave a variable to each rank alone."""
+        """Do not broadcast this variable."""
         self._local.add(id(var))
 
     def on_train_begin(self, logs=None) -> None:
-        """Broadcast what is built by now, if the model is on every rank: one may have loaded it."""
+        """Broadcast what is built by now, if every rank has the model; one may have loaded it."""
         built = np.array([self.model.built])
         if collectives.allreduce(built, "model.built", op=Min)[0]:
             self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        """Broadcast after the first batch what was built in it."""
+        """Broadcast, after the first batch, the variables that this batch has built."""
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -62,7 +62,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Average an epoch's metrics over ranks, for the callbacks after this one and for the history.
 
-    It is the mean of the ranks' means: right where all have equally many samples.
+    The result is the mean of the ranks' means, which is right if all have equally many samples.
 
     :param device: ignored.
     """
@@ -79,9 +79,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class StatsCallback(keras.callbacks.Callback):
-    """Put what ``hvd.stats(steps=True)`` tells into an epoch's logs, by names with "hvd/" in front.
+    """Add ``hvd.stats(steps=True)`` to an epoch's logs, with "hvd/" in front of each name.
 
-    So the history and the callbacks after this one have it: ``TensorBoard``, ``CSVLogger``, ...
+    The history and the callbacks after this one get the values: ``TensorBoard``, ``CSVLogger``, ...
     """
 
     def on_epoch_end(self, epoch, logs=None) -> None:
@@ -93,14 +93,14 @@ class StatsCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Set the learning rate to ``initial_lr * multiplier(epoch)``.
 
-    :param initial_lr: what is multiplied.
+    :param initial_lr: the learning rate to multiply.
     :param multiplier: a function of the epoch, or a number m, which means ``m ** (epoch - start)``.
-    :param start_epoch: the first epoch in which it acts; ``end_epoch``: the first no more.
-    :param staircase: once an epoch; else at each batch, with the epoch as a fraction.
-    :param momentum_correction: when the rate changes, scale what the optimizer's momentum has
-        gathered by as much (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
-    :param steps_per_epoch: batches of one rank; by default what ``fit`` knows.
-    :raises ValueError: no ``initial_lr``; without staircase: the steps are not known.
+    :param start_epoch: the first epoch with this schedule; ``end_epoch``: the first one without.
+    :param staircase: True: once an epoch; False: at each batch, with the epoch as a fraction.
+    :param momentum_correction: when the rate changes, scale the optimizer's momentum buffer by the
+        same factor (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
+    :param steps_per_epoch: batches of one rank; by default those of ``fit``.
+    :raises ValueError: no ``initial_lr``; without staircase, an unknown number of steps.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._set(self.initial_lr * self.multiplier(self._epoch + part))
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Tell of the rate, as "lr"."""
+        """Log the learning rate, as "lr"."""
         if logs is not None:
             logs["lr"] = self._rate()
 
@@ -152,7 +152,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         corrects = self.momentum_correction and getattr(optimizer, "momentum", False)
         if corrects and old and rate != old:
-            gathered: Any = getattr(optimizer, "momentums", None)  # of SGD; RMSprop hides its own
+            gathered: Any = getattr(optimizer, "momentums", None)  # SGD's; RMSprop's is hidden
             for variable in gathered or getattr(optimizer, "_momentums", ()):
                 variable.assign(variable * (rate / old))
 
@@ -160,10 +160,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
 
-    :param initial_lr: the rate after warming up: that of one process times the ranks.
-    :param warmup_epochs: how many epochs that takes.
+    :param initial_lr: the rate after the warm-up: that of one process times the number of ranks.
+    :param warmup_epochs: the length of the warm-up.
     :param momentum_correction: and ``steps_per_epoch``: as for LearningRateScheduleCallback.
-    :param verbose: 1: rank 0 prints a line when it is done.
+    :param verbose: 1: rank 0 prints a line at the end of the warm-up.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: Optional[int] = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         def multiplier(epoch: float) -> float:
-            epoch += 1 / self.steps_per_epoch  # so that the last batch of an epoch has a round one
+            epoch += 1 / self.steps_per_epoch  # so that an epoch's last batch has a whole number
             return (epoch * (topology.size() - 1) / warmup_epochs + 1) / topology.size()
 
         super().__init__(
@@ -180,7 +180,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Tell of the rate, and that it will not rise any more."""
+        """Log the rate; print a line at the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.end_epoch - 1 and self.verbose and topology.rank() == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has risen to {self._rate():g}.")

@@ -23,7 +23,7 @@ class KerasState(ObjectState):
 
         state = hvd.elastic.KerasState(model, epoch=0, batch=0)
 
-    Of the model it keeps the weights, of the optimizer all variables. ``sync`` makes them equal on
+    The state keeps the model's weights and the optimizer's variables. ``sync`` makes them equal on
     all ranks, so ``BroadcastGlobalVariablesCallback`` is not needed.
 
     :param model: built, and compiled unless ``optimizer`` is given.
@@ -54,7 +54,7 @@ class KerasState(ObjectState):
 
 
 class _Variables(Part):
-    """What has variables, which ``variables_of`` returns in an order that all ranks share."""
+    """An object with variables; ``variables_of`` returns them in the same order on all ranks."""
 
     def __init__(self, variables_of) -> None:
         self._of = variables_of
@@ -79,7 +79,7 @@ class _OfState(keras.callbacks.Callback):
 
 
 class CommitStateCallback(_OfState):
-    """Commit every so many batches, and at the end of each epoch. The last of the callbacks.
+    """Commit every few batches and at the end of each epoch. Must be the last callback.
 
     :param state: a :class:`State`.
     :param batches_per_commit: the same on every rank.
@@ -102,9 +102,9 @@ class CommitStateCallback(_OfState):
 
 
 class UpdateBatchStateCallback(_OfState):
-    """Let ``state.batch`` count batches of the epoch that are done, also before the ranks changed.
+    """Count finished batches in ``state.batch``, also those before a change of ranks.
 
-    ``fit`` does not know of the latter: give it the rows that are left.
+    ``fit`` does not know about the latter: give ``fit`` the remaining rows.
     """
 
     def on_train_begin(self, logs=None) -> None:
@@ -119,7 +119,7 @@ class UpdateBatchStateCallback(_OfState):
 
 
 class UpdateEpochStateCallback(_OfState):
-    """Let ``state.epoch`` count epochs that are done, also those before the ranks changed."""
+    """Count finished epochs in ``state.epoch``, also those before a change of ranks."""
 
     def on_train_begin(self, logs=None) -> None:
         """Count from here: Keras begins with 0 again."""

@@ -1,4 +1,4 @@
-"""Collectives on values of Keras: tensors of its backend, NumPy arrays, numbers. Outside graphs."""
+"""Collectives on Keras's values (tensors of its backend, NumPy arrays, numbers), outside graphs."""
 
 from typing import Optional, Sequence
 
@@ -16,14 +16,14 @@ from hvdlite.training.codecs import Cast, NoneCompressor
 
 
 class FP16Compressor(Cast):
-    """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
+    """Send float32 and float64 gradients as float16; sum in float32 and round once."""
 
     dtype, cast = "float16", staticmethod(ops.cast)
     dtype_of = staticmethod(lambda tensor: backend.standardize_dtype(tensor.dtype))
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """The values of ``compression=``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -48,9 +48,9 @@ def allreduce(
     """Return ``op`` over all ranks of ``value``, by default the average, as a tensor.
 
     :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
-    :param name: pairs the call with those of the other ranks; by default the line of the script.
-    :param average: True for Average, False for Sum; ``op`` says more.
-    :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
+    :param name: the same on every rank; by default the calling line of the script.
+    :param average: True for Average, False for Sum; ``op`` has more choices.
+    :param prescale_factor: and ``postscale_factor``: factors before and after the reduction.
     :param compression: Compression.none or fp16, or a class like them.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """
@@ -64,7 +64,7 @@ def allreduce(
 def allgather(value, name: Optional[str] = None):
     """Return the values of all ranks joined along the first dimension, as a tensor.
 
-    :param value: and all else as for :func:`allreduce`, but the first dimension may differ.
+    :param value: like all arguments as for :func:`allreduce`, but the first dimension may differ.
     """
     return ops.convert_to_tensor(collectives.allgather(_array(value), name))
 
@@ -80,7 +80,7 @@ def broadcast(value, root_rank: int, name: Optional[str] = None):
 def reducescatter(value, name: Optional[str] = None, op: int = Average):
     """Return this rank's rows of what :func:`allreduce` would return, as a tensor.
 
-    :param value: and all others, and errors: as there.
+    :param value: all arguments and errors are as for :func:`allreduce`.
     """
     return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
 
@@ -107,12 +107,12 @@ def broadcast_variables(
 
 
 def _movable(array: np.ndarray) -> np.ndarray:
-    """Return the array as one of a dtype that the C library knows: JAX's seeds are uint32."""
+    """Return the array in a dtype that the C library has (JAX's seeds are uint32)."""
     return array.view(f"i{array.itemsize}") if array.dtype.kind == "u" else array
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Say what to use: Keras 3 knows no global variables.
+    """Raise an error that names the replacement: Keras 3 has no global variables.
 
     :param root_rank: ignored.
     :raises RuntimeError: always.

@@ -19,7 +19,7 @@ from hvdlite.training.local_layers import average_all_but, weights_of
 from hvdlite.training.plan import Plan, check_passes, reduction_of
 from hvdlite.training.turn import Turn
 
-_FILE = "hvdlite.json"  # in a saved model, of how its optimizer averages
+_FILE = "hvdlite.json"  # in a saved model: the optimizer's arguments
 
 
 def DistributedOptimizer(
@@ -32,24 +32,24 @@ def DistributedOptimizer(
 
         model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
-    It stays the same object, with its states, of a subclass of its class with the same name: a
-    saved model needs no hvdlite. Averaged gradients are clipped, as those of one process on all
-    ranks' batches joined would be.
+    The optimizer stays the same object, with its states; its class becomes a subclass with the same
+    name, so a saved model needs no hvdlite. Clipping applies to the averaged gradients.
 
     :param optimizer: of Keras 3, on any backend; also a ``LossScaleOptimizer``. With a
-        ``mixed_float16`` policy it becomes one: all ranks must skip the same steps.
+        ``mixed_float16`` policy the optimizer becomes a ``LossScaleOptimizer``, because all ranks
+        must skip the same steps.
     :param name: ignored, as ``device_dense`` and ``device_sparse`` are.
     :param compression: Compression.none or fp16, or a class like them.
-    :param sparse_as_dense: send ``tf.IndexedSlices`` whole, not as the rows of all ranks.
+    :param sparse_as_dense: send ``tf.IndexedSlices`` as whole tensors instead of rows.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
     :param op: Average, Sum or Adasum.
-    :param backward_passes_per_step: how many passes are added up before they are sent.
-    :param average_aggregated_gradients: divide what was added up by the number of passes.
-    :param num_groups: or ``groups``: in how many groups they are sent; 0: by their bytes.
-    :param process_set: the ranks among which.
-    :param scale_local_gradients: divide the gradients of ``register_local_var`` by the ranks.
-    :raises ValueError: an argument that makes no sense; the optimizer is one already.
+    :param backward_passes_per_step: how many passes to add up before gradients are sent.
+    :param average_aggregated_gradients: divide the sum by the number of passes.
+    :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
+    :param process_set: the ranks that average.
+    :param scale_local_gradients: divide gradients of ``register_local_var`` by the number of ranks.
+    :raises ValueError: a wrong argument; or the optimizer is distributed already.
     """
     if isinstance(optimizer, _Distributed) or not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"expected a plain optimizer of Keras, got {type(optimizer).__name__}")
@@ -66,7 +66,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_plan": Plan("optimizer", reduction),  # of a copy that Keras makes
+        "_plan": Plan("optimizer", reduction),  # for a copy that Keras makes
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -81,9 +81,9 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
-    """Do what :func:`DistributedOptimizer` does, but leave some layers to each rank alone.
+    """Do what :func:`DistributedOptimizer` does, but do not average some layers.
 
-    :param optimizer: and all others: as there.
+    :param optimizer: like all other arguments, as for :func:`DistributedOptimizer`.
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
@@ -93,7 +93,7 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 
 
 def _accumulate(optimizer, passes: int) -> None:
-    """Have Keras add up the gradients; it must know so before it builds the optimizer."""
+    """Let Keras add up gradients, which it must know before it builds the optimizer."""
     inner = _inner(optimizer)
     if inner.built and inner.gradient_accumulation_steps == passes:  # as it was saved
         return
@@ -110,9 +110,9 @@ def _inner(optimizer):
 
 
 class _Distributed:
-    """What is added to an optimizer."""
+    """The methods that hvdlite adds to an optimizer."""
 
-    _local: Any = frozenset()  # a set; of a copy that Keras makes from its configuration
+    _local: Any = frozenset()  # a set; this default is for copies that Keras makes
     _plan: Plan
     _sum_of_passes: int
     _scale_local: bool
@@ -129,7 +129,7 @@ class _Distributed:
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Average here if Keras adds up several passes: this comes between that and their use."""
+        """Average here if Keras adds up several passes: Keras calls this after the sum."""
         if self.gradient_accumulation_steps:
             grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
         return super()._clip_gradients(grads)
@@ -145,7 +145,7 @@ class _Distributed:
         )
 
     def save_assets(self, dir_path) -> None:
-        """Write how the optimizer averages; Keras calls it for a file that has the optimizer."""
+        """Save the optimizer's arguments; Keras calls this when it saves the optimizer."""
         reduction = self._plan.reduction
         passes = _inner(self).gradient_accumulation_steps or 1
         settings = {
@@ -166,9 +166,10 @@ class _Distributed:
 
 
 class _DistributedLossScale(_Distributed):
-    """What is added to a LossScaleOptimizer: an overflow on any rank must be one on all.
+    """The methods that hvdlite adds to a LossScaleOptimizer.
 
-    So its scaled gradients are averaged before it looks at them, at every pass.
+    They average the scaled gradients before the check for overflow, at every pass, so an overflow
+    on one rank is an overflow on all.
     """
 
     def apply(self, grads, trainable_variables=None):
@@ -176,7 +177,7 @@ class _DistributedLossScale(_Distributed):
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Do the same where JAX keeps the state."""
+        """Do the same with JAX, which passes the state as an argument."""
         grads = self._of_step(grads, None)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
@@ -189,19 +190,19 @@ def load_model(
     filepath, custom_optimizers: Optional[Sequence[type]] = None,
     custom_objects: Optional[Dict[str, Any]] = None, compression=NoneCompressor, legacy_opts=False,
 ):  # fmt: skip
-    """Return a model that was saved with a plain or a distributed optimizer, with the latter.
+    """Load a saved model, and make its optimizer a distributed one.
 
-    Its states, such as momentum, are those that were saved; so are the arguments of a distributed
-    one, but for ``compression``. A plain one's gradients are averaged. Between the passes of a step
-    the gradients that were added up are those of the rank that has saved.
+    The optimizer has its saved states, such as momentum. If it was a distributed one, it has its
+    saved arguments, except ``compression``; otherwise it averages. If the model was saved between
+    the passes of a step, the accumulated gradients are those of the rank that saved.
 
-    :param filepath: what ``keras.models.load_model`` takes.
-    :param custom_optimizers: classes of optimizers that are not Keras's own.
-    :param custom_objects: by name, other classes and functions of the model.
+    :param filepath: as for ``keras.models.load_model``.
+    :param custom_optimizers: classes of your own optimizers.
+    :param custom_objects: a dict of other classes and functions of the model, by name.
     :param compression: for ``DistributedOptimizer``.
     :param legacy_opts: ignored: Keras 3 has none.
-    :raises ValueError: the model was saved without an optimizer; or with one that this can't make
-        again: of a process set, or of several passes in a file that is not in Keras 3's format.
+    :raises ValueError: the model was saved without an optimizer; with a process set; or with
+        several passes in a file that is not in Keras 3's format.
     """
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, {**objects, **(custom_objects or {})})
@@ -222,7 +223,7 @@ def load_model(
         )
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
-        _inner(optimizer).gradient_accumulation_steps = None  # from here on the settings' own
+        _inner(optimizer).gradient_accumulation_steps = None  # from here on the settings do this
     model.optimizer = DistributedOptimizer(optimizer, compression=compression, **settings)
     for i in saved["local"] if saved else ():
         optimizer.register_local_var(optimizer._trainable_variables[i])
@@ -230,7 +231,7 @@ def load_model(
 
 
 def _saved_with(filepath) -> Optional[Dict[str, Any]]:
-    """Return what ``save_assets`` has written; {}: the optimizer was a plain one; None: unknown."""
+    """Return the arguments that ``save_assets`` saved; {}: a plain optimizer; None: unknown."""
     inside = f"assets/optimizer/{_FILE}"
     if os.path.isdir(filepath):
         file = Path(filepath, inside)

@@ -10,5 +10,5 @@ rest: it reports a wrong host before training starts, labels the output of each 
 that failed, and cleans up after it. Each agent has one connection to the launcher, for output and
 exit codes, never for training data.
 
-Nothing here imports MPI: that is left to the program that an agent starts.
+Nothing here imports MPI; only the program that an agent starts does.
 """

@@ -11,7 +11,7 @@ from hvdlite.launch import probe
 def addresses_of_ranks() -> List[str]:
     """Return for each rank the IPv4 address at which other ranks reach its host. Collective.
 
-    If all ranks are on one host it is the loopback, so that nothing listens on the network.
+    If all ranks are on one host, the address is the loopback, so nothing listens on the network.
     """
     everyone = allgather_object((socket.gethostname(), probe.interfaces()), "addresses")
     if topology.local_size() == topology.size():

@@ -105,7 +105,7 @@ class Agent:
         self._child: subprocess.Popen = None  # type: ignore[assignment]  # once it runs
         self._selector = selectors.DefaultSelector()
         self._ended = False  # the launcher or the backend ended the program
-        self._signal = 0  # by which not the launcher did
+        self._signal = 0  # the signal that ended the program, unless the launcher sent it
         self._kill_at = self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
         self._joined: set[bytes] = set()  # processes that have joined the job and not left it
@@ -113,8 +113,8 @@ class Agent:
         self._news, self._news_end = os.pipe()  # the program reads it by orphan.py
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
-        self._most_silence = float("inf")  # seconds; then the launcher's host is gone
-        self._elastic = False  # the others go on when the program dies
+        self._most_silence = float("inf")  # seconds until the launcher's host is lost
+        self._elastic = False  # the other ranks go on when the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._receive)
@@ -130,9 +130,9 @@ class Agent:
             if time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = float("inf")
-        self._turn(0)  # reads its goodbye
+        self._turn(0)  # reads the program's last messages
         self._drain()
-        self._signal_all(signal.SIGKILL)  # children that it left in the background
+        self._signal_all(signal.SIGKILL)  # the program's background children
         return self._child.returncode
 
     def send_result(self, path: str, code: int) -> int:
@@ -149,10 +149,10 @@ class Agent:
     def leave(self, code: int) -> int:
         """Report the end to the launcher; return the agent's exit code.
 
-        A failed rank stays until all ranks are clean, because a backend kills the others when one
-        leaves, some without warning, and they would leave shared memory behind. A dismissed agent
-        returns 0: the launcher knows of the failure, and Open MPI 5's mpirun sometimes hangs
-        for good if ranks of several hosts fail in the same moment.
+        The agent of a failed rank stays until all ranks are clean: when one agent ends, a backend
+        kills the others, some without warning, and killed ranks leave shared memory behind. A
+        dismissed agent returns 0, because the launcher knows of the failure, and Open MPI 5's
+        mpirun sometimes hangs if ranks of several hosts fail at the same moment.
 
         The agent of an elastic job ends at once, with 0: the job goes on.
         """
@@ -160,7 +160,7 @@ class Agent:
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         end["signal"] = self._signal
         self._send(channel.EXIT, json.dumps(end).encode())
-        if failed or self._flight.whole:  # after that: a backend gives little time
+        if failed or self._flight.whole:  # afterwards a backend gives little time
             self._send_flight()
         self._send(channel.CLEAN, b"")
         while failed and not self._elastic and self._stays():
@@ -180,7 +180,7 @@ class Agent:
         # is back after twice the time that the link was down.
         self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
-        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
+        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use MPI
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
         self._flight.whole = order["whole_flight"]
@@ -190,7 +190,7 @@ class Agent:
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         environ[watched.SPACE] = watched.own_space()
         environ[watched.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
-        if not self._elastic:  # nor is there MPI
+        if not self._elastic:  # elastic jobs have no MPI
             self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
             environ.update(self._memory.environment(environ))
         environ.update(environment.threads(environ, order["local_size"]))

@@ -31,9 +31,9 @@ def run(
     env: Optional[Dict[str, str]] = None, executable: Optional[str] = None, use_gloo: bool = False,
     use_mpi: bool = False, **options: Any,
 ) -> List[Any]:  # fmt: skip
-    """Call ``function(*args, **kwargs)`` on so many new ranks; return their results, by rank.
+    """Call ``function(*args, **kwargs)`` on new ranks; return the results, by rank.
 
-    None is the result of a rank that has called ``sys.exit(0)``, or of an elastic job's dead one.
+    The result is None for a rank that called ``sys.exit(0)`` or that died in an elastic job.
 
     The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by
     rank, also in a notebook; interrupting this call ends all ranks. A function defined in a
@@ -45,11 +45,11 @@ def run(
     :param env: variables for all ranks, in addition to those of this process.
     :param executable: the Python of the ranks; None: this one.
     :param use_gloo: Horovod's word for ``transport="tcp"``; ``use_mpi`` changes nothing.
-    :param options: those of hvdliterun, by their long names: ``hosts="server1:4,server2:4"``,
+    :param options: hvdliterun's options, by their long names: ``hosts="server1:4,server2:4"``,
         ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
     :raises ValueError: the function can't be sent, or an option is wrong.
     :raises JobFailed: a rank raised or died; all others have been ended.
-    :raises BrokenPipeError: nobody reads what the ranks print; all have been ended.
+    :raises BrokenPipeError: the reader of the output is gone; all ranks have been ended.
 
     >>> import hvdlite as hvd
     >>> def where():
@@ -73,7 +73,7 @@ def run(
 
 
 def _job(command: List[str], options: Mapping[str, Any]) -> Job:
-    """Return the job of hvdliterun with these options: True is one without an argument."""
+    """Return hvdliterun's job for these options; True stands for an option without argument."""
     words = []
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
@@ -106,7 +106,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
     if function.__module__ == "__main__" and script is None:
         raise ValueError(
-            f"{function.__name__} is a notebook's: to send it, run `pip install cloudpickle`"
+            f"{function.__name__} is of a notebook: to send it, run `pip install cloudpickle`"
         )
     return pickle.dumps((list(sys.path), script, pickled))
 
@@ -125,11 +125,11 @@ def run_task() -> None:
     with open(path, "rb") as file:
         search_path, script, pickled = pickle.load(file)
     sys.path[:] = [*search_path, *(p for p in sys.path if p not in search_path)]
-    if script:  # provides the names that were pickled as __main__.NAME
+    if script:  # defines the names pickled as __main__.NAME
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)
-    # Only cloudpickle knows the classes again that it has made here of those of a caller's script.
+    # Only cloudpickle recognises the classes that it has rebuilt here from the caller's script.
     with files.create(path + ".result", "xb") as file:
         (_cloudpickle() or pickle).dump(result, file)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-LOST, SIGN = 12, 13  # the name of a host that has vanished; whom a failure is due to
+LOST, SIGN = 12, 13  # the name of a lost host; the ranks that caused a failure
 DOOR, GONE, COMES = 14, 15, 16  # of elastic jobs without MPI: see lifecycle/watched.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
@@ -37,7 +37,7 @@ FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, DOOR: 160, GONE: 1 << 13})
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
-# What agents pass on: from a rank by the first byte of its line, and to it with one in front.
+# Lines that agents pass on: the first byte of a line from or to a rank is its kind.
 PASSED_ON = {
     **{watched.TROUBLE: TROUBLE, watched.LET_IN: LET_IN, watched.BLAME: SIGN},
     **{watched.DOOR: DOOR, watched.GONE: GONE},
@@ -45,9 +45,9 @@ PASSED_ON = {
 NEWS = {LOST: b"", COMES: watched.COMES}
 QUIETLY = b"q"  # a LOOK that asks the rank for no stacks
 
-PROBE = 2  # seconds between two questions of the kernel to an idle peer
-LATE = 3 * PROBE  # seconds without an answer: more than chance
-MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 questions
+PROBE = 2  # seconds between two keepalive probes to an idle peer
+LATE = 3 * PROBE  # seconds without an answer that are no coincidence
+MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 probes
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
 # One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
@@ -129,7 +129,7 @@ class Channel:
         return False
 
     def has_more(self) -> bool:
-        """Tell whether something has arrived, or the end of it all, that is not received yet."""
+        """Return True if data, or the end of the stream, has arrived and is not received yet."""
         looked = select.poll()  # unlike select() it takes any descriptor
         looked.register(self.sock, select.POLLIN)
         return bool(looked.poll(0))
@@ -148,7 +148,7 @@ class Channel:
     def silence(self) -> float:
         """Return for how many seconds the other end's kernel has acknowledged nothing.
 
-        A stopped process is not silent: its kernel answers. A host without power closes nothing.
+        The kernel of a stopped process still answers. A host without power closes no connection.
         """
         try:
             info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
@@ -157,10 +157,10 @@ class Channel:
         return _LAST_ACK.unpack(info)[0] / 1000
 
     def has_arrived(self) -> bool:
-        """Tell whether the other end's kernel has all that was sent.
+        """Return True if the other end's kernel has everything that was sent.
 
-        Before that the sender must not end: when its closed end is sent something, its kernel drops
-        the rest. What has arrived is received whatever comes later.
+        The sender must not end before that: if data comes to its closed end, its kernel drops the
+        unsent rest. Data that has arrived will be received.
         """
         unsent = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
         return not any(unsent)
@@ -198,10 +198,10 @@ def new_token() -> str:
 
 
 class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))):
-    """Where an agent finds the launcher, and how each knows the other.
+    """Where an agent finds the launcher, and how they recognise each other.
 
-    The fingerprint is of the launcher's certificate; "": the connection is not encrypted. Each of
-    the addresses is ADDRESS:PORT.
+    ``fingerprint`` is that of the launcher's certificate; "": no encryption. Each address is
+    ADDRESS:PORT.
     """
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Finds out what is wrong with a host before a job starts there; ``--check`` prints the table.
 
-``--check-build`` shows what this installation can do. A job is compared with this host's cores and
-open files.
+``--check-build`` shows what this installation can do. A job's size is compared with this host's
+cores and limit of open files.
 """
 
 import json
@@ -59,9 +59,9 @@ class Report(NamedTuple):
 
 
 def ask_all(job: Job, load: bool = False) -> List[Report]:
-    """Ask every host of the job; a job without hosts runs on this one.
+    """Ask every host of the job, or this host if the job names none.
 
-    :param load: ask whether MPI is there and hvdlite can be imported, too, which takes longer.
+    :param load: also ask for MPI and whether hvdlite can be imported, which takes longer.
     """
     names = [host.name for host in job.hosts] or ["localhost"]
     tcp = job.transport == "tcp"
@@ -122,9 +122,9 @@ def before_start(job: Job) -> None:
 
 
 def without_lost_hosts(job: Job, lost: List[str]) -> Job:
-    """Return the job on the hosts that ssh still reaches, with as many ranks as these can have.
+    """Return the job on the hosts that ssh still reaches, with as many ranks as fit there.
 
-    :param lost: hosts that need not be asked.
+    :param lost: hosts that are known to be lost.
     :raises LaunchError: fewer than ``--min-np`` ranks are left.
     """
     asked = job._replace(hosts=[host for host in job.hosts if host.name not in lost])
@@ -147,7 +147,7 @@ def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -
     """Return why processes of the job are missing, as far as their hosts can tell.
 
     :param addresses: ADDRESS:PORT where the launcher listens.
-    :param sign: of the backend's daemons, which are ended on hosts that do not reach this one.
+    :param sign: marks the backend's daemons, which are ended on hosts that do not reach this host.
     """
     names = hosts_of(set(range(job.processes)) - set(present), job)
     where = [each for each in addresses if not each.startswith("127.")]
@@ -222,7 +222,7 @@ def _box(yes: bool) -> str:
 
 
 FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2  # of mpirun; measured with 2 and with 8 ranks
-CROWD = 8  # ranks on a core: beyond, the start takes seconds
+CROWD = 8  # ranks on a core, from which on the start takes seconds
 SECONDS_A_RANK = 0.2  # of a core, to start; 1000 ranks on two cores took 97 s
 
 
@@ -239,7 +239,7 @@ def prepare_host(job: Job) -> None:
 
 
 def crowd(ranks: int, cores: int) -> Optional[str]:
-    """Return a warning with figures, if the ranks are far more than the cores.
+    """Return a warning if there are far more ranks than cores.
 
     >>> crowd(16, 2)
     """

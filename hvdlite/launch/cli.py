@@ -97,9 +97,9 @@ def _main(argv: List[str]) -> int:
 
 
 def _choose_ranks(args) -> str:
-    """Where the user names neither ranks nor hosts, take what this machine has cores for.
+    """If the user names neither ranks nor hosts, choose the ranks by this machine's cores.
 
-    Return a sentence that says so; empty: the user does.
+    Return a sentence about the choice; empty: the user has chosen.
     """
     named = (args.workers, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
     if any(each is not None for each in named) or args.elastic or args.mode or args.servers:
@@ -238,7 +238,7 @@ def _workers(args, given: List[hosts.Host]) -> int:
     if args.ranks_per_host is not None:
         every = args.ranks_per_host * max(len(given), 1)
         if args.workers not in (None, every):
-            raise ValueError(f"-n {args.workers} and --nproc-per-node: leave one of them away")
+            raise ValueError(f"-n {args.workers} and --nproc-per-node: leave one of them out")
         return every
     if args.workers is None and given:
         return sum(host.slots or 1 for host in given)
@@ -253,7 +253,7 @@ def _refuse_nonsense(job: Job, args) -> None:
     if job.mode == "ps" and job.servers < 1:
         raise ValueError("--mode ps needs servers: give -s 1 or more, or use --mode mpi")
     if job.hosts and not BACKENDS[job.launcher].takes_hosts:
-        raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H away, or use ssh")
+        raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H out, or use ssh")
     if job.sync_dir and not job.hosts:
         raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
     if job.restarts < 0:
@@ -264,8 +264,8 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
     if not 1 <= job.fewest <= job.workers <= job.most:
         raise ValueError(
-            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected numbers that "
-            "grow, from 1"
+            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected rising "
+            "numbers, from 1"
         )
     least, most = channel.LATE, channel.MOST_SILENCE
     if not least <= job.host_timeout <= most:
@@ -299,8 +299,8 @@ def show(job: Job, plan: Plan) -> None:
 def start(job: Job, plan: Plan) -> int:
     """Check the hosts, copy the folder to them, run the job, and report what failed.
 
-    A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
-    Over ssh it does without hosts that are gone.
+    With ``restarts`` a failed job runs again, from its last checkpoint if there is one. Over ssh it
+    leaves out lost hosts.
     """
     console = Console(sys.stdout, sys.stderr, job.timestamps)
     for left in range(job.restarts, -1, -1):
@@ -321,7 +321,7 @@ def start(job: Job, plan: Plan) -> int:
 def prepared(
     job: Job, plan: Plan, console: Console, task: Optional[bytes] = None, again: bool = False
 ) -> Outcome:
-    """Run the job, after checks and copies are done; ``again``: files of the run before go on."""
+    """Run the job, after checks and copies; ``again``: append to the output of the last run."""
     check.prepare_host(job)
     if job.launcher == "ssh":
         check.before_start(job)
@@ -337,7 +337,7 @@ def prepared(
 
 def _listen() -> None:
     """Have signals that end the job raise Interrupted."""
-    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # when the terminal goes: nohup
+    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # the terminal is gone: nohup
     for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
         signal.signal(number, _interrupt)
 

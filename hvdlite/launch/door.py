@@ -1,7 +1,7 @@
 """Accepts the agents' connections; a connection without the job's token is dropped.
 
-The user is told once for each reason. Strangers delay no agent: they may send little, and the door
-closes their connection soon. ``listening_addresses`` are on the networks that the user allows.
+The user is told once for each reason. A connection without the token delays no agent: it may send
+little, and is closed soon. ``listening_addresses`` are on the networks that the user allows.
 """
 
 import errno
@@ -32,7 +32,7 @@ Hello = Dict[str, Any]
 
 
 def new_key() -> "Optional[Key]":
-    """Return what encrypts messages between hosts, or warn the user and return None."""
+    """Return the key for messages between hosts; without one warn the user and return None."""
     from hvdlite.launch import encryption
 
     key = encryption.new_key()
@@ -108,7 +108,7 @@ class Door:
             self._drop(next(iter(self._strangers)), "there are too many that send nothing")
 
     def _make_room(self) -> None:
-        """Let go of a descriptor: what is not accepted makes the listener ready again at once."""
+        """Free a descriptor: a connection that waits keeps the listener ready."""
         if self._strangers:
             self._drop(next(iter(self._strangers)), "there are no descriptors for more")
         else:

@@ -1,9 +1,8 @@
 """TLS between the launcher and agents on other hosts, with a key that is made for one job.
 
 ``openssl`` makes a key and a certificate for the launcher. Agents check the certificate by its
-SHA-256, which reaches them together with the token. The key's file is deleted once it is loaded.
-
-Jobs on one host need none of it, and it takes 9 ms to import: others import it where they use it.
+SHA-256, which they get with the token. The key's file is deleted once it is loaded. Jobs on one
+host do not need this module, so others import it only where they use it (9 ms).
 """
 
 import hashlib
@@ -23,7 +22,7 @@ _MAKE = [
 
 
 class Key(NamedTuple):
-    """The launcher's TLS context, and the fingerprint by which agents know its certificate."""
+    """The launcher's TLS context, and the fingerprint of its certificate."""
 
     context: ssl.SSLContext
     fingerprint: str

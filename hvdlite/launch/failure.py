@@ -10,9 +10,8 @@ from hvdlite.lifecycle.watched import SILENT, STALLED, TOO_LATE
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0
 
-# MPI ends a rank whose peer is gone with one of these exit codes (its error classes "unknown",
-# "other" and "internal"), a few milliseconds after the peer. Either end may be reported first; on a
-# busy host the peer's takes a while.
+# If a peer dies, MPI ends a rank a few milliseconds later with one of these exit codes (the error
+# classes "unknown", "other" and "internal"). Either end may be reported first.
 LOST_PEER = (14, 15, 16, 17)
 SIMULTANEOUS = 0.5  # seconds
 
@@ -24,12 +23,12 @@ class Ending(NamedTuple):
     label: str
     host: str
     code: int  # negative: the signal that killed it
-    ended: bool  # by the launcher or the backend, for another reason
+    ended: bool  # the launcher or the backend ended it, for another reason
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # it had left the job when it ended
     silent: bool = False  # its agent was killed before the agent could report
-    silence: float = 0  # seconds for which its host had answered nothing: no power, no network
-    signal: int = 0  # that its agent got, and for which it was ended
+    silence: float = 0  # seconds without an answer from its host: no power or network
+    signal: int = 0  # the signal that its agent got, and that ended it
 
     @property
     def status(self) -> int:
@@ -42,17 +41,17 @@ class Ending(NamedTuple):
 
 
 class Signs:
-    """What ranks have told of failures before they end, by rank; in seconds since the start."""
+    """What ranks have reported about failures, by rank; times are seconds since the start."""
 
     def __init__(self) -> None:
         self.raised: Dict[int, float] = {}  # an exception that nobody caught, or sys.exit()
-        self.blamed: Dict[int, Tuple[float, List[int]]] = {}  # others have made a collective fail
-        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # ranks stood still: how many, which
+        self.blamed: Dict[int, Tuple[float, List[int]]] = {}  # ranks that failed a collective
+        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # late ranks: how many, which
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
-        """Note a sign: nothing (it has raised), or the numbers that csrc/shm/flight.h has.
+        """Record a report: empty (the rank has raised), or the numbers of csrc/shm/flight.h.
 
-        :raises BadFrame: it is no such sign.
+        :raises BadFrame: the report has another form.
         """
         if not sign:
             self.raised.setdefault(rank, after)
@@ -62,7 +61,7 @@ class Signs:
         except ValueError as error:
             raise BadFrame("a sign of no failure") from error
         if after - self.raised.get(rank, float("-inf")) < PATIENCE:
-            return  # what caused the exception was blamed before it; now others end
+            return  # the exception came first; its consequences do not count
         if kind in (STALLED, SILENT):
             self.waited_for[rank] = count, ranks
         if kind != STALLED:
@@ -72,15 +71,15 @@ class Signs:
 def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
-    A rank that raised tells the others and waits for them, so it may end last, but its report comes
-    first. The first sign of a killed rank is its end. A rank whose collective another rank has made
-    fail comes after the others, whatever came first; last, if that rank ended by itself. It is none
-    if the backend had ended that rank before: then the backend tells why.
+    A rank that raised waits for the others, so it may end last, but its report comes first. A
+    killed rank reports nothing before its end. A rank whose collective another rank made fail comes
+    after all others, and last if that other rank ended by itself. If the backend ended that other
+    rank earlier, no rank is to blame: then the backend says why.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
-    since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
+    since = min(e.after for e in failed) - PATIENCE  # older exceptions were caught, and only logged
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
     ended = {e.rank: e.after for e in failed if e.ended}
@@ -107,12 +106,12 @@ def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
 
 
 def lost(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the first rank whose host has vanished: the other failures follow from that."""
+    """Find the first rank whose host has vanished, which causes all other failures."""
     return next((e for e in endings if e.silence), None)
 
 
 def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the first rank whose agent somebody has signalled: a backend that ends signals all."""
+    """Find the first rank whose agent got a signal. (A backend that ends signals all agents.)"""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
     found = [e for e in endings if e.signal and e.failed]
@@ -120,9 +119,9 @@ def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the rank of an elastic job that tells why nobody went on: the last not killed.
+    """Find the rank of an elastic job that says why no rank went on: the last one not killed.
 
-    Those that another's end has ended tell it only if there are no others.
+    A rank that ended because of another rank counts only if there is no other.
     """
 
     def order(e: Ending) -> Tuple[bool, bool, float]:
@@ -134,9 +133,9 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the ranks that, by the error of ``first``, stood still: they were ended after it.
+    """Return the late ranks in the error of ``first`` that were ended after it.
 
-    And how many more it does not name.
+    Also return the number of late ranks that the error does not name.
     """
     count, named = signs.waited_for.get(first.rank, (0, []))
     late = [e for e in endings if e.ended and e.after >= first.after and e.rank in named]

@@ -1,6 +1,6 @@
-"""The flight recorders of a job's ranks: held by the agents, put together by the launcher.
+"""The flight recorders of a job's ranks: agents hold them, the launcher combines them.
 
-What reads recorders needs NumPy, so it is imported only when something has gone wrong.
+Reading recorders needs NumPy, which is imported only after a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Held:
             self._file = file
 
     def read(self, stacks: bool = True) -> bytes:
-        """Return what the recorder holds, with the stacks of a rank that lives; empty: none."""
+        """Return the recorder's contents, with the stacks of a living rank; empty: no recorder."""
         if self._file is None:
             return b""
         from hvdlite.monitor import memory, report
@@ -45,7 +45,7 @@ class Held:
 
 
 class Flights:
-    """What the agents have sent of their ranks, and the reports about it."""
+    """The recorders that agents have sent, and the reports about them."""
 
     def __init__(self, job: str):
         self._job = job
@@ -57,7 +57,7 @@ class Flights:
         self._of[rank] = data
 
     def report_stall(self) -> str | None:
-        """Write a report about what the ranks wait for; return a line for the user, or None."""
+        """Write a report about a stall; return a line for the user, or None."""
         self._stalls += 1
         if self._stalls > _MOST_STALLS:
             return None

@@ -6,8 +6,8 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from hvdlite.core.files import text_of
 
-MOST_SLOTS = 1024  # more is an ssh port: MXNet's host files have `host:port`
-_LIMITS = ("max_slots", "max-slots")  # Open MPI's: how far its users may go beyond the slots
+MOST_SLOTS = 1024  # a larger number is an ssh port: MXNet's host files have `host:port`
+_LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slots
 
 
 class Host(NamedTuple):
@@ -18,9 +18,9 @@ class Host(NamedTuple):
 
 
 def named(text: str, slots: Optional[int] = None) -> Host:
-    """Return the host of that name; all names of hosts go through here.
+    """Check a host's name, and return the host. A name is NAME or USER@NAME.
 
-    A name is NAME or USER@NAME. One that begins with - would be an option of ssh's.
+    A name that begins with - would be an option of ssh.
 
     >>> named("me@server-1", 4)
     Host(name='me@server-1', slots=4)
@@ -68,7 +68,7 @@ def _parse_line(line: str) -> Host:
         if key == "slots" and not slots and ":" not in name:
             slots = f":{value}"
         elif key not in _LIMITS or not value.isdigit():
-            raise ValueError(f"'{word}' is not known: expected a host a line, then slots=NUMBER")
+            raise ValueError(f"'{word}' is unknown: expected one host a line, then slots=NUMBER")
     return _parse_host(name + slots)
 
 
@@ -115,10 +115,10 @@ def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:
 def place_servers(
     hosts: List[Host], placed: List[Tuple[str, int]], servers: int
 ) -> List[Tuple[str, List[str]]]:
-    """Return what runs on each host of a job with servers, by kind, in the order of the numbers.
+    """Return the kinds of processes on each host of a job with servers, in order.
 
-    The scheduler is on the first host. Hosts get servers in turn, first those that ``placed`` gives
-    no workers; servers take no slots.
+    The scheduler is on the first host. Hosts get servers in turn, first the hosts without workers
+    in ``placed``; servers take no slots.
 
     >>> place_servers([Host("a"), Host("b")], [("a", 1), ("b", 1)], 1)
     [('a', ['scheduler', 'server', 'worker']), ('b', ['worker'])]

@@ -1,9 +1,9 @@
-"""New ranks of an elastic job, in the place of those that have died.
+"""Starts replacements for the dead ranks of an elastic job.
 
-The launcher starts an agent on a host of the job that has room: one whose ranks have died, one that
-had none yet, or one that has come back. A host that ssh does not reach is tried again and again,
-after all others. The new rank is told where the doors of the others are; when it has opened its
-own, they are told of that one, and let it in.
+The launcher starts an agent on a host with room: a host whose ranks have died, that had none yet,
+or that has come back. A host that ssh does not reach is tried again and again, after all others.
+The replacement gets the other ranks' addresses. When it listens on its own port, the others get
+that address, and let the replacement join.
 """
 
 import collections
@@ -17,9 +17,9 @@ from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
-ATTEMPTS = 3  # to start new ranks that die before they are let in
-RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0  # for a host that was not reached: longer each time
-GONE_SECONDS = channel.PROBE + 1.0  # without an answer, of a rank that the others have given up
+ATTEMPTS = 3  # to start replacements, if they die before they join
+RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0  # until an unreached host is tried again, growing
+GONE_SECONDS = channel.PROBE + 1.0  # without an answer, for a rank that the others have given up
 _DOOR, _GONE = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
 
@@ -30,12 +30,12 @@ class _Call(NamedTuple):
     number: int  # of its rank
     host: str  # as the job names it
     process: BackendProcess
-    until: float  # when it has to have connected: ssh may wait for ever for a host that vanishes
+    until: float  # the time limit to connect: ssh may wait for ever for a lost host
     lines: List[str]  # that it has printed
 
 
 class Newcomers:
-    """Starts new ranks, and tells the others of them.
+    """Starts replacements, and tells the other ranks about them.
 
     :param where: the variables by which an agent finds the launcher.
     :param ranks: all that have ever begun, by number.
@@ -60,7 +60,7 @@ class Newcomers:
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
-        """Note where a rank's door is, and tell the others of a new one; or whom it has lost."""
+        """Record a rank's address, and tell the others a new one; or record ranks it has lost."""
         if kind == channel.GONE:
             for number in channel.fields(data, _GONE)["ranks"]:
                 if number in self._ranks:
@@ -72,7 +72,7 @@ class Newcomers:
             self._send(other.link, channel.COMES, news)
 
     def look(self) -> None:
-        """Start what the job lacks; called again and again."""
+        """Start missing ranks; called again and again."""
         if not self._job.elastic or self._job.launcher not in ("local", "ssh"):
             return
         for call in list(self._calls):
@@ -92,13 +92,13 @@ class Newcomers:
                 self._retry_at.setdefault(self._hosts[rank.number], 0)
 
     def _coming(self) -> Set[int]:
-        """Return the ranks that were started and are not yet let in."""
+        """Return the replacements that were started and have not joined yet."""
         ranks = self._ranks
         waiting = {n for n, rank in ranks.items() if not (rank.takes_part or rank.ending)}
         return waiting | {call.number for call in self._calls if call.number not in ranks}
 
     def _fill(self, numbers: List[int]) -> None:
-        """Start ranks beside these until the job is full, or no host may be tried now."""
+        """Start replacements until the job is full, or no host may be tried now."""
         for _ in range(self._job.most - len(numbers)):
             host = self._place(numbers)
             if host is None:
@@ -136,7 +136,7 @@ class Newcomers:
         self._retry_at[host] = time.monotonic() + self._pauses[host]
 
     def _place(self, numbers: List[int]) -> Optional[str]:
-        """Return a host that has room: first those that answer; None: none may be tried now."""
+        """Return a host with room, first one that answers; None: no host may be tried now."""
         taken: Counter[str] = collections.Counter(self._hosts[number] for number in numbers)
         rooms = _rooms(self._job, self._job.most)
         free = {host: room - taken[host] for host, room in rooms.items() if room > taken[host]}
@@ -154,7 +154,7 @@ class Newcomers:
 
 
 def _may_grow(training: List[Rank], present: List[Rank]) -> bool:
-    """Tell whether a new rank finds a door, and work that has not ended well."""
+    """Return True if a replacement could join, and the job is not done."""
     ended = any(rank.ending and not rank.ending.failed for rank in training)
     return not ended and any(rank.door for rank in present)
 

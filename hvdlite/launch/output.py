@@ -101,7 +101,7 @@ class Files:
         self._folder, self._mode = folder, "ab" if again else "wb"
         self._open: Dict[str, BinaryIO] = {}
         try:
-            os.makedirs(folder, exist_ok=True)
+            files.make_named_folder(folder)
         except OSError as error:
             raise LaunchError(f"--output-filename {folder}: {error.strerror}") from error
 

@@ -98,7 +98,7 @@ class Rank:
         self.result: Optional[bytes] = None  # of hvdlite.run
         self.takes_part = True  # False: a newcomer to an elastic job that has not been let in
         self.door: Optional[Dict[str, Any]] = None  # of an elastic job
-        self.gone = False  # the others go on without it
+        self.gone = False  # the other ranks go on without this rank
 
     @property
     def label(self) -> str:
@@ -125,7 +125,7 @@ def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
 def version_difference(
     host: str, theirs: Dict[str, Optional[str]], ours: Dict[str, Optional[str]]
 ) -> Optional[str]:
-    """Return a sentence about the first version there that is another one than here, or None."""
+    """Return a sentence about the first version that differs from this host's, or None."""
     for name, version in ours.items():
         if theirs.get(name) != version:
             there = f"{name} {theirs[name]}" if theirs.get(name) else f"no {name}"
@@ -166,20 +166,20 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
 
 
 def _as_one_of_the_workers(rank: Rank, role: Role, ranks: List[Rank]) -> Dict[str, str]:
-    """Return what makes the workers ranks of hvdlite's, beside MXNet's servers.
+    """Return the variables that make MXNet's workers ranks of hvdlite.
 
-    They are no ranks of MPI's, which would wait for the servers.
+    They are no ranks of MPI, which would wait for the servers.
     """
     workers = [other for other in ranks if other.role and other.role.kind == role.kind]
     first = [other for other in workers if other.role and other.role.index == 0]
-    workers.sort(key=lambda other: other not in first)  # the place of rank 0 is the first one's
+    workers.sort(key=lambda other: other not in first)  # rank 0 is on the first worker's host
     return {**torch_environment(rank, workers), "RANK": str(role.index), start.TRANSPORT: "tcp"}
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return what a program for torchrun reads; an elastic job's numbers become untrue.
+    """Return torchrun's variables. RANK and WORLD_SIZE become stale when ranks of a job change.
 
-    The user may have named another place for the store of PyTorch, for this job and its others.
+    If the user has set the address of PyTorch's store, keep it.
     """
     on_host = [other.number for other in ranks if other.host == rank.host]
     store = {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
@@ -193,7 +193,7 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 
 def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return what a rank of an elastic job is told: a new one, where the others are."""
+    """Return the variables of an elastic job's rank; a replacement gets the others' addresses."""
     found = {**torch_environment(rank, ranks), watched.DOOR_ADDRESS: rank.address}
     if rank.takes_part:
         return found
@@ -225,7 +225,7 @@ def silent(ranks: List[Rank], limit: float, now: float) -> List[Tuple[Rank, floa
 
 
 def is_present(rank: Rank) -> bool:
-    """Tell whether it trains."""
+    """Return True if the rank trains."""
     return rank.takes_part and rank.ending is None
 
 

@@ -1,8 +1,9 @@
 """Removes what killed ranks leave in /dev/shm, where it would take memory until a reboot.
 
-hvdlite's own memory has no name. Open MPI's segments have, and a killed rank can't remove them: so
-Open MPI gets a folder for each job, with the job's unique number in its name. Where /dev/shm has no
-room, as in a container, the folder is among the temporary files: Open MPI would end without a word.
+hvdlite's own memory has no name. Open MPI's segments have names, and a killed rank can't remove
+them. So each job gives Open MPI a folder with the job's unique number in its name. If /dev/shm has
+no room, as in a container, the folder is among the temporary files, because Open MPI would end
+without a message.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _has_room(folder: str) -> bool:
     with contextlib.suppress(OSError):
         memory = os.statvfs(folder)
         return memory.f_bavail * memory.f_frsize >= _ROOM
-    return True  # who makes the folder finds out
+    return True  # making the folder will show it
 
 
 NOTHING = SharedMemory(None)

@@ -1,4 +1,4 @@
-"""How many ranks this machine takes when the user does not say, and with how many threads each."""
+"""Chooses the number of ranks and threads for this machine, if the user does not."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 
 from hvdlite.core.files import text_of
 
-MOST = 8  # ranks: with more cores each has several threads, since each has the model in memory
+MOST = 8  # ranks, because each has the model in memory; other cores become threads
 
 
 def sensible(cores: int, threads: Optional[int] = None) -> Tuple[int, int]:

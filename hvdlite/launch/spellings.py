@@ -1,7 +1,7 @@
-"""Options of other launchers, as the documents of mpirun, horovodrun, srun and torchrun have them.
+"""Options of other launchers: mpirun, horovodrun, srun and torchrun.
 
-Each works as it is, or has no effect and says so, or is refused by a sentence with the option that
-works. One dash is as good as two, as for mpirun.
+Each option works, or has no effect and says so, or is refused with the option that works. One dash
+is as good as two, as for mpirun.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _ALSO = {
     "--restarts": ("--max-restarts", "--max_restarts"),
     "--output-filename": ("--log-dir", "--log_dir"),
 }
-# What hvdliterun does without being asked; anything else is for mpirun.
+# hvdliterun does these by default; other values are for mpirun.
 _OWN_BINDING = {"--bind-to": ("none",), "--map-by": ("slot",), "--rank-by": ("slot",)}
 # Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
 WITHOUT_EFFECT = {
@@ -130,7 +130,7 @@ def _with_two(option: str) -> str:
 
 
 def add(parser: cli.Parser) -> None:
-    """Let the parser, which has hvdliterun's own options, take these, too."""
+    """Add these options to the parser with hvdliterun's own options."""
 
     def more(*names: str, **how) -> None:
         parser.add_argument(*names, help=argparse.SUPPRESS, **how)

@@ -2,10 +2,10 @@
 
     python -m hvdlite.launch.starter
 
-Its standard input is an order, a line of JSON: how many processes each host gets, how ssh is
-called, and the agents' command, which may be longer than a word of a command line. On another host
-the program runs again, and is told in the same way what to start: nothing of the job stands in a
-command line there. When that input ends, so do the agents that it has started.
+Its standard input has an order, a line of JSON: the number of processes for each host, the ssh
+command, and the agents' command, which may be too long for a command line. On another host this
+program runs again with its own order, so no command line there shows anything of the job. When the
+input ends, the started agents end, too.
 """
 
 import json
@@ -25,7 +25,7 @@ from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, Plan
 from hvdlite.launch.ranks import placement
 
-# Python on another host needs these to start; the rest of the environment follows by the agent.
+# Python on another host needs these to start; the agent sets the rest of the environment.
 FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 TERM_SECONDS = 2.0
 _ME = [sys.executable, "-m", "hvdlite.launch.starter"]

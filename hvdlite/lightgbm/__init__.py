@@ -13,8 +13,7 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         data = lightgbm.Dataset(part_of_x, part_of_y)  # this rank's rows
         booster = lightgbm.train({**parameters, **hvd.lightgbm.network_parameters()}, data)
 
-    LightGBM's ranks are hvdlite's. Its histograms go through its own connections, not through
-    hvdlite's.
+    LightGBM's ranks are hvdlite's. LightGBM's histograms go through its own connections.
 
     :param tree_learner: "data", "voting" or "feature", as in LightGBM.
     :raises ValueError: before ``init()``.
@@ -28,5 +27,5 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         "num_machines": topology.size(),
         "local_listen_port": port,
         "tree_learner": tree_learner,
-        "pre_partition": True,  # each rank brings rows of its own
+        "pre_partition": True,  # each rank has its own rows
     }

@@ -1,7 +1,7 @@
-"""What a job does and did last: flight recorders, and the timelines of all ranks.
+"""Shows what a job does and did last: flight recorders, and the timelines of all ranks.
 
-``memory`` finds and reads the recorders of this host's processes, ``live`` puts what several hold
-together, ``report`` writes what went wrong, ``top`` shows a job in the terminal. ``traces`` reads
-timelines and aligns their clocks, ``steps`` finds where their time goes, ``page`` draws it, ``cli``
-is hvdlite-report. None of them imports MPI. ``counts`` has what a rank counts of itself.
+``memory`` finds and reads the recorders of this host's processes, ``live`` combines several
+recorders, ``report`` writes the report of a failure, ``top`` shows a job in the terminal.
+``traces`` reads timelines and aligns their clocks, ``steps`` finds where time goes, ``page`` draws
+it, ``cli`` is hvdlite-report. ``counts`` has a rank's own counters. No module imports MPI.
 """

@@ -14,10 +14,11 @@ def stats(steps: bool = False) -> Dict[str, float]:
     put into shared memory for other ranks of this host. ``tensors``: how many are done;
     ``batches``: how many collectives that took, since small tensors are fused.
 
-    :param steps: also tell of this rank's last steps, as ``hvdlite why`` does of all ranks, which
-        takes some 20 ms. ``step_seconds`` is their median. Shares of a step, 0 to 1, are
-        ``waiting`` for other ranks and ``moving`` data that nothing hides, ``input`` and ``update``
-        where the framework tells. 0: no tensor came twice, or there is no flight recorder.
+    :param steps: also describe this rank's last steps, as ``hvdlite why`` does for all ranks; that
+        takes some 20 ms. ``step_seconds`` is their median. Shares of a step, from 0 to 1, are
+        ``waiting`` for other ranks, ``moving`` data that no computation hides, and, if the
+        framework reports them, ``input`` and ``update``. All are 0 if no tensor came twice, or
+        without a flight recorder.
     :raises ValueError: before ``init()`` and after ``shutdown()``.
 
     >>> import hvdlite as hvd
@@ -42,22 +43,22 @@ def _of_steps() -> Dict[str, float]:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write to a file, from now on, when each tensor was submitted, agreed on and moved.
+    """Start a timeline: a file that says when each tensor was submitted, decided and moved.
 
-    https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` names a file
-    for the whole job.
+    https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` starts one for
+    the whole job.
 
     :param file_path: with "{rank}" in the path each rank writes its own file; without it only rank
         0 writes.
-    :param mark_cycles: mark each time that the background engine found work.
-    :raises ValueError: the timeline is on already, the file can't be written, or there is no job.
+    :param mark_cycles: also mark when the background engine found work.
+    :raises ValueError: a timeline is running, the file can't be written, or there is no job.
     """
     path = c_text(os.fsdecode(file_path), "the timeline's path")
     call(lib.hvd_timeline_start, path, mark_cycles)
 
 
 def stop_timeline() -> None:
-    """End the timeline and complete its file. ``shutdown()`` does so, too.
+    """End the timeline and complete its file, as ``shutdown()`` does.
 
     :raises ValueError: the disk was full; or before ``init()`` and after ``shutdown()``.
     """

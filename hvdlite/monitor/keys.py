@@ -1,4 +1,4 @@
-"""Keys of the terminal as they are pressed, without Enter."""
+"""Reads single keys from the terminal, without Enter."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ NextKey = Callable[[float], str]  # seconds to wait; "": none was pressed
 
 @contextlib.contextmanager
 def pressed() -> Iterator[NextKey]:
-    """Give a function that waits for a key; without a terminal, or in its background, none comes.
+    """Yield a function that waits for a key; it returns "" without a terminal in the foreground.
 
-    The terminal is as it was before, however the block ends.
+    The end of the block restores the terminal.
     """
     if not sys.stdin or not sys.stdin.isatty():
         yield _none
@@ -43,7 +43,7 @@ def _none(seconds: float) -> str:
 
 
 def _key(file: int, read: List[str], seconds: float) -> str:
-    """Return the first of the keys that are read; an arrow comes as several characters."""
+    """Return the first key of the input; an arrow key is several characters."""
     if not read and select.select([file], [], [], max(seconds, 0))[0]:
         text = os.read(file, 64).decode(errors="replace") or INTERRUPT  # nothing: no terminal now
         read += re.findall("\x1b[[O][A-D]|.", text, re.S)

@@ -1,4 +1,4 @@
-"""What the recorders of several ranks show together: who waits for whom, and how fast it goes."""
+"""Combines the recorders of several ranks: which rank waits for which, and how fast steps are."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -13,12 +13,12 @@ class Wait(NamedTuple):
     """A rank waits for others."""
 
     seconds: float
-    ranks: List[int]  # for whom; empty: not known
-    op: Optional[Op]  # what waits; None: a transfer between operations
+    ranks: List[int]  # the awaited ranks; empty: unknown
+    op: Optional[Op]  # the waiting operation; None: a transfer between operations
 
 
 def all_ranks(op: Op) -> bool:
-    """Tell whether all ranks of the job take part, no smaller group and no two of them."""
+    """Return True if the operation is one of all ranks of the job."""
     return op["group"] == 0 and op["kind"] not in MESSAGES
 
 
@@ -28,7 +28,7 @@ def pending(snapshot: Snapshot, phase: str = "waits") -> List[Op]:
 
 
 def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
-    """Tell for whom a rank waits, and how long; None: it waits for no other rank.
+    """Return the ranks for which a rank waits, and how long; None: it waits for no rank.
 
     :param ranks: of all ranks of the job that could be read.
     """
@@ -45,7 +45,7 @@ def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
 def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
     """Return the ranks that have not submitted the operation that waits on ``one``.
 
-    Where it is agreed on it waits nowhere; so the ranks on which it waits are those that have.
+    The operation waits exactly on the ranks that have submitted it.
     """
     if not all_ranks(op):
         return []
@@ -58,7 +58,7 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
 
 
 def tensors_of(one: Snapshot) -> List[Tensor]:
-    """Return the operations of all ranks that this one has agreed on, by rank 0's clock."""
+    """Return this rank's decided operations of all ranks, by rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Tensor(
@@ -72,7 +72,7 @@ def tensors_of(one: Snapshot) -> List[Tensor]:
 
 
 def notes_of(one: Snapshot) -> List[Note]:
-    """Return what this rank did alone, by rank 0's clock."""
+    """Return this rank's own work, such as updates, by rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Note(one.rank, op["name"], op["started"] + clock, op["ended"] + clock)
@@ -82,13 +82,13 @@ def notes_of(one: Snapshot) -> List[Note]:
 
 
 def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
-    """Return for each rank how many seconds the others waited for it alone, lately."""
+    """Return for each rank how many seconds the others recently waited for that rank alone."""
     tensors = [tensor for one in ranks for tensor in tensors_of(one)]
     return steps.lateness(tensors, [one.rank for one in ranks])
 
 
 class Rates(NamedTuple):
-    """Of one rank, between two looks at it."""
+    """The rates of one rank between two readings."""
 
     steps: float  # a second
     bytes: float  # sent to other ranks, a second
@@ -96,7 +96,7 @@ class Rates(NamedTuple):
 
 
 def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
-    """Return what happened since ``before``; None: since the job began."""
+    """Return the rates since ``before``; None: since the job began."""
     old = before.head if before else dict.fromkeys(after.head, 0)
     seconds = max(after.now - (before.now if before else after.head["began"]), 1e-9)
 
@@ -109,15 +109,15 @@ def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
 
 
 def _waited(one: Snapshot) -> float:
-    """Seconds up to now, with the wait that has not ended."""
+    """Return the seconds of waiting, with the unfinished wait."""
     since = one.head["waits_since"] / 1e9
     return one.head["waited"] / 1e9 + (max(one.now - since, 0) if since else 0)
 
 
 def straggler(ranks: Sequence[Snapshot]) -> Optional[int]:
-    """Return the rank that alone kept the others waiting, or None.
+    """Return the one rank that kept the others waiting, or None.
 
-    It caused more than half of all lateness, and that is a twentieth of the time or more.
+    That rank caused more than half of all lateness, and at least a twentieth of the time.
     """
     late = lateness(ranks)
     rank = max(late, key=late.__getitem__, default=None)

@@ -1,7 +1,7 @@
 """Finds and reads flight recorders: memory without a name, in processes of this user.
 
-``csrc/shm/flight.h`` describes the memory. A text at its begin says where the fields lie, so a
-recorder of another version of hvdlite can be read as well.
+``csrc/shm/flight.h`` describes the memory. A text at its beginning says where the fields lie, so
+this module also reads recorders of other versions of hvdlite.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import numpy
 MAGIC = "hvdlite flight 1"
 PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
 UNDER_WAY = ("waits", "agreed", "moves")
-ALONE = "alone"  # of no tensor: what a rank did for itself
+ALONE = "alone"  # not of a tensor: a rank's own work
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join", ALONE)
 MESSAGES = ("send", "recv")  # between two ranks
 _FIRST_MESSAGE = 32  # their numbers
@@ -41,16 +41,16 @@ Op = Dict[str, Any]
 
 
 class NoRecorder(Exception):
-    """There is no flight recorder; the text says where, and what to do."""
+    """No flight recorder was found; the text says where, and what to do."""
 
 
 class Snapshot(NamedTuple):
-    """What one rank's recorder held. Times are seconds of its host's monotonic clock."""
+    """The contents of one rank's recorder; times are seconds of its host's monotonic clock."""
 
     head: Dict[str, Any]  # the fields of struct flight_memory
     ops: List[Op]  # the last operations, the oldest first
     state: str  # of the process: "runs", "is stopped", "is gone", ...
-    now: float  # when it was read, by that clock
+    now: float  # the time of the reading, by that clock
     stacks: str = ""
 
     @property
@@ -64,13 +64,13 @@ def to_line(ranks: Sequence[Snapshot]) -> str:
 
 
 def from_line(line: str) -> List[Snapshot]:
-    """Return what ``to_line`` has written."""
+    """Return the objects that ``to_line`` has written."""
     return [Snapshot(**one) for one in json.loads(line)]
 
 
 # ------------------------------------------------------------------------------------- finding
 def files_of(pid: int) -> List[str]:
-    """Return the paths of the recorders that a process holds, its own first."""
+    """Return the paths of the recorders that a process holds, the process's own first."""
     own: List[str] = []
     others: List[str] = []
     with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def processes() -> Iterator[int]:
 def find(job: Optional[str] = None) -> List["Recorder"]:
     """Open the recorder of every rank on this host, of one job or all jobs.
 
-    Ranks that have died are found as long as another process holds their recorder.
+    The recorder of a dead rank is found as long as another process holds it.
     """
     found: Dict[int, Recorder] = {}
     for pid in processes():
@@ -120,9 +120,9 @@ def find(job: Optional[str] = None) -> List["Recorder"]:
 
 # ------------------------------------------------------------------------------------- reading
 class Recorder:
-    """An open recorder; it can be read after its process has died.
+    """An open recorder, readable even after its process has died.
 
-    :raises NoRecorder: the file is none.
+    :raises NoRecorder: the file is no recorder.
     """
 
     def __init__(self, path: str):
@@ -144,13 +144,13 @@ class Recorder:
         os.close(self._file)
 
     def head(self) -> Dict[str, Any]:
-        """Return what is not of a single operation."""
+        """Return the fields that do not belong to one operation."""
         layout = self._layout
         data = os.pread(self._file, layout.ring, 0)
         return _plain(layout.head, numpy.frombuffer(data, layout.head, 1).tolist()[0])
 
     def ops(self) -> List[Op]:
-        """Return the operations that are whole, in order; those being written are left out."""
+        """Return the complete operations, in order, without those being written."""
         layout = self._layout
         found: Dict[int, tuple] = {}
         for _ in range(_ATTEMPTS):
@@ -170,7 +170,7 @@ class Recorder:
         return numpy.frombuffer(os.pread(self._file, size, layout.ring), layout.op)
 
     def stacks(self) -> str:
-        """Return what the process appended when it was last asked for its stacks."""
+        """Return the stacks that the process appended at the last request."""
         return os.pread(self._file, _MOST_STACKS, self._layout.bytes).decode(errors="replace")
 
     def forget_stacks(self) -> None:
@@ -186,7 +186,7 @@ class Recorder:
 
 
 class _Layout(NamedTuple):
-    bytes: int  # of the memory; stacks come behind it
+    bytes: int  # of the memory; the stacks follow
     ring: int  # where operations begin
     places: int
     head: numpy.dtype
@@ -197,10 +197,10 @@ _FIELD = re.compile(r"(op\.)?([\w.]+) (S|[iuf][1248])@(\d+):(\d+)")
 
 
 def _parse(data: bytes, path: str, size: int) -> _Layout:
-    """Any process can write such a text: one that can't be is no recorder, too."""
+    """Parse the text at the beginning; any process may have written it, so check everything."""
     text = data.partition(b"\0")[0].decode(errors="replace")
     if not text.startswith(MAGIC + ";"):
-        raise NoRecorder(f"{path} is no flight recorder of hvdlite, or one of another format")
+        raise NoRecorder(f"{path} is no flight recorder of hvdlite, or has another format")
     try:
         layout = _layout_of(text)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -239,7 +239,7 @@ def _dtype(fields: list, size: int) -> numpy.dtype:
 
 
 def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
-    def value(item):  # a text ends at its NUL: leftovers of a longer, older one lie behind it
+    def value(item):  # a text ends at its NUL; the rest is of an older text
         whole = not isinstance(item, bytes)
         return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 
@@ -259,7 +259,7 @@ _STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "is dead", "
 
 
 def state_of(pid: int) -> str:
-    """Say how a process of this host is: "runs", "is stopped", "is dead", "is gone", ..."""
+    """Return the state of a process here: "runs", "is stopped", "is dead", "is gone", ..."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

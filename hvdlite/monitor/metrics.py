@@ -1,11 +1,11 @@
-"""What ``hvdlite why`` and ``hvdlite top`` tell of a job, as Prometheus's text format 0.0.4."""
+"""The numbers of ``hvdlite why`` and ``hvdlite top`` in Prometheus's text format 0.0.4."""
 
 from typing import Dict, Iterable, List, Sequence, Tuple
 
 from hvdlite.monitor import live, verdict, why
 from hvdlite.monitor.memory import Snapshot
 
-PARTS = {  # what stats() and the metrics call a share of a step: a field of Step, or a note
+PARTS = {  # name of a share in stats() and metrics: a field of Step, or a note
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {
@@ -28,7 +28,7 @@ def shares(one: verdict.Ways) -> Dict[str, float]:
 
 
 def text(ranks: Sequence[Snapshot]) -> str:
-    """Return what the recorders of a job's ranks hold; none: there are no samples."""
+    """Return the metrics from the recorders of a job's ranks; without recorders, no samples."""
     samples = list(_samples(ranks)) if ranks else []
     lines: List[str] = []
     for name, told in _HELP.items():

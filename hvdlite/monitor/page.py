@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence
 from hvdlite.monitor import live, steps, verdict
 from hvdlite.monitor.traces import Tensor, Trace
 
-# Colours that people who do not see red or green tell apart (Okabe and Ito).
+# Colours for people who do not distinguish red and green (Okabe and Ito).
 _COLOURS = {
     "nothing under way": "#dddddd",
     "waits for other ranks": "#e69f00",
@@ -205,7 +205,7 @@ def _lateness(late: Dict[int, float]) -> str:
 def _slowest(slow: Sequence[steps.Slow]) -> str:
     names = [row.name if len(row.name) <= 40 else f"...{row.name[-37:]}" for row in slow]
     labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
-    labels = [label.replace("$", r"\$") for label in labels]  # else it is taken for mathematics
+    labels = [label.replace("$", r"\$") for label in labels]  # else it is mathematics
     _, waits, links, moves = _COLOURS
     parts = {
         waits: [row.waits * 1e3 for row in slow],

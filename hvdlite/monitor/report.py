@@ -14,19 +14,19 @@ from hvdlite.monitor import live
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
-# Its default is to do nothing, so a process that does not know it yet is not ended by it.
+# Ignored by default, so this signal does not end a process without the handler.
 STACKS_SIGNAL = signal.SIGURG
-PATIENCE = 2.0  # seconds that a leaving rank waits for its report
-_STACKS_SECONDS = 1.0  # for a process to append its stacks; a stopped one never does
+PATIENCE = 2.0  # seconds that a rank waits for its report before it leaves
+_STACKS_SECONDS = 1.0  # for a process to append its stacks; a stopped process never does
 _LAST_OPS = 8  # of each rank
 _FAST_PATH = 1 << 62  # engine/fast_place.h numbers its rounds from here on
 _MOST_STALLS = 5  # reports of one process; the log has the texts of all
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
-    """Write one report for this host's ranks; do nothing if another rank of it does.
+    """Write one report for this host's ranks, unless another rank of the host writes it.
 
-    The path is printed on stderr. Nothing is raised: the report must not be another failure.
+    Print the path on stderr. Raise nothing: the report must not be another failure.
     """
     own = next((r.head() for r in recorders if r.head()["pid"] == os.getpid()), None)
     if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):
@@ -34,10 +34,10 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
     what = "failure" if own["failed"] else f"stall-{own['troubles']}"
     try:
         out = create(job, f"{own['host']}-{what}")
-    except OSError:  # another rank of this host is faster, or there is no such folder
+    except OSError:  # another rank of this host was faster, or the folder is missing
         return
     with contextlib.suppress(OSError), out:
-        # At first without stacks: the job's launcher may end this process at any moment.
+        # First without stacks, because the launcher may end this process at any moment.
         for snapshots in ([recorder.snapshot() for recorder in recorders], look(recorders)):
             out.seek(0)
             out.write(text(own["trouble"], snapshots))
@@ -48,9 +48,9 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
 
 
 def create(job: str, what: str) -> TextIO:
-    """Open a new file for a report of this job; another name, where another user has taken it.
+    """Open a new file for a report of this job, under another name if another user has taken it.
 
-    :raises FileExistsError: there is one, of a process of this user.
+    :raises FileExistsError: a process of this user has written the report.
     """
     folder = Path(os.environ.get(FOLDER) or tempfile.gettempdir())
     with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def create(job: str, what: str) -> TextIO:
 
 
 def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
-    """Read recorders; the processes that live append their stacks first, all at once."""
+    """Read recorders, after all living processes have appended their stacks."""
     asked = {recorder: -1 for recorder in recorders if _ask_for_stacks(recorder)}
     until = time.monotonic() + _STACKS_SECONDS
     while asked and time.monotonic() < until:
@@ -94,7 +94,7 @@ def text(why: str, ranks: Sequence[Snapshot], of: str = "") -> str:
     """Return the whole report.
 
     :param why: the text of the stall or the failure.
-    :param of: what is known beside: the launcher's own report.
+    :param of: more about the failure: the launcher's own report.
     """
     ranks = sorted(ranks, key=lambda one: one.rank)
     job = ranks[0].head["job"] if ranks else "?"
@@ -114,7 +114,7 @@ def _who(one: Snapshot) -> str:
 
 
 def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
-    """Return one line about a rank: how it is, what it waits for, and what it did last."""
+    """Return one line about a rank: its state, what it waits for, and its last operation."""
     wait = live.wait_of(one, ranks)
     parts = [f"{_who(one)} {one.state}"]
     if wait and one.state == "runs":
@@ -146,13 +146,13 @@ def _brief(op: Op) -> str:
 
 
 def _batch(op: Op) -> str:
-    """Return its number; "e3" is the third of those that no negotiation has numbered."""
+    """Return the batch's number; "e3" is the third one without negotiation."""
     fast, number = divmod(op["batch"], _FAST_PATH)
     return "f" * bool(fast) + str(number) if op["batch"] else "-"
 
 
 def operations(one: Snapshot) -> List[str]:
-    """The last operations, the latest at the end; times are seconds before the report."""
+    """Return the last operations, the latest last; times are seconds before the report."""
     lines = [" submitted    agreed   started     ended  phase   batch     bytes  name"]
     for op in one.ops[-_LAST_OPS:]:
         times = " ".join(

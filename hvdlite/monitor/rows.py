@@ -1,20 +1,20 @@
-"""The table of ``hvdlite top``: what it tells of each rank, in columns."""
+"""The table of ``hvdlite top``: one row for each rank."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.memory import Snapshot
 
-_SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
+_SHORTEST_WAIT = 0.02  # seconds; ranks are read one after the other
 _BARS = "▁▂▃▄▅▆▇█"
 _STEPS = 24  # in a sparkline, at most
 
 
 class Row(NamedTuple):
-    """One rank, between two looks."""
+    """One rank, between two readings."""
 
     one: Snapshot
-    late: bool  # the others wait most for it
+    late: bool  # the others wait most for this rank
     rates: live.Rates
     wait: Optional[live.Wait]
     times: List[float]  # seconds of its last steps
@@ -81,13 +81,13 @@ def _operation(row: Row) -> str:
 
 
 class Column(NamedTuple):
-    """Of the table; only those with a key can be sorted by."""
+    """A column of the table; columns with a key can sort it."""
 
     name: str
     text: Callable[[Row], str]
     key: Optional[Callable[[Row], Any]] = None
     number: bool = True
-    from_width: int = 0  # of the terminal: narrower ones leave it out
+    from_width: int = 0  # of the terminal: narrower terminals lack the column
 
 
 COLUMNS = (

@@ -1,4 +1,4 @@
-"""Finds the steps of a training in a trace, and where their time goes."""
+"""Finds training steps in a trace, and where their time goes."""
 
 import bisect
 import itertools
@@ -11,17 +11,17 @@ Span = Tuple[float, float]
 
 
 class Step(NamedTuple):
-    """One step of one rank; seconds. Each moment counts once, as the first that fits."""
+    """One step of one rank, in seconds; each moment counts for the first field that fits."""
 
     begin: float
     end: float
     moving: float  # data of tensors moves
-    queued: float  # tensors are agreed on, and wait for the links
+    queued: float  # tensors are decided, and wait for the links
     waiting: float  # tensors wait for other ranks to submit them
-    hidden: float  # of moving: while the rank still submits tensors of the step, so it computes
-    exposed: float  # of moving and queued: while the rank has nothing else to do
-    lost: float  # of waiting: the same
-    noted: Dict[str, float]  # what the rank did alone, as far as its framework tells
+    hidden: float  # part of moving during computation: the rank still submits tensors
+    exposed: float  # part of moving and queued without computation
+    lost: float  # part of waiting without computation
+    noted: Dict[str, float]  # the rank's own work, if its framework reports it
 
     @property
     def seconds(self) -> float:
@@ -29,12 +29,12 @@ class Step(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """Nothing is under way: the rank computes, or loads data."""
+        """Seconds with nothing under way: the rank computes, or loads data."""
         return max(self.seconds - self.moving - self.queued - self.waiting, 0.0)
 
 
 def marks(tensors: Sequence[Tensor]) -> Optional[str]:
-    """Return the name that marks the steps: of those that came most often the first; or None."""
+    """Return the name that marks steps: the first of the most frequent ones; or None."""
     counts: Dict[str, int] = {}
     for tensor in tensors:
         counts[tensor.name] = counts.get(tensor.name, 0) + 1
@@ -45,12 +45,12 @@ def marks(tensors: Sequence[Tensor]) -> Optional[str]:
 def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -> List[Step]:
     """Return the whole steps of one rank: from one submission of ``mark`` to the next.
 
-    :param tensors: of that rank, by submission; ``notes``: of that rank.
+    :param tensors: of that rank, in order of submission; ``notes``: of that rank.
     """
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
     found, alone = [], list(notes)
     moments = [tensor.submitted for tensor in tensors]
-    at, open_ = 0, list(tensors[:0])  # how many are submitted by now; which of these have not ended
+    at, open_ = 0, list(tensors[:0])  # the number submitted so far; those not ended
     for begin, end in zip(begins, begins[1:]):
         before, at = at, bisect.bisect_left(moments, end, at)
         own = [t for t in (*open_, *tensors[before:at]) if t.ended > begin]
@@ -82,9 +82,9 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
 
 
 def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
-    """Give the spans in which the rank waited: it went on when all was done, and at once.
+    """Return the spans in which the rank waited: it continued as soon as everything was done.
 
-    It goes on with an update, or with the next tensor, as that of a mean loss.
+    It continued with an update, or with the next tensor, such as a mean loss.
     """
     went_on = [(n.begin, n.begin) for n in notes if n.what == "update"]
     ended, last = float("-inf"), float("inf")
@@ -108,7 +108,7 @@ def _merged(spans: Iterable[Span]) -> List[Span]:
 
 
 def _common(ones: Sequence[Span], others: Sequence[Span]) -> float:
-    """Seconds that both cover; each is merged."""
+    """Return the seconds that both lists of merged spans cover."""
     total, i, k = 0.0, 0, 0
     while i < len(ones) and k < len(others):
         begin, end = max(ones[i][0], others[k][0]), min(ones[i][1], others[k][1])
@@ -121,7 +121,7 @@ def _common(ones: Sequence[Span], others: Sequence[Span]) -> float:
 
 
 class Slow(NamedTuple):
-    """A tensor's mean way on all ranks, seconds."""
+    """The mean times of a tensor on all ranks, in seconds."""
 
     name: str
     bytes: int
@@ -155,8 +155,8 @@ def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
 def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, float]:
     """Return for each rank how many seconds the others waited for it alone.
 
-    Of each tensor these are the seconds between the last but one submission and the last. It counts
-    if every rank has it.
+    For each tensor that every rank has, these are the seconds between the second-last and the last
+    submission.
 
     :param ranks: all ranks, if one may have no tensor.
     """

@@ -1,4 +1,4 @@
-"""hvdlite-top: what each rank of a running job does, live in the terminal."""
+"""hvdlite-top: shows live what each rank of a running job does."""
 
 import argparse
 import contextlib
@@ -67,7 +67,7 @@ def _print_json(_job: str, sources, every: float, once: bool) -> None:
 
 
 class View(NamedTuple):
-    """What the user has chosen by key."""
+    """The user's choices by key."""
 
     by: str = "rank"  # the column by which ranks are sorted
     picked: Optional[int] = None  # the rank whose last operations are shown
@@ -75,9 +75,9 @@ class View(NamedTuple):
 
 
 def pressed(view: View, key: str, order: Sequence[int]) -> View:
-    """Return what is chosen after a key.
+    """Return the choices after a key.
 
-    :param order: the ranks as they stand in the table.
+    :param order: the ranks in the table's order.
     """
     if key in ("q", keys.INTERRUPT):
         return view._replace(ended=True)
@@ -133,7 +133,7 @@ def _until(end: float, next_key: keys.NextKey) -> Iterator[str]:
 def table(
     job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], console, notes=(), view=None
 ):
-    """Return what rich prints: the table of the ranks, and what the picked one did last."""
+    """Return what rich prints: the table, and the last operations of the selected rank."""
     from rich.console import Group
     from rich.text import Text
 
@@ -164,7 +164,7 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
     )
     texts = [[_head(column, view), *map(column.text, own)] for column in shown]
     widths = [max(map(len, column)) for column in texts]
-    widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)  # operations: what is left
+    widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)  # operations
     for column, cells, cells_width in zip(shown, texts, widths):
         justify: Literal["right", "left"] = "right" if column.number else "left"
         new.add_column(
@@ -188,7 +188,7 @@ def _head(column: rows.Column, view: View) -> str:
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
     size = own[0].one.head["size"] if own else 0
-    where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""  # else names have their column
+    where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""  # else a column has them
     carrier = f", transport {own[0].one.head['transport']}" if own else ""
     return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"
 

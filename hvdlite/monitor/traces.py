@@ -1,4 +1,4 @@
-"""Reads the timelines of ranks and brings them to rank 0's clock."""
+"""Reads the timelines of ranks and converts their times to rank 0's clock."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ class BadTrace(Exception):
 
 
 class Tensor(NamedTuple):
-    """One tensor on its way on one rank. Times are seconds since the trace began."""
+    """One tensor on one rank; times are seconds since the trace began."""
 
     rank: int
     name: str
@@ -21,16 +21,16 @@ class Tensor(NamedTuple):
     agreed: float
     started: float
     ended: float
-    waited: bool = False  # the caller did nothing else meanwhile
+    waited: bool = False  # the caller waited meanwhile
 
     @property
     def key(self) -> tuple:
-        """The same on all ranks, and of no other tensor of the group."""
+        """The tensor's key: the same on all ranks, and unique in its group."""
         return self.batch, self.name
 
 
 class Note(NamedTuple):
-    """What a rank did alone: "input" or "update"."""
+    """A rank's own work: "input" or "update"."""
 
     rank: int
     what: str
@@ -46,7 +46,7 @@ class Trace(NamedTuple):
     notes: List[Note]
     error: float  # seconds by which times of different ranks may be wrong
     name: str  # the job, its hosts, and when it began
-    hosts: Dict[int, str]  # of the ranks; older timelines do not tell
+    hosts: Dict[int, str]  # of the ranks; missing in older timelines
 
 
 def read(paths: Sequence[str]) -> Trace:
@@ -85,7 +85,7 @@ def read(paths: Sequence[str]) -> Trace:
 
 
 def _name(clocks: Sequence[Dict[str, Any]]) -> str:
-    """Return "job ab12 on n1, n2, 2026-11-25 20:00:00"; older timelines do not tell."""
+    """Return "job ab12 on n1, n2, 2026-11-25 20:00:00"; older timelines lack it."""
     told = [clock for clock in clocks if "job" in clock]
     if not told:
         return "hvdlite"
@@ -95,7 +95,7 @@ def _name(clocks: Sequence[Dict[str, Any]]) -> str:
 
 
 def _events_of(path: str) -> List[Dict[str, Any]]:
-    """A killed rank leaves its file without an end, perhaps in the middle of a line."""
+    """Parse a file, which a killed rank leaves without an end, perhaps in mid-line."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError as error:
@@ -111,7 +111,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
-    """The last one counts: the first is written before the clocks are compared."""
+    """Return the last clock in the file; the first precedes the comparison of clocks."""
     clock = None
     for event in events:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
@@ -122,7 +122,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
-    """Viewers take events of the same id for one tensor's, whatever the process."""
+    """Make ids unique to a rank: viewers join events with equal ids of all processes."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift, 3)
@@ -151,13 +151,13 @@ def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
     found: List[Tensor] = []
     for ends_of_spans in spans:
-        if len(ends_of_spans) < 8:  # a note, or the rank was killed while it wrote them
+        if len(ends_of_spans) < 8:  # a note, or the rank was killed while writing
             continue
         whole, negotiate, _, queue, _, move, _, end = ends_of_spans
         args = move["args"]
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
         batch, waited = args.get("batch", 0), args.get("waited", False)
-        if args.get("later"):  # a piece: the tensor ends with it, and began with an earlier one
+        if args.get("later"):  # a later piece: the tensor began with an earlier one
             own = (i for i in reversed(range(len(found))) if found[i].name == whole["name"])
             first = next(own, None)
             if first is not None:

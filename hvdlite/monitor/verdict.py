@@ -1,4 +1,4 @@
-"""What a job loses time to, and what to do about it: decided from its ranks' steps alone."""
+"""Decides, from the steps of all ranks, what a job loses time to, and what to do."""
 
 import statistics
 import textwrap
@@ -7,17 +7,17 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
-LEAST = 0.10  # of a step: what loses less is not worth a change, and a shared machine loses as much
+LEAST = 0.10  # of a step: smaller losses are not worth a change; shared machines lose as much
 _UNEVEN = 0.15  # healthy jobs without a spare core lose 8 to 13 % to waits by turns
-_ENOUGH = 3  # steps: in fewer, one late moment makes a rank slow
-_SLOWER = 1.1  # times the others' work: less is no cause to call a rank slow
-SMALL_BYTES = 16_000  # of a tensor: moving it costs less than agreeing on it
+_ENOUGH = 3  # steps: with fewer, one late moment makes a rank slow
+_SLOWER = 1.1  # times the others' work, from which on a rank is slow
+SMALL_BYTES = 16_000  # of a tensor: moving it costs less than negotiating it
 _MANY = 32  # such tensors a step
 _WIDTH = 80
 
 
 class Ways(NamedTuple):
-    """Of one rank: its whole steps, and what it sent in each."""
+    """One rank: its complete steps, and what it sent in each."""
 
     rank: int
     host: str  # "": not known
@@ -28,7 +28,7 @@ class Ways(NamedTuple):
     bytes: float = 0.0
 
     def share(self, part: str) -> float:
-        """Return the share of its steps in a field of Step, or in what is noted by this name."""
+        """Return the share of the steps in a field of Step, or in notes of this name."""
         spent = sum(
             getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
             for one in self.steps
@@ -37,12 +37,12 @@ class Ways(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Median of its steps."""
+        """The median time of a step."""
         return statistics.median(one.seconds for one in self.steps) if self.steps else 0.0
 
     @property
     def busy(self) -> float:
-        """Median seconds of a step in which it neither waited for others nor for data to move."""
+        """Median seconds of a step without waits for ranks or for data."""
         return statistics.median(one.seconds - one.lost - one.exposed for one in self.steps)
 
     @property
@@ -51,7 +51,7 @@ class Ways(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One thing that a step loses time to."""
+    """One cause for which a step loses time."""
 
     cause: str  # "slow rank", "uneven ranks", "small tensors", "network", "exposed", ...
     share: float  # of a step: what it would gain at most
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 def ways(
     tensors: Sequence[Tensor], notes: Sequence[Note], hosts: Optional[Dict[int, str]] = None
 ) -> List[Ways]:
-    """Return the ways of the ranks that have whole steps. Times are those of one clock."""
+    """Return the ways of the ranks with complete steps. All times are of one clock."""
     by_rank: Dict[int, List[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda each: each.submitted):
         by_rank.setdefault(tensor.rank, []).append(tensor)
@@ -72,7 +72,7 @@ def ways(
     for rank, own in sorted(by_rank.items()):
         whole = steps.steps_of(own, mark, [n for n in notes if n.rank == rank]) if mark else []
         if len(whole) > 2:
-            del whole[0]  # a job's first step makes buffers and plans, for which others wait less
+            del whole[0]  # the first step makes buffers and plans, and is not typical
         if whole:
             inside = [t for t in own if whole[0].begin <= t.submitted < whole[-1].end]
             small = sum(t.bytes < SMALL_BYTES for t in inside)
@@ -83,9 +83,9 @@ def ways(
 
 
 def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
-    """Decide what a step loses time to, the worst first; nothing: there is nothing to gain.
+    """Return what a step loses time to, the worst first; empty: there is nothing to gain.
 
-    :param awaited: how often a rank was seen to be the one whose data a transfer waited for.
+    :param awaited: how often a transfer was seen to wait for a rank's data.
     """
     if not ranks:
         return []
@@ -110,7 +110,7 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
     worst = _late(ranks)
     others = [each for each in ranks if each is not worst]
     lost = statistics.fmean(each.share("lost") for each in others)
-    # Of two ranks that take turns one is always the later; only a slow one never waits itself.
+    # Of two ranks that take turns, one is always later; only a slow rank never waits itself.
     if worst and worst.share("lost") <= lost / 2:
         reads, theirs = worst.share("input"), _median(others, "input")
         if reads - theirs > lost / 2:
@@ -122,7 +122,7 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
             what = f"works {times:.1f}x as long on a step as the others, who wait for it."
             advice = "Look at its host's processors (other jobs there?), its batches, its data."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
-    if lost < _UNEVEN or _has_small(ranks):  # the waiting is that of many agreements
+    if lost < _UNEVEN or _has_small(ranks):  # the ranks wait in many negotiations
         return []
     what = "the ranks wait for each other by turns: no single one is slow."
     advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
@@ -175,7 +175,7 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
 
 
 def _alone(ranks: Sequence[Ways]) -> List[Finding]:
-    # The lower of two: what one rank alone does makes it a slow one.
+    # The lower of two: the time of one rank alone makes that rank a slow one.
     reads = statistics.median_low([each.share("input") for each in ranks])
     updates = statistics.median_low([each.share("update") for each in ranks])
     return [

@@ -1,4 +1,4 @@
-"""Looks at a job's ranks again and again, on this host and through ssh on others."""
+"""Reads a job's ranks again and again, on this host and through ssh on others."""
 
 import argparse
 import contextlib
@@ -18,16 +18,16 @@ from hvdlite.launch.job import users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 
-_SEARCH_SECONDS = 5.0  # between two searches for ranks that came meanwhile
+_SEARCH_SECONDS = 5.0  # between two searches for new ranks
 _MOST_JOBS_NAMED = 5
 _PATIENCE = 10.0  # seconds for the first report of another host
 
 
 def job_of(which: Optional[str]) -> str:
-    """Return the number of the job that a process id or the begin of a number names.
+    """Return the job's number, given a process id or the beginning of the number.
 
     :param which: None: the only job of this host.
-    :raises memory.NoRecorder: there is none, or more than one.
+    :raises memory.NoRecorder: no job, or more than one, fits.
     """
     if which and which.isdigit() and len(which) < 16:
         for path in memory.files_of(int(which)):
@@ -50,7 +50,7 @@ def job_of(which: Optional[str]) -> str:
 
 
 def _jobs() -> Dict[str, Tuple[int, int, float]]:
-    """Return of each job on this host: its ranks here, the lowest rank's process, its begin."""
+    """Return, for each job here, its ranks, the lowest rank's process id, and the start time."""
     heads: Dict[str, List[dict]] = {}
     for recorder in memory.find():
         with recorder:
@@ -61,7 +61,7 @@ def _jobs() -> Dict[str, Tuple[int, int, float]]:
 
 
 def _described(ranks: int, pid: int, began: float) -> str:
-    """Return what tells a job from others: its command, user, process and age."""
+    """Describe a job by its command, user, process and age."""
     command, user = "a process that has ended", "?"
     with contextlib.suppress(OSError, KeyError):
         user = pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
@@ -86,7 +86,7 @@ def _names(hosts: str) -> List[str]:
 
 @contextlib.contextmanager
 def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Source"]]:
-    """Look at a job on this host and the others, which report so often themselves."""
+    """Return the sources of a job's ranks, here and on other hosts, which report themselves."""
     found: List[Source] = [Here(job)]
     try:
         for host in hosts:
@@ -98,12 +98,12 @@ def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Sour
 
 
 def all_now(sources: Sequence["Source"]) -> List[Snapshot]:
-    """Return what is known of each rank."""
+    """Return the last reading of each rank."""
     return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
 
 
 def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
-    """As ``all_now``, with what the other hosts have reported since the last look."""
+    """Do the same, after waiting for new reports of the other hosts."""
     end = time.monotonic() + _PATIENCE
     for source in sources[1:]:
         source.wait(max(end - time.monotonic(), 0))
@@ -111,7 +111,7 @@ def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
 
 
 class Here:
-    """The ranks of a job on this host. A rank that dies is still read."""
+    """The ranks of a job on this host; dead ranks are still read."""
 
     def __init__(self, job: str):
         self._job = job
@@ -131,7 +131,7 @@ class Here:
                 recorder.close()
 
     def wait(self, seconds: float) -> None:
-        """Do nothing: a look is always new."""
+        """Do nothing: a reading is always new."""
 
     def close(self) -> None:
         for recorder in self._recorders.values():
@@ -139,7 +139,7 @@ class Here:
 
 
 class There:
-    """The ranks of a job on another host, which this program reports itself there, through ssh."""
+    """The ranks of a job on another host, where this program runs through ssh and reports."""
 
     def __init__(self, host: str, job: str, every: float):
         own = [sys.executable, "-m", "hvdlite.monitor.top", "--json", f"--every={every}", job]
@@ -168,7 +168,7 @@ class There:
 
     @property
     def problem(self) -> str:
-        """Why what was read last may be old; empty: it is not."""
+        """Why the last report may be old; empty: it is not old."""
         silence = time.monotonic() - self._heard
         return self._end or f"no answer for {silence:.0f} s" * (silence > self._most)
 
@@ -177,7 +177,7 @@ class There:
         return self._last
 
     def wait(self, seconds: float) -> None:
-        """Return when the host has reported since the last look, or can't."""
+        """Wait until the host has reported since the last reading, or cannot report."""
         self._news.wait(0 if self.problem else seconds)
 
     def close(self) -> None:

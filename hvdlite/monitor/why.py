@@ -1,4 +1,4 @@
-"""The command ``hvdlite why``: where a step's time goes, of a running job or of its timelines."""
+"""The command ``hvdlite why``: where a step's time goes, from a running job or timelines."""
 
 import sys
 import time
@@ -15,9 +15,9 @@ hvdlite why                      the only job on this host
 hvdlite why -H node1,node2 4711  that of process 4711, with its ranks on other hosts
 hvdlite why trace-*.json         a job that has ended: files that HVDLITE_TIMELINE named
 """
-_ENOUGH = 10  # steps of each rank, and looks
-_EVERY = 0.2  # seconds between two looks
-_STANDS = 5.0  # seconds without an end: no step is so long that has ten in the recorder
+_ENOUGH = 10  # steps of each rank, and readings
+_EVERY = 0.2  # seconds between two readings
+_STANDS = 5.0  # seconds without progress: then the job stands still
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def of_trace(trace: traces.Trace) -> str:
-    """Return the verdict about timelines."""
+    """Return the verdict from timelines."""
     ranks = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     return verdict.text(
         trace.name.rpartition(" on ")[0] or "this job", ranks, verdict.findings(ranks)
@@ -54,7 +54,7 @@ def of_trace(trace: traces.Trace) -> str:
 
 
 def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:
-    """Return the verdict about what the recorders of ranks hold."""
+    """Return the verdict from the recorders of ranks."""
     if not ranks:
         return "no rank could be read"
     job = f"job {ranks[0].head['job']}"
@@ -64,7 +64,7 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
 
 
 def ways_of(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
-    """Return the ways of the ranks that have whole steps in their recorders."""
+    """Return the ways of the ranks with complete steps in their recorders."""
     tensors = [tensor for one in ranks for tensor in live.tensors_of(one) if tensor.ended > 0]
     notes = [note for one in ranks for note in live.notes_of(one)]
     return verdict.ways(tensors, notes, {one.rank: one.head["host"] for one in ranks})
@@ -81,7 +81,7 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
 
 
 def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
-    """Read the ranks until there are enough steps; what they did, and for whom transfers waited."""
+    """Read the ranks until there are enough steps; also count for which rank transfers waited."""
     ops: Dict[int, Dict[int, Op]] = {}
     awaited: Dict[int, int] = {}
     looks = 0

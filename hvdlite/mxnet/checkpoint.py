@@ -91,8 +91,7 @@ class Checkpoint:
             )
         unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            files.refuse_strangers(self._folder)
+            files.make_named_folder(self._folder)
             shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
             unfinished.mkdir()
             with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):

@@ -2,7 +2,7 @@
 
 The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
 
-The name of a gradient's collective is that of its own, with ".grad".
+A gradient's collective has the name of the collective, with ".grad".
 """
 
 from typing import List, Sequence
@@ -22,7 +22,7 @@ from hvdlite.tensorflow.exchange import run
 
 
 def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
-    """Reduce; so are the gradients, by the same operation."""
+    """Reduce. The gradients are reduced by the same operation."""
 
     @tf.custom_gradient
     def reduce_(*tensors):
@@ -47,7 +47,7 @@ def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handl
 
 
 def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
-    """Gather; a rank's gradient is its own rows of the average of all."""
+    """Gather. A rank's gradient is its own rows of the average of all gradients."""
 
     @tf.custom_gradient
     def gather(*tensors):
@@ -76,7 +76,7 @@ def _own_rows(name: str, grad, tensor, process_set: ProcessSet):
 
 
 def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
-    """Broadcast; the root's gradient is the average of all, the others' is zero."""
+    """Broadcast. The root's gradient is the average of all gradients; other ranks get zeros."""
 
     @tf.custom_gradient
     def broadcast_(tensor):
@@ -84,7 +84,7 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
             reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
             if topology.rank() == root_rank:
                 return reduced
-            with tf.control_dependencies([reduced]):  # else a session leaves it out on this rank
+            with tf.control_dependencies([reduced]):  # else a session skips the node on this rank
                 return tf.zeros_like(grad)
 
         results = run(
@@ -103,7 +103,7 @@ def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> H
 
 
 def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
-    """Exchange rows; their gradients go back the same way. Returns them and how many came."""
+    """Exchange rows; return them and their numbers. Gradients go back the same way."""
 
     @tf.custom_gradient
     def exchange(tensor):
@@ -114,7 +114,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
 
         def gradient(grad, _):
             back, _ = alltoall(f"{name}.grad", grad, received, False, process_set)
-            left = tf.shape(tensor)[0] - tf.shape(back)[0]  # rows that were not sent have none
+            left = tf.shape(tensor)[0] - tf.shape(back)[0]  # unsent rows have no gradient
             rest = tf.zeros(tf.concat([[left], tf.shape(tensor)[1:]], 0), back.dtype)
             return tf.reshape(tf.concat([back, rest], 0), tf.shape(tensor))
 
@@ -130,7 +130,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
 
 
 def reducescatter(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
-    """Reduce and scatter; the gradients are gathered, scaled as the result was."""
+    """Reduce and scatter. The gradients are gathered, with the scale of the result."""
     scale = scatter_gradient_scale(op, scales, process_set.size())
 
     @tf.custom_gradient

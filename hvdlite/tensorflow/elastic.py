@@ -18,9 +18,9 @@ __all__ = [
 class TensorFlowState(ObjectState):
     """A state with variables, beside the values that ``ObjectState`` takes.
 
-    :param variables: in the same order on every rank; by default all global ones of the graph.
-    :param session: of a graph; by default the one that is open.
-    :param values: any others; the same names on every rank.
+    :param variables: in the same order on every rank; by default all global variables of the graph.
+    :param session: the session of the graph; by default the open one.
+    :param values: any other values; the same names on every rank.
     """
 
     def __init__(self, variables=None, session=None, **values) -> None:

@@ -1,8 +1,8 @@
-"""How TensorFlow calls collectives on NumPy arrays: at once if eager, else by two nodes of a graph.
+"""How TensorFlow calls collectives: at once if eager, else by two nodes of a graph.
 
-The first node starts a collective, the second one waits for it. The first never waits for other
-ranks, where shapes are known, but for its own last result, and is the only one that TensorFlow
-keeps in the order of the program: so ranks may come to their collectives in different orders.
+The first node starts a collective, the second node waits for the result. TensorFlow runs only the
+first nodes in the order of the program. If shapes are known, a first node never waits for other
+ranks, only for its own last result. So ranks may reach their collectives in different orders.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from hvdlite.core.native import find_failures_in
 from hvdlite.core.process_set import checked
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
-_under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for
+_under_way: Dict[int, Handle] = {}  # handles started by a graph, without a wait so far
 _keys = itertools.count()
-_MOST_AWAITED = 64  # results of one node: a loop runs some of its iterations at once
+_MOST_AWAITED = 64  # results of one node: iterations of a loop may overlap
 
 
 def name_of(kind: str, name: Optional[str], process_set) -> str:
-    """Return the name that pairs a collective with those of the other ranks, without its kind.
+    """Return the collective's name, the same on every rank, without its kind.
 
-    In a graph each node has a name of its own, the same whenever the program is traced again. In
-    a graph within a graph it has that graph's name in its own.
+    In a graph each node has its own name, which stays the same if the program is traced again. In a
+    graph within a graph the name contains the inner graph's name.
     """
-    checked(process_set)  # here, as a graph would raise it when it runs
+    checked(process_set)  # here: a graph would raise only when it runs
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a text, or None")
     if tf.executing_eagerly():
@@ -47,7 +47,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
 
 
 def _within(graph) -> str:
-    """Return the names of the graphs that are inside another, without the numbers of traces."""
+    """Return the names of nested graphs, without the numbers of traces."""
     found, outer = "", getattr(graph, "outer_graph", None)
     while outer and (hasattr(outer, "outer_graph") or not _is_eager_outside()):
         found += " in " + re.sub(r"_\d+$", "", graph.name)
@@ -63,9 +63,9 @@ def run(
     start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor],
     dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
 ) -> List[tf.Tensor]:  # fmt: skip
-    """Return the results of a collective, whose dtypes and shapes, as far as known, are given.
+    """Run a collective; its results have the given dtypes and, where known, shapes.
 
-    :param start: starts it on the arrays of the tensors; its handle's result is a list of arrays.
+    :param start: starts the collective on arrays; the handle's result is a list of arrays.
     """
     if tf.executing_eagerly():
         results = start([np.asarray(tensor) for tensor in tensors]).synchronize()
@@ -74,20 +74,20 @@ def run(
 
 
 def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the node of a graph that starts a collective; its value is for :func:`wait`."""
+    """Return the graph node that starts a collective; pass its value to :func:`wait`."""
     started: deque = deque()
     last: Optional[weakref.ref] = None
 
     def begin_now(*arrays):
         nonlocal last
         before, key = last and last(), next(_keys)
-        if before:  # of the same name: in a loop, or a function that is called twice
+        if before:  # of the same name, as in a loop or a function called twice
             with contextlib.suppress(Exception):  # its own wait raises it
                 before.synchronize()
         _under_way[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
-        if len(started) > _MOST_AWAITED:  # without a use of the result there is no wait
+        if len(started) > _MOST_AWAITED:  # a result that nothing uses is never waited for
             _under_way.pop(started.popleft(), None)
         return np.int64(key)
 
@@ -95,7 +95,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
 
 
 def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
-    """Return the results of all collectives that were begun, one after the other."""
+    """Wait for all started collectives; return their results, one after the other."""
 
     def wait_now(*keys):
         handles = [_under_way.pop(int(key)) for key in keys]

@@ -1,4 +1,4 @@
-"""Gradients that belong together, averaged over ranks: those of a tape or of an optimizer."""
+"""Averages the gradients of a tape or of an optimizer over ranks."""
 
 from functools import partial
 from typing import List, Sequence
@@ -12,13 +12,13 @@ from hvdlite.training.plan import Plan
 
 
 def average(grads: Sequence, plan: Plan, step=None) -> List:
-    """Return gradients reduced over ranks; None stays None, IndexedSlices stay so.
+    """Return gradients reduced over ranks; None stays None, IndexedSlices stay IndexedSlices.
 
-    In a graph those that backward has first, of the last variables, are on their way before it has
-    the others. What waits for all of them is one node.
+    In a graph the gradients of the last variables, which backward computes first, are sent while
+    backward computes the others. One node waits for all.
 
     :param step: a tensor: the number of the step, which must be equal on all ranks.
-    :return: on a rank outside of the process set the gradients as they are, as in Horovod.
+    :return: on a rank outside of the process set the unchanged gradients, as in Horovod.
     """
     reduction = plan.reduction
     if reduction.is_alone():
@@ -51,8 +51,8 @@ def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan, 
     order = range(len(tensors))
     groups = plan.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
     begun = []
-    for group in groups[::-1]:  # the order in which backward has them
-        told = steps if group is groups[0] else []  # with what is waited for first
+    for group in groups[::-1]:  # in backward's order
+        told = steps if group is groups[0] else []  # with the group that is waited for first
         sent = [*(tensors[i] for i in group), *told]
         begun.append(begin(partial(start, [labels[i] for i in group], bool(told)), sent))
     return wait(begun[::-1], dtypes, shapes)

@@ -1,10 +1,9 @@
 """Collectives on TensorFlow's tensors, eagerly, inside ``tf.function`` and in sessions' graphs.
 
-They wait for the result, and can be differentiated; the gradients' scale is Horovod's:
-docs/training.md, "Gradients through collectives". ``device_dense`` and ``device_sparse`` are taken
-and ignored: tensors are on the CPU. A ``name`` pairs a call with those of the other ranks; by
-default it is the line of the script. Element types: those of ``hvdlite.numpy``; what only moves
-rows (allgather, broadcast, alltoall) takes uint16, uint32 and uint64, too.
+Each call waits for the result and has a gradient of Horovod's scale: docs/training.md, "Gradients
+through collectives". ``device_dense`` and ``device_sparse`` are ignored: tensors are on the CPU.
+Tensors are matched by ``name``, by default the calling line of the script. Dtypes: those of
+``hvdlite.numpy``; allgather, broadcast and alltoall also take uint16, uint32 and uint64.
 """
 
 from typing import List, Optional, Sequence
@@ -40,16 +39,16 @@ def allreduce(
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
     :param tensor: a tensor or variable of the same shape and dtype on every rank, or
-        ``tf.IndexedSlices``, which become those of all ranks; they take Sum and Average only.
-    :param average: True for Average, False for Sum; ``op`` says more.
+        ``tf.IndexedSlices``, whose result has the rows of all ranks (Sum and Average only).
+    :param average: True for Average, False for Sum; ``op`` has more choices.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after the first, before the sum; int64 wraps before an Average's division.
-    :raises ValueError: an argument that can't be right.
+        truncated after ``prescale_factor``, before the sum; int64 wraps before an Average divides.
+    :raises ValueError: a wrong argument.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed; inside a graph
-        it is an error of TensorFlow's with the same text.
+        TensorFlow raises its own error with the same text.
     """
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
@@ -89,7 +88,7 @@ def _check_slices(name: str, op: int, scales) -> None:
     if op not in (Sum, Average) or scales != (1.0, 1.0):
         raise NotImplementedError(
             f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
-            "prescale_factor and postscale_factor; others need whole tensors, as with "
+            "prescale_factor and postscale_factor; other ops need whole tensors, as with "
             "sparse_as_dense=True"
         )
 
@@ -110,7 +109,7 @@ def allgather(
 ):  # fmt: skip
     """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
 
-    :param tensor: of the same dtype, and of the same shape but for the first dimension; a 0-d one
+    :param tensor: of the same dtype, and of the same shape except the first dimension; a 0-d tensor
         counts as one row.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
@@ -137,10 +136,10 @@ def broadcast(
 ):  # fmt: skip
     """Return rank ``root_rank``'s tensor; it has the same shape and dtype on every rank.
 
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
     name = name_of("broadcast", name, process_set)
-    process_set.number_of(root_rank)  # raises where it is in no set, also while a graph is made
+    process_set.number_of(root_rank)  # raises if it is not in the set, also while a graph is built
     tensor = _tensor(tensor)
     arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
     return _of_dtype(arrived, tensor.dtype)
@@ -150,10 +149,10 @@ def alltoall(
     tensor, splits=None, name: Optional[str] = None, ignore_name_scope=False,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+    """Send rows to every rank; return the rows that this rank receives, in rank order.
 
-    :param splits: how many rows go to each rank; without it all ranks get equally many.
-    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
+    :param splits: the number of rows for each rank; without it all ranks get equally many.
+    :return: the rows; with ``splits`` a pair of the rows and of the number from each rank.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
     tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
@@ -205,7 +204,7 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
 
 
 def _movable(tensor):
-    """Return the tensor as one of a dtype that the C library knows."""
+    """Return the tensor in a dtype that the C library has."""
     return _of_dtype(tensor, _MOVED_AS.get(tensor.dtype, tensor.dtype))
 
 
@@ -214,7 +213,7 @@ def _of_dtype(tensor, dtype: tf.DType):
 
 
 def join(process_set: ProcessSet = global_process_set):
-    """Join: this rank has no more data. Return the last rank that joined, when all have."""
+    """Tell the other ranks that this rank has no more data; return the last rank that joined."""
     if topology.size() == 1:
         return tf.constant(0)
 

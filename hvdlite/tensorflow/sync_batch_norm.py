@@ -12,11 +12,11 @@ from hvdlite.tensorflow.ops import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """``keras.layers.BatchNormalization`` on the joined batch of all ranks.
 
-    Their parts may differ in size. On Keras's TensorFlow backend only. Where the mean is 1000
+    The ranks' batches may differ in size. Only for Keras on TensorFlow. Where the mean is 1000
     times the deviation, output and gradient are within 1e-3 of those in float64.
 
-    :param process_set: the ranks among which.
-    :param kwargs: those of ``keras.layers.BatchNormalization``.
+    :param process_set: the ranks whose batches are joined.
+    :param kwargs: the arguments of ``keras.layers.BatchNormalization``.
     :raises ValueError: Keras has another backend.
     """
 

@@ -1,4 +1,4 @@
-"""What has gradients averaged over ranks: tapes, and optimizers of Keras or for sessions."""
+"""Distributed tapes and optimizers: their gradients are averaged over ranks."""
 
 from typing import List, Sequence
 
@@ -26,19 +26,20 @@ def DistributedGradientTape(
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    It is the tape that was given, whose class is now a subclass of its own. Eagerly, gradients are
-    sent when backward has all of them; inside ``tf.function``, as soon as backward has a MiB.
+    The tape stays the same object; its class becomes a subclass. Eagerly, gradients are sent when
+    backward has computed all of them; inside ``tf.function``, as soon as backward has 1 MiB.
 
     :param gradtape: a ``tf.GradientTape``; ``device_dense`` and ``device_sparse`` are ignored.
     :param compression: Compression.none or fp16, or a class like them.
-    :param sparse_as_dense: send ``tf.IndexedSlices`` whole, not as the rows of all ranks.
+    :param sparse_as_dense: send ``tf.IndexedSlices`` as whole tensors instead of rows.
     :param op: Average, Sum or Adasum.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
-    :param num_groups: or ``groups``: in how many groups they are sent; 0: by their bytes.
-    :param process_set: the ranks among which.
-    :param scale_local_gradients: divide the gradients of ``register_local_source`` by the ranks.
-    :raises ValueError: an argument that makes no sense; the tape is one already.
+    :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
+    :param process_set: the ranks that average.
+    :param scale_local_gradients: divide gradients of ``register_local_source`` by the number of
+        ranks.
+    :raises ValueError: a wrong argument; or the tape is distributed already.
     """
     if isinstance(gradtape, _Distributed) or not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"expected a plain tf.GradientTape, got {type(gradtape).__name__}")
@@ -52,9 +53,9 @@ def DistributedGradientTape(
 
 
 def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs):
-    """Do what :func:`DistributedGradientTape` does, but leave some layers to each rank alone.
+    """Do what :func:`DistributedGradientTape` does, but do not average some layers.
 
-    :param gradtape: and all others: as there.
+    :param gradtape: like all other arguments, as for :func:`DistributedGradientTape`.
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
@@ -84,7 +85,7 @@ class _Averages:
 
 
 class _Distributed:
-    """What is added to a tape."""
+    """The methods that hvdlite adds to a tape."""
 
     _averages: _Averages
 
@@ -94,7 +95,7 @@ class _Distributed:
 
     def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
         """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
-        kwargs.pop("use_generic_names", None)  # names never are TensorFlow's
+        kwargs.pop("use_generic_names", None)  # names are never TensorFlow's
         place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
@@ -104,7 +105,7 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
-        """Return two lists of (variable, gradient): of this rank's own, and of those averaged."""
+        """Return two lists of (variable, gradient): of local variables, and of averaged ones."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, **kwargs)))
         local = self._averages.local
         own = [pair for pair in pairs if id(pair[0]) in local]
@@ -119,13 +120,13 @@ def DistributedOptimizer(
 ):  # fmt: skip
     """Return the optimizer; it now averages gradients over all ranks before it applies them.
 
-    :param optimizer: of Keras 3, then all is as for ``hvdlite.keras.DistributedOptimizer``; or of
-        ``tf.compat.v1.train``, whose ``compute_gradients`` then averages. It stays the same object.
-    :param backward_passes_per_step: how many passes are added up before they are sent; with an
-        optimizer of ``tf.compat.v1.train`` 1 only.
+    :param optimizer: of Keras 3: then see ``hvdlite.keras.DistributedOptimizer``; or of
+        ``tf.compat.v1.train``: then ``compute_gradients`` averages. It stays the same object.
+    :param backward_passes_per_step: how many passes to add up before gradients are sent; only 1
+        with an optimizer of ``tf.compat.v1.train``.
     :param name: ignored, as ``use_locking``, ``device_dense`` and ``device_sparse`` are.
-    :param compression: and all others: as for ``DistributedGradientTape`` and Keras.
-    :raises ValueError: an argument that makes no sense; the optimizer is one already.
+    :param compression: and all other arguments: as for ``DistributedGradientTape`` and Keras.
+    :raises ValueError: a wrong argument; or the optimizer is distributed already.
     """
     shared = {
         "compression": compression, "sparse_as_dense": sparse_as_dense, "op": op,
@@ -133,7 +134,7 @@ def DistributedOptimizer(
         "groups": groups, "process_set": process_set,
     }  # fmt: skip
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        from hvdlite.keras.optimizer import DistributedOptimizer as of_keras  # it stands on this
+        from hvdlite.keras.optimizer import DistributedOptimizer as of_keras  # imports this module
 
         return of_keras(
             optimizer, backward_passes_per_step=backward_passes_per_step,
@@ -156,7 +157,7 @@ def DistributedOptimizer(
 
 
 class _OptimizerInGraph:
-    """What is added to an optimizer of ``tf.compat.v1.train``."""
+    """The methods that hvdlite adds to an optimizer of ``tf.compat.v1.train``."""
 
     _averages: _Averages
     _plan: Plan

@@ -20,10 +20,10 @@ def broadcast_variables(
     """Replace the variables of every rank by those of rank ``root_rank``.
 
     :param variables: of TensorFlow or of Keras, in the same order on every rank.
-    :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :param inplace: taken as in Horovod, and ignored.
-    :return: in a graph, an operation that does so.
-    :raises ValueError: ``root_rank`` does not take part.
+    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :param inplace: ignored.
+    :return: in a graph, the operation that broadcasts.
+    :raises ValueError: ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
     """
     assigned = _assign(list(variables), root_rank, None, process_set)
@@ -36,7 +36,7 @@ def broadcast_(
 ) -> List:  # fmt: skip
     """Do what :func:`broadcast_variables` does; return the new values.
 
-    :param name: pairs the call with those of the other ranks.
+    :param name: the same on every rank.
     """
     with tf.control_dependencies(_assign(list(variables), root_rank, name, process_set)):
         return [tf.identity(variable) for variable in variables]
@@ -60,14 +60,14 @@ def _assign(variables: List, root_rank: int, name: Optional[str], process_set) -
 
 def _assigned(variable, value):
     result = variable.assign(value)
-    return value if result is None else result  # Keras's variables give nothing in a graph
+    return value if result is None else result  # Keras's variables return None in a graph
 
 
 def broadcast_global_variables(root_rank: int):
     """Return an operation of the default graph that broadcasts all its global variables.
 
-    :param root_rank: whose values all ranks shall have.
-    :raises RuntimeError: TensorFlow is eager: there are none then.
+    :param root_rank: the rank whose values all ranks get.
+    :raises RuntimeError: TensorFlow is eager, so there are no global variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -78,12 +78,12 @@ def broadcast_global_variables(root_rank: int):
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """A hook of a session: once it is made, all ranks get the global variables of one rank.
+    """A hook that gives all ranks the global variables of one rank when a session is made.
 
-    For ``tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])``, whether rank ``root_rank`` has
-    random weights or those of a checkpoint.
+    For ``tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])``, with initial weights or with
+    those of a checkpoint.
 
-    :param root_rank: whose values all ranks shall have.
+    :param root_rank: the rank whose values all ranks get.
     :param device: ignored: variables are on the CPU.
     """
 
@@ -98,7 +98,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session, coord) -> None:
-        """Broadcast; also when a session was made again after an error."""
+        """Broadcast, also after a session was made again because of an error."""
         session.run(self.bcast_op)
 
 
@@ -106,7 +106,7 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, session=None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Do what ``hvdlite.broadcast_object`` does; ``session`` is ignored, as none is needed."""
+    """Do what ``hvdlite.broadcast_object`` does; ``session`` is ignored."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -122,7 +122,7 @@ def allgather_object(
     obj: Any, session=None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> List[Any]:  # fmt: skip
-    """Do what ``hvdlite.allgather_object`` does; ``session`` is ignored, as none is needed."""
+    """Do what ``hvdlite.allgather_object`` does; ``session`` is ignored."""
     return objects.allgather_object(obj, name, process_set)
 
 
@@ -133,7 +133,7 @@ def _query(ask: Callable[[], int], name: Optional[str]):
 
 
 def rank_op(name: Optional[str] = None):
-    """Return :func:`hvdlite.rank`, asked for when the graph runs; so do the others here."""
+    """Return :func:`hvdlite.rank` when the graph runs; so do the other functions here."""
     return _query(topology.rank, name)
 
 
@@ -148,7 +148,7 @@ def local_size_op(name: Optional[str] = None):
 
 
 def size_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return the number of ranks of a process set, by default of all."""
+    """Return the number of ranks of a process set, by default of all ranks."""
     return _query(lambda: process_set_of(process_set_id).size(), name)
 
 

@@ -20,7 +20,7 @@ class Codec:
 
     @property
     def has_residual(self) -> bool:
-        """Tell whether the codec adds what a message left out to the next one."""
+        """Return True if the codec carries over what a message left out."""
         return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 
@@ -29,7 +29,7 @@ class NoneCompressor:
 
     @staticmethod
     def compress(tensor) -> Tuple[Any, Any]:
-        """Return what to send, and what ``decompress`` needs to undo it."""
+        """Return the tensor to send, and the context for ``decompress``."""
         return tensor, None
 
     @staticmethod
@@ -39,16 +39,16 @@ class NoneCompressor:
 
 
 class Cast:
-    """Sends floats in another dtype; a framework's subclass says how, in these four members."""
+    """Sends floats in another dtype; a framework's subclass sets these members."""
 
     dtype: Any  # the smaller one
-    cast: Callable  # of a tensor, to a dtype
-    wide: Tuple = ("float32", "float64")  # what is cast
+    cast: Callable  # function of a tensor and a dtype
+    wide: Tuple = ("float32", "float64")  # dtypes to cast
     dtype_of: Callable = staticmethod(lambda tensor: tensor.dtype)
 
     @classmethod
     def compress(cls, tensor) -> Tuple[Any, Any]:
-        """Return the tensor in the smaller dtype and its own; other dtypes stay as they are."""
+        """Return the tensor in the smaller dtype, and its own dtype; keep other dtypes."""
         own = cls.dtype_of(tensor)
         return (cls.cast(tensor, cls.dtype), own) if own in cls.wide else (tensor, None)
 
@@ -59,7 +59,7 @@ class Cast:
 
 
 class Codecs:
-    """What every framework's ``Compression`` has."""
+    """The codecs in every framework's ``Compression``."""
 
     none = NoneCompressor
 
@@ -67,8 +67,8 @@ class Codecs:
     def two_bit(threshold: float = 0.5) -> Codec:
         """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
 
-        What is left out is added to the next gradient. Gradients are compressed before they are
-        divided by the batch size: the threshold belongs to their sum over the batch of one rank.
+        The rest is added to the next gradient. Gradients are compressed before they are divided by
+        the batch size: the threshold applies to the sum over the batch of one rank.
 
         :raises ValueError: a threshold that is not above 0.
         """
@@ -80,17 +80,17 @@ class Codecs:
     def one_bit(threshold: float = 0.0) -> Codec:
         """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet's 1bit.
 
-        What is left out is added to the next gradient.
+        The rest is added to the next gradient.
         """
         return Codec(lib.HVD_CODEC_1BIT, float(threshold))
 
     @staticmethod
     def top_k(ratio: float = 0.01) -> Codec:
-        """Send the largest float32 values alone, ceil(ratio * n) of n, each as index and value.
+        """Send only the largest float32 values, ceil(ratio * n) of n, each as index and value.
 
-        What is left out is added to the next gradient (Aji and Heafield, "Sparse communication for
-        distributed gradient descent", EMNLP 2017). It takes 2 * ratio of the bytes from each rank
-        to each other, so it saves something as long as ratio * ranks is well below 1.
+        The rest is added to the next gradient (Aji and Heafield, "Sparse communication for
+        distributed gradient descent", EMNLP 2017). Each rank sends 2 * ratio of the
+        bytes to each other rank, which pays as long as ratio * ranks is well below 1.
 
         :raises ValueError: a ratio that is not in (0, 1].
         """
@@ -100,14 +100,14 @@ class Codecs:
 
 
 def codec_of(compression, is_float32: bool) -> Optional[Codec]:
-    """Return the codec that does the compression inside an allreduce; None: there is none."""
+    """Return the codec of this compression inside an allreduce; None: no codec."""
     if isinstance(compression, Codec):  # the C core refuses dtypes other than float32
         return compression
     return getattr(compression, "codec", None) if is_float32 else None
 
 
 def compressed(tensors: Sequence, compression) -> Tuple[List, Callable[[Sequence], List]]:
-    """Return what to send, and what makes of the results what the caller gets."""
+    """Return the tensors to send, and a function from results to what the caller gets."""
     if compression is NoneCompressor:
         return list(tensors), list
     sent = [compression.compress(tensor) for tensor in tensors]

@@ -1,6 +1,6 @@
-"""Guards: find weights that have come apart and gradients that are no numbers, and report where.
+"""Guards: find weights that differ between ranks, NaN and infinity, and report where.
 
-Neutral: a framework's binding names the arrays. Off unless a script makes a guard, or
+Independent of the framework, whose binding names the arrays. Off unless a script makes a guard, or
 HVDLITE_GUARD_STEPS is set.
 """
 
@@ -17,7 +17,7 @@ from hvdlite.core.process_set import ProcessSet
 
 
 class Guarded(NamedTuple):
-    """A parameter as a guard sees it."""
+    """A parameter, for a guard."""
 
     name: str
     value: np.ndarray
@@ -25,10 +25,10 @@ class Guarded(NamedTuple):
 
 
 class Guard:
-    """Compares the parameters of all ranks and looks for NaN and infinity, every so many steps.
+    """Compares the parameters of all ranks and looks for NaN and infinity, every few steps.
 
-    The gradients are this rank's own, so the error names the rank that made the first NaN. A value
-    is compared by its CRC-32. A framework's subclass has ``_guarded()``, which returns the
+    The gradients are this rank's own, so the error names the rank that made the first NaN. Values
+    are compared by their CRC-32. A framework's subclass has ``_guarded()``, which returns the
     parameters, in the same order on every rank.
     """
 
@@ -43,9 +43,9 @@ class Guard:
         raise NotImplementedError
 
     def step(self) -> None:
-        """Count a step; look at the arrays before the first step and then at every N-th.
+        """Count a step; check the arrays before the first step and then at every N-th step.
 
-        :raises hvdlite.HvdliteError: on all ranks alike: parameters differ between ranks, or a
+        :raises hvdlite.HvdliteError: the same on all ranks: parameters differ between ranks, or a
             parameter or a gradient has NaN or infinity. The text names the first such tensor, the
             ranks and the step.
         """
@@ -63,7 +63,7 @@ class Guard:
         self._equal_at = self._steps
 
     def _faults(self, names: List[str], everyone: np.ndarray) -> Iterable[str]:
-        """Texts: gradients first, for a NaN there spreads to the parameters."""
+        """Return error texts, gradients first, because a NaN there spreads to the parameters."""
         ranks = self._set.ranks
         for what, fact in (("the gradient of ", _GRADIENT), ("", _VALUE)):
             for i, name in enumerate(names):
@@ -98,7 +98,7 @@ def _seen_of(one: Guarded) -> List[int]:
 
 
 def _not_finite(array: np.ndarray) -> int:
-    """How many values are NaN or infinite; fast where none is."""
+    """Return the number of NaN and infinite values; fast if there are none."""
     if array.size == 0 or array.dtype.kind in "iub":
         return 0
     if np.isfinite(array.min()) and np.isfinite(array.max()):
@@ -107,7 +107,7 @@ def _not_finite(array: np.ndarray) -> int:
 
 
 def steps_from_environment() -> int:
-    """Return HVDLITE_GUARD_STEPS: steps between two looks; 0: no guard."""
+    """Return HVDLITE_GUARD_STEPS: steps between two checks; 0: no guard."""
     text = os.environ.get("HVDLITE_GUARD_STEPS", "") or "0"
     if not text.isdecimal():
         raise HvdliteValueError(

@@ -17,8 +17,8 @@ def average_all_but(
     """Return the gradients of the variables, in their order.
 
     :param local: the ``id`` of each variable that only this rank has.
-    :param average: returns gradients averaged over ranks; is given those of all other variables.
-    :param divide: returns the gradient of a local variable in the scale of an average.
+    :param average: averages the gradients of all other variables over ranks.
+    :param divide: scales the gradient of a local variable like an average.
     """
     if not local:
         return list(average(list(grads)))

@@ -1,6 +1,6 @@
 """How the gradients of a trainer or optimizer are reduced over ranks: names, groups, compression.
 
-What is each framework's own: when backward has written a gradient, where it lies, what waits.
+The rest is each framework's own: when backward has written a gradient, where it lies, who waits.
 """
 
 import math
@@ -20,9 +20,9 @@ from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
 from hvdlite.training.turn import Turn
 
-GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
-_LONGEST_NAME = 200  # of a parameter in a tensor's name, which has room for 255 bytes
-_MOST_KEPT = 64  # descriptions of an owner: each group of its gradients has one
+GROUP_BYTES = 2**20  # in one operation, which costs some 10 us of a core
+_LONGEST_NAME = 200  # of a parameter; a tensor's name has 255 bytes
+_MOST_KEPT = 64  # descriptions of an owner, one for each group of gradients
 
 
 class Reduction(NamedTuple):
@@ -68,7 +68,7 @@ class Reduction(NamedTuple):
         return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
 
     def is_alone(self) -> bool:
-        """Tell whether this process is outside of the process set."""
+        """Return True if this process is outside of the process set."""
         return self.process_set._group is None and not self.process_set.included()
 
     def members(self) -> dict:
@@ -77,7 +77,7 @@ class Reduction(NamedTuple):
         return reduction(op, scales, self.process_set)
 
     def groups(self, items: Sequence, size_of: Callable[[Any], int]) -> List[Sequence]:
-        """Return the items, in an order that all ranks share, in runs that are sent as one.
+        """Split the items, which all ranks have in the same order, into groups sent together.
 
         :param size_of: returns an item's bytes.
         """
@@ -87,10 +87,10 @@ class Reduction(NamedTuple):
 
 
 class Plan:
-    """The gradients of one owner: named alike on every rank, and described once for all steps.
+    """The gradients of one owner: equally named on every rank, described once for all steps.
 
     :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
-    :ivar turn: of an optimizer that tells its number of steps with its gradients.
+    :ivar turn: of an optimizer that sends its number of steps with its gradients.
     """
 
     def __init__(self, owner: str, reduction: Reduction, turn: Optional[Turn] = None) -> None:
@@ -98,11 +98,11 @@ class Plan:
         self.forget()
 
     def forget(self) -> None:
-        """Describe anew from the next step on."""
+        """Make new descriptions from the next step on."""
         self._kept: Dict[tuple, Any] = {}
 
     def kept(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """Return what ``make()`` has returned for this key in an earlier step, or does now."""
+        """Return the result of ``make()``, from an earlier step if there was one with this key."""
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= _MOST_KEPT:
@@ -111,21 +111,21 @@ class Plan:
         return found
 
     def __reduce__(self) -> tuple:
-        return Plan, (self.owner, self.reduction)  # a copy describes anew
+        return Plan, (self.owner, self.reduction)  # a copy makes new descriptions
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
         """Return the name of the allreduce of a gradient, and of so many others.
 
-        :param label: of the gradient; where it is too long ``number`` stands for it.
+        :param label: of the gradient; ``number`` replaces a label that is too long.
         """
         short = label if len(str(label).encode()) <= _LONGEST_NAME else number
         return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
 
     def reduced(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
-        """Return the gradients with those of the labels reduced, and all others as they are.
+        """Return the gradients: those of the labels reduced, all others unchanged.
 
         :param labels: positions among ``grads``, which name them.
-        :param reduce: returns tensors reduced, by these labels, in the form that was compressed.
+        :param reduce: reduces compressed tensors, given these labels.
         """
         results = list(grads)
         if labels:
@@ -151,7 +151,7 @@ class Plan:
 
         def finish() -> List[np.ndarray]:
             if check:
-                check()  # first: where ranks disagree the others may never come
+                check()  # first: if ranks disagree, the other allreduces may never end
             started.finish()
             return outs
 
@@ -172,11 +172,11 @@ def reduction_of(
     gradient_predivide_factor: float = 1.0, groups=None, num_groups: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Reduction:  # fmt: skip
-    """Return the reduction that Horovod's arguments ask for.
+    """Return the reduction for Horovod's arguments.
 
-    :param groups: a number of groups, or lists of variables; only the number of lists counts, as
-        all gradients of one step are fused.
-    :raises ValueError: an argument that makes no sense.
+    :param groups: a number of groups, or lists of variables, of which only the number counts,
+        because all gradients of a step are fused.
+    :raises ValueError: a wrong argument.
     """
     parts = num_groups if groups is None else groups
     if isinstance(groups, (list, tuple)):
@@ -191,8 +191,8 @@ def agree_on_layers(
 ) -> None:
     """Raise unless all ranks have layers of the same kind, in this order. Collective.
 
-    :param names: in which numbers may differ: Gluon counts the blocks of each process.
-    :param facts: what else must be equal.
+    :param names: numbers in them may differ, because Gluon counts the blocks of each process.
+    :param facts: other values that must be equal.
     """
     agree(
         owner,
@@ -217,8 +217,8 @@ def split(items: Sequence, parts: int) -> List[Sequence]:
 def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
     """Split the items into runs of at least GROUP_BYTES each; only the first may be smaller.
 
-    Backward writes gradients from the last layer to the first. So the runs are cut from the end,
-    and the run that is ready last, for which the update waits, is a small one.
+    Backward writes gradients from the last layer to the first. Cutting from the end makes the run
+    that is ready last, for which the update waits, a small one.
     """
     runs, end, total = [], len(items), 0
     for start in reversed(range(len(items))):

@@ -1,8 +1,8 @@
-"""Whether ranks take the same step of the same optimizer: told beside its gradients, at each step.
+"""Checks at each step, beside the gradients, that ranks take the same step of the same optimizer.
 
-Tensors are paired by name, and an optimizer's name counts those that a process has made. A rank
-that alone has loaded a saved model, or other states, would wait for another optimizer's gradients,
-or apply the same gradients in another way.
+Tensors are matched by name, and an optimizer's name counts the optimizers of a process. If one rank
+alone loaded a saved model or other states, it would wait for another optimizer's gradients, or
+apply the same gradients differently.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
 
-_RANGE = 2**20  # of numbers whose squares float64 adds up without rounding, over 8,000 ranks
+_RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 _REMEDY = (
     "Load a saved model or states on every rank, before the first step; or broadcast what one rank "
     "has loaded: hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
@@ -28,21 +28,21 @@ _under_way: Dict[str, Handle] = {}
 
 
 class Turn:
-    """What must be equal on all ranks that take a step.
+    """The values that must be equal on all ranks in a step.
 
-    :param owner: the optimizer's name, and ``settings``, how it adds up and applies gradients.
+    :param owner: the optimizer's name; ``settings``: how it adds up and applies gradients.
     """
 
     def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
         self._optimizer, self._set = f"{owner} ({settings})", process_set
-        self._is_first = True  # of this optimizer here: its states may be broadcast after it
-        # One name for all optimizers, as their own may differ. They step one after the other, but
-        # for those of other threads.
+        self._is_first = True  # in the first step: states may be broadcast after it
+        # One name for all optimizers, whose own names may differ. Optimizers of one thread step one
+        # after the other.
         in_main = threading.current_thread() is threading.main_thread()
         self._name = "optimizer" if in_main else owner
 
     def start(self, iteration: int) -> Callable[[], None]:
-        """Tell the other ranks; return what waits for them, and raises where they disagree."""
+        """Send the values; return a function that waits for the other ranks and compares."""
         numbers = [zlib.crc32(self._optimizer.encode()) % _RANGE, iteration % _RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)

@@ -1,4 +1,4 @@
-"""hvdlite for XGBoost: its own collective, started over MPI, and LibSVM data by part."""
+"""hvdlite for XGBoost: starts XGBoost's own collectives; reads a rank's part of LibSVM data."""
 
 try:
     import xgboost  # noqa: F401

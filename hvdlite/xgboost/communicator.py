@@ -1,4 +1,4 @@
-"""XGBoost's own collective, joined by all ranks of an hvdlite job."""
+"""Starts XGBoost's own collectives on all ranks of an hvdlite job."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Optional
@@ -11,7 +11,7 @@ from hvdlite.core.objects import result_of_root
 from hvdlite.launch.addresses import addresses_of_ranks
 from hvdlite.numpy import barrier
 
-TRACKER_SECONDS = 300  # in which all ranks must come together, and, once all are done, leave
+TRACKER_SECONDS = 300  # the limit for all ranks to join, and at the end to leave
 
 
 class _Joined:
@@ -34,32 +34,32 @@ class _Joined:
         return self.tracker.worker_args()
 
     def leave(self) -> None:
-        """Leave when all ranks do: XGBoost would wait for a late one for a limited time only."""
+        """Leave when all ranks leave: XGBoost itself waits only a limited time for a late rank."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:
             self.tracker.wait_for()
 
     def abandon(self) -> None:
-        """Leave at once: ranks that wait for this one inside XGBoost get its error."""
+        """Leave at once: ranks that wait for this rank inside XGBoost get XGBoost's error."""
         self._communicator.__exit__()
 
 
 @contextlib.contextmanager
 def communicator(host: Optional[str] = None, **options) -> Iterator[Dict[str, Any]]:
-    """Have XGBoost train on all ranks inside the block. Collective; after ``hvdlite.init()``::
+    """Let XGBoost train on all ranks inside the block. Collective; call ``hvdlite.init()`` first::
 
         with hvd.xgboost.communicator():
             data = xgb.QuantileDMatrix(part_of_x, part_of_y)  # this rank's rows
             booster = xgb.train(parameters, data, 100)  # the same model on every rank
 
-    Rank 0 runs XGBoost's tracker; the others learn its address by MPI. XGBoost's ranks are
+    Rank 0 runs XGBoost's tracker and sends the other ranks its address. XGBoost's ranks are
     hvdlite's. The histograms go through XGBoost's own connections, not through hvdlite's.
 
-    :param host: the address at which the others reach rank 0; by default it is found out, and is
-        the loopback where all ranks are on one host.
+    :param host: the address at which the others reach rank 0. The default is found out; it is the
+        loopback if all ranks are on one host.
     :param options: more arguments of ``xgboost.collective.init``, such as ``dmlc_timeout``.
-    :return: all arguments that XGBoost's ``init`` has got.
+    :return: all arguments that XGBoost's ``init`` got.
     :raises ValueError: before ``init()``.
     :raises hvdlite.HvdliteError: on every rank: the tracker did not start; a rank has left.
     """

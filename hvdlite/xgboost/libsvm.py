@@ -1,4 +1,4 @@
-"""Each rank's part of a file in LibSVM's format: XGBoost would read the whole of it on each."""
+"""Reads a rank's part of a file in LibSVM's format; XGBoost would read the whole file."""
 
 import io
 import os
@@ -14,14 +14,14 @@ from hvdlite.core.collectives import gather_numbers
 def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     """Return this rank's part of the samples in a file. Collective.
 
-    Parts have about as many bytes each and come in the order of ranks, so that every line is on
-    one rank. A line is ``label column:value column:value``; what follows a "#" is ignored.
+    Parts have about equally many bytes, in rank order, and every line is on one rank. A line is
+    ``label column:value column:value``; what follows a "#" is ignored.
 
     :param path: of a file that every rank can read.
     :return: a float32 matrix of shape (samples, columns), with as many columns on every rank, and
         the float32 labels, of shape (samples,).
-    :raises ValueError: on every rank: a line is something else, such as one with ``qid:``, or the
-        file can't be read.
+    :raises ValueError: on every rank: a line has another form, such as ``qid:``, or the file can't
+        be read.
 
     >>> import hvdlite as hvd
     >>> with hvd.xgboost.communicator():
@@ -33,7 +33,7 @@ def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     try:
         found, labels = _parse(_part(path, rank, size))
         width = found.indices.max() + 1 if found.nnz else 0
-    except (OSError, ValueError) as error:  # for all ranks: they wait for the widest part
+    except (OSError, ValueError) as error:  # raised on all ranks, which wait for the widest part
         wrong["failed"] = f"{path}, part {rank} of {size}: {error}"
     width = int(gather_numbers([width], "libsvm.columns", **wrong).max())
     shape = len(labels), width
@@ -50,7 +50,7 @@ def _part(path: str, rank: int, ranks: int) -> bytes:
 
 
 def _line_from(file, offset: int) -> int:
-    """Return where the first line begins that begins at the offset or after it."""
+    """Return the offset of the first line that begins at this offset or after it."""
     if offset:
         file.seek(offset - 1)
         file.readline()
@@ -59,8 +59,8 @@ def _line_from(file, offset: int) -> int:
 
 
 def _parse(lines: bytes) -> tuple:
-    """Return the matrix and the labels. (scikit-learn's own parts have a comment's next line twice
-    where the comment is at their border.)"""
+    """Return the matrix and the labels. (scikit-learn's own parts repeat the line after a comment
+    at their border.)"""
     from sklearn.datasets import load_svmlight_file  # takes a second to import
 
     options = {"dtype": np.float32, "zero_based": True, "query_id": True}

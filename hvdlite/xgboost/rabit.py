@@ -32,7 +32,7 @@ _open = contextlib.ExitStack()
 def init(args: Any = None) -> None:
     """Join the job, and XGBoost's collective on all its ranks. Collective; twice does nothing.
 
-    :param args: ignored: where the tracker is was told so to scripts that rabit started.
+    :param args: ignored: rabit's own launcher passed the tracker's address in it.
     """
     job.init()
     if not is_distributed():
@@ -42,8 +42,8 @@ def init(args: Any = None) -> None:
 def finalize() -> None:
     """Leave XGBoost's collective. Collective; without it this does nothing.
 
-    While an exception passes, as in a ``finally``, this process leaves at once: the others, which
-    wait for it inside XGBoost, get an error of XGBoost's.
+    If called while an exception passes, as in a ``finally``, this process leaves at once; ranks
+    that wait for it inside XGBoost get an error of XGBoost.
     """
     _open.__exit__(*sys.exc_info())
 
@@ -76,5 +76,5 @@ def tracker_print(msg: Any) -> None:
 
 
 def version_number() -> int:
-    """Return 0: no checkpoint has been loaded, which XGBoost 1.0 has given up."""
+    """Return 0: no checkpoint was loaded. XGBoost 1.0 has removed checkpoints."""
     return 0

@@ -65,6 +65,13 @@ int main(void) {
         REQUIRE(chmod(folder, 01777) == 0);
     }
     follows_a_link_of((int)geteuid(), true);
+    write_to(victim);
+    REQUIRE(link(victim, path) == 0); /* as another user may do where the kernel lets him */
+    CHECK(!file_open_named(path));
+    CHECK_INT(errno, EACCES);
+    CHECK_INT(size_of(victim), 3);
+    unlink(path);
+    write_to(victim);
     unlink(victim);
     rmdir(folder);
     return check_end("test_files");

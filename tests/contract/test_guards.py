@@ -81,7 +81,7 @@ def test_a_gradient_that_is_no_number_is_named_with_its_rank(kind, value, rank, 
 
 
 @every_kind
-def test_what_is_not_looked_at_passes(kind, rank):
+def test_a_guard_sends_nothing_between_two_looks(kind, rank):
     """Between two looks nothing is sent: ranks may even call it more or less often."""
     params, guard = guarded(kind, every=100)
     guard.step()
@@ -101,6 +101,6 @@ def test_sparse_weights_are_looked_at(rank, several):
 
 
 @every_kind
-def test_it_looks_every_so_many_steps(kind):
+def test_a_guard_refuses_zero_steps_between_looks(kind):
     with pytest.raises(ValueError, match="every is 0: expected a whole number of at least 1"):
         guarded(kind, every=0)

@@ -39,7 +39,7 @@ def test_the_result_is_that_of_the_call_that_waits(lib, verb, rank, size):
 
 
 @in_place
-def test_in_place(lib, rank, size):
+def test_handles_of_calls_in_place_give_the_array_itself(lib, rank, size):
     x, y, z = (lib.make(np.full(3, rank)) for _ in range(3))
     assert hvd.synchronize(lib.hvd.allreduce_async_(x, op=hvd.Sum)) is x
     assert hvd.synchronize(lib.hvd.broadcast_async_(y, root_rank=size - 1)) is y

@@ -102,7 +102,7 @@ def test_what_is_not_as_it_was_goes_the_long_way(lib, rank, size):
 
 
 @preparing
-def test_ranks_that_disagree(lib, rank, size, several):
+def test_ranks_that_disagree_on_a_prepared_call_get_one_error(lib, rank, size, several):
     for form in forms_of(lib):
         for _ in range(COMES):
             form(lib.make(np.ones(3)), name="dis", op=hvd.Sum)
@@ -149,7 +149,7 @@ def test_a_process_set_that_is_removed_and_another(lib, rank, size):
             form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
 
 
-def test_into_another_array(rank, size):
+def test_a_prepared_call_writes_into_another_array(rank, size):
     """Which may lie in the input, on one rank only."""
     n = size * (size - 1) // 2
     for i in range(2 * COMES):
@@ -163,7 +163,7 @@ def test_into_another_array(rank, size):
 
 
 @preparing
-def test_a_new_job(lib, rank, size):
+def test_a_call_is_prepared_anew_in_a_new_job(lib, rank, size):
     form = forms_of(lib)[0]
     for _ in range(2):
         for _ in range(COMES):
@@ -213,7 +213,7 @@ def test_ctrl_c_while_it_waits(rank, size, several):
 
 
 @preparing
-def test_a_plan(lib, rank, size):
+def test_a_plan_reduces_what_its_array_holds_at_each_call(lib, rank, size):
     n = size * (size - 1) // 2
     for dtype in ("float32", "int64", "float16"):
         x, out = lib.make(np.zeros((2, 3), dtype)), lib.make(np.zeros((2, 3), dtype))
@@ -243,14 +243,14 @@ def test_a_plan_keeps_its_arrays(size):
 
 
 @preparing
-def test_plans_that_are_refused(lib):
+def test_a_plan_of_arrays_with_gaps_or_overlap_is_refused(lib):
     whole = lib.make(np.ones((4, 4), "float32"))
     for array, out in ((whole[:, 1:], None), (whole[:2], whole[1:3]), (whole, whole[:1])):
         with pytest.raises(ValueError, match="tensor 'allreduce.x': "):
             lib.hvd.allreduce_plan(array, name="x", out=out)
 
 
-def test_what_no_plan_takes():
+def test_a_plan_of_other_arrays_of_numpy_is_refused():
     x = np.ones((4, 4))
     for wrong in (x.T[:, 1:], x.tolist(), x[::2]):
         with pytest.raises(ValueError, match="expected NumPy arrays in C's order"):

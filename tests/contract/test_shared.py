@@ -25,7 +25,7 @@ def uncopied() -> bool:
 
 
 @every_dtype_of()
-def test_sums_in_place(lib, dtype, rank, size):
+def test_shared_arrays_and_parts_of_them_are_summed_in_place(lib, dtype, rank, size):
     """The array, a part of it, and one in another place on each rank."""
     if not hasattr(lib.hvd, "empty_shared"):
         pytest.skip("has none")
@@ -45,7 +45,7 @@ def test_sums_in_place(lib, dtype, rank, size):
 
 
 @sharing
-def test_nothing_is_copied(lib, rank, size, several):
+def test_shared_arrays_are_reduced_without_a_copy(lib, rank, size, several):
     if hvd.cross_size() > 1 or SharedMemory.reserve() is None:
         pytest.skip("on one host that has memory to share")
     x = lib.hvd.empty_shared((1000, 300), lib.make(np.zeros(1, "float32")).dtype)
@@ -56,7 +56,7 @@ def test_nothing_is_copied(lib, rank, size, several):
 
 
 @sharing
-def test_many_are_made_and_freed(lib, rank, size):
+def test_many_shared_arrays_are_made_and_freed(lib, rank, size):
     """A rank may keep some longer than others do."""
     kept = []
     for i in range(40):
@@ -68,7 +68,7 @@ def test_many_are_made_and_freed(lib, rank, size):
 
 
 @sharing
-def test_it_outlives_its_job(lib, rank, size):
+def test_a_shared_array_outlives_its_job(lib, rank, size):
     x = lib.hvd.empty_shared(1000)
     hvd.shutdown()
     hvd.init()
@@ -78,7 +78,7 @@ def test_it_outlives_its_job(lib, rank, size):
 
 
 @sharing
-def test_ranks_that_disagree(lib, rank, size, several):
+def test_ranks_that_disagree_on_a_shared_array_get_one_error(lib, rank, size, several):
     with pytest.raises(hvd.HvdliteError, match="Give the same shape and dtype on every rank"):
         lib.hvd.empty_shared(3 + (rank == 0))
     x = lib.hvd.empty_shared(3)

@@ -194,7 +194,7 @@ def test_other_networks_are_named(kind, rank, size, several):
 
 
 @trainers_that(lambda kind: "process_set" in kind.takes)
-def test_a_process_set(kind, rank, size, several):
+def test_only_ranks_of_a_process_set_train_together(kind, rank, size, several):
     """The ranks outside of it train alone, and nobody waits for them."""
     some = hvd.add_process_set(range(1, size))
     ranks = some.ranks if some.included() else [rank]

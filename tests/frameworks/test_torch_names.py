@@ -69,7 +69,7 @@ def parameters(function) -> list:
 
 
 @pytest.mark.parametrize("name", HOROVOD)
-def test_parameters_are_horovods(name, hvd):
+def test_each_function_of_torch_takes_horovods_parameters(name, hvd):
     theirs = [each.replace("op=0", "op") for each in HOROVOD[name].split(", ")]
     ours = parameters(getattr(hvd, name))
     assert ours[: len(theirs)] == theirs

@@ -45,7 +45,7 @@ def test_all_ranks_have_the_model_of_one_process(library, ranks, loss_of_one_pro
 
 
 @pytest.mark.parametrize("library", TOLERANCE)
-def test_between_two_hosts(library, loss_of_one_process):
+def test_trees_are_trained_between_two_hosts(library, loss_of_one_process):
     with or_skip(2) as cluster:
         command = [
             sys.executable, "-m", "hvdlite.launch", "-n", "2", "--hostfile", str(cluster.hostfile),
@@ -65,7 +65,7 @@ def test_between_two_hosts(library, loss_of_one_process):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_names_of_rabit(ranks):
+def test_scripts_of_rabit_find_its_names(ranks):
     job = assert_passed(script(ranks, "rabit"))
     total, most = sum(range(1, ranks + 1)), ranks - 1
     for rank, result in job.results().items():

@@ -208,7 +208,7 @@ def test_every_part_is_there_once(servers):
     assert sum(role.kind == "server" for role in roles) == servers
 
 
-def test_hosts_without_slots(an_mpi):
+def test_mpirun_shares_ranks_among_hosts_without_slots(an_mpi):
     an_mpi("Open MPI 5.0.11")
     job = Job(["t"], workers=2, servers=2, mode="ps", hosts=[Host("a"), Host("b")], launcher="ssh")
     assert "a:3,b:2" in mpirun.plan(job, "ssh").argv

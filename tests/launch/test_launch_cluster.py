@@ -112,7 +112,7 @@ def sentences(done):
 
 
 @pytest.mark.parametrize("host", ["nohost", "10.77.0.99"])
-def test_a_wrong_host(on_cluster, host):
+def test_a_host_that_cannot_be_reached_is_named(on_cluster, host):
     (line,) = sentences(on_cluster("-H", f"h0,{host}", "true"))
     assert line.startswith(f"hvdliterun: {host} cannot be reached by ssh: ")
 

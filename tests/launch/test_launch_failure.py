@@ -93,7 +93,7 @@ CULPRITS = {  # the ends of ranks, what they have told, who is to blame
 
 
 @pytest.mark.parametrize("case", CULPRITS)
-def test_the_culprit_is(case):
+def test_the_rank_that_failed_first_is_blamed(case):
     endings, told, rank = CULPRITS[case]
     found = culprit(endings, told)
     assert (found and found.rank) == rank

@@ -23,13 +23,6 @@ def test_the_line_of_mxnet_users(tmp_path):
     assert found.command == ["python", "t.py", "--kvstore", "x"]
 
 
-def test_the_line_of_horovod_users():
-    found = job("-np", "6", "-H", "a:2,b:4", "--fusion-threshold-mb", "32", "python", "t.py", "-H")
-    assert (found.workers, found.launcher) == (6, "ssh")
-    assert found.env["HVDLITE_FUSION_THRESHOLD"] == str(32 << 20)
-    assert found.command == ["python", "t.py", "-H"]
-
-
 @pytest.mark.parametrize(
     ("line", "mode", "servers"),
     [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
@@ -44,7 +37,7 @@ def test_s_means_the_parameter_server(line, mode, servers):
     [
         ("-n 2", "which program"),
         ("--nnodes 2 --nproc_per_node 2 t", "give -H host1,host2"),
-        ("-n 3 --nproc-per-node 2 t", "leave one of them away"),
+        ("-n 3 --nproc-per-node 2 t", "leave one of them out"),
         ("-n 0 t", "at least one rank"),
         ("--mode ps -s 0 -n 1 t", "needs servers"),
         ("--launcher local -H a t", "takes no hosts"),
@@ -54,8 +47,8 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("-H a,b -i /a:b t", "'/a:b' in ssh's command: Open MPI takes no blank, colon or quote"),
         ("--launcher sge t", "--pe"),
         ("--launcher k8s t", "--image"),
-        ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
-        ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
+        ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected rising numbers"),
+        ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected rising numbers"),
         ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
         ("--metrics-port abc t", "--metrics-port abc: expected PORT or ADDRESS:PORT"),
         ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),
@@ -109,39 +102,8 @@ def test_an_amount_that_is_none_is_refused(option, value, capsys):
     assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--master_addr h t", "tells them where to meet: give -H"),
-        ("--num-procs 2 t", "unknown option --num-procs: did you mean --num-proc?"),
-        ("--start_timeout=9 t", "unknown option --start_timeout: did you mean --start-timeout?"),
-        ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
-    ],
-)
-def test_an_unknown_option_gets_a_hint(line, says, capsys):
-    with pytest.raises(SystemExit):
-        job(*line.split())
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "ranks", "slots"),
-    [
-        ("--nproc_per_node=2 t", 2, []),
-        ("--nnodes 1 --nproc-per-node 3 t", 3, []),
-        ("--np 4 --oversubscribe -x A=1 t", 4, []),
-        ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", 6, [3, 3]),
-        ("-H a:2,b:4 t", 6, [2, 4]),  # all slots
-        ("t", 1, []),
-    ],
-)
-def test_torchruns_and_mpiruns_spellings_work(line, ranks, slots):
-    found = job(*line.split())
-    assert (found.workers, [host.slots for host in found.hosts]) == (ranks, slots)
-
-
 HOROVODS = "-bind-to none -map-by slot -x NCCL_DEBUG=INFO -x PATH -mca pml ob1 -mca btl ^openib"
-TWO = [Host("a", 2), Host("b", 2)]
+TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +111,15 @@ TWO = [Host("a", 2), Host("b", 2)]
     [
         # Horovod: docs/mpi.rst, docs/docker.rst, docs/troubleshooting.rst
         (f"-np 4 {HOROVODS} t", {"workers": 4, "binding": []}),
+        (
+            "-np 3 -H a:2,b:2 --fusion-threshold-mb 32 python t.py -H t",
+            {
+                "workers": 3,
+                "launcher": "ssh",
+                "env": {"HVDLITE_FUSION_THRESHOLD": str(32 << 20)},
+                "command": ["python", "t.py", "-H", "t"],
+            },
+        ),
         (
             f"-np 4 -H a:2,b:2 {HOROVODS} t",
             {"hosts": TWO, "mpi_args": "--mca pml ob1 --mca btl ^openib"},
@@ -173,6 +144,11 @@ TWO = [Host("a", 2), Host("b", 2)]
         ("--mpi=pmix --ntasks=3 t", {"workers": 3}),
         # torchrun, torch.distributed.launch
         ("--standalone --nnodes=1 --nproc_per_node=2 t", {"workers": 2}),
+        ("--nnodes 1 --nproc-per-node 3 t", {"workers": 3, "hosts": []}),
+        ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", {"workers": 6, "hosts": SIX}),
+        ("--np 4 --oversubscribe -x A=1 t", {"workers": 4, "hosts": []}),
+        ("-H a:2,b:2 t", {"workers": 4, "hosts": TWO}),  # all slots
+        ("t", {"workers": 1, "hosts": []}),
         ("--nproc-per-node=2 --max-restarts=3 --log-dir=d t", {"restarts": 3, "output_dir": "d"}),
         ("--use-env --nproc_per_node 2 -m t", {"command": [sys.executable, "-m", "t"]}),
         # horovodrun with one dash
@@ -203,9 +179,13 @@ def test_the_lines_of_other_launchers_documents_work(line, found, tmp_path):
         ("--rdzv_id=7 --rdzv-endpoint=h:1 t", "tells them where to meet: give -H"),
         ("--cpus-per-task=2 t", "-x OMP_NUM_THREADS"),
         ("-report-bindings t", "use --mpi-args=--report-bindings"),
+        ("--master_addr h t", "tells them where to meet: give -H"),
+        ("--num-procs 2 t", "unknown option --num-procs: did you mean --num-proc?"),
+        ("--start_timeout=9 t", "unknown option --start_timeout: did you mean --start-timeout?"),
+        ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
     ],
 )
-def test_what_of_them_does_not_work_is_refused_with_what_does(line, says, capsys):
+def test_an_option_that_does_not_work_is_refused_with_what_does(line, says, capsys):
     with pytest.raises(SystemExit):
         job(*line.split())
     assert says in capsys.readouterr().err

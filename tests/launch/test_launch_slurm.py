@@ -52,7 +52,7 @@ def test_a_failure_has_its_exit_code_and_its_host(slurm):
     assert "hvdliterun: rank 1 on h0 failed with exit code 7" in done.err
 
 
-def test_a_batch_job(slurm, tmp_path):
+def test_a_batch_job_writes_a_line_of_each_rank_to_its_log(slurm, tmp_path):
     line = ["--launcher", "slurm", "--batch", "--jobname", "j", "-n", 2, sys.executable, "-c"]
     prefix = slurm.cluster.command([], cwd=str(tmp_path))
     call(*line, WHERE, prefix=prefix, env=slurm.environment()).passed()

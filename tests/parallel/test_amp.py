@@ -32,7 +32,7 @@ def make(net, **options):
     return trainer
 
 
-def test_unscale_and_clip(size):
+def test_gradients_are_unscaled_and_clipped_after_the_allreduce(size):
     """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
     net, alone = dense_net(), dense_net()
     trainer, plain = make(net), plain_trainer(alone, momentum_sgd())

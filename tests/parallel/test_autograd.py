@@ -22,7 +22,7 @@ def leaf(module, values, grad_req="write"):
 
 
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_in_the_middle_of_a_graph(grad_req, rank, size):
+def test_gradient_of_a_collective_in_the_middle_of_a_graph(grad_req, rank, size):
     """Used twice, and between other operators; the leaf's gradient is added up if it says so."""
     x = leaf(mx.nd, np.arange(6.0).reshape(2, 3) + rank, grad_req)
     scale = leaf(mx.nd, np.full((2, 3), 2.0), grad_req)
@@ -43,7 +43,7 @@ def test_in_the_middle_of_a_graph(grad_req, rank, size):
     )
 
 
-def test_many_at_once(rank, size):
+def test_many_collectives_under_record_at_once(rank, size):
     """More of them than MXNet has threads for callbacks; none may keep the others from running."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
@@ -56,7 +56,7 @@ def test_many_at_once(rank, size):
         np.testing.assert_allclose(leaves[i].grad.asnumpy(), expected)
 
 
-def test_backward_twice(rank, size):
+def test_backward_twice_through_one_collective(rank, size):
     x = leaf(mx.nd, [1.0, 2.0])
     with autograd.record():
         y = hvd.allreduce(x * x, op=hvd.Sum)
@@ -65,7 +65,7 @@ def test_backward_twice(rank, size):
     np.testing.assert_allclose(x.grad.asnumpy(), [2 * size, 4 * size])
 
 
-def test_without_record_and_in_pause(rank, size):
+def test_a_collective_in_a_pause_has_no_gradient(rank, size):
     x = leaf(mx.nd, [1.0])
     with autograd.record():
         with autograd.pause():

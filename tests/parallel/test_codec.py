@@ -169,7 +169,7 @@ def test_a_residual_begins_anew_when_the_size_changes():
     ],
     ids=str,
 )
-def test_params_of_mxnet(params, expected):
+def test_compression_params_of_mxnet_are_understood(params, expected):
     assert from_params(params) == expected
 
 
@@ -188,7 +188,7 @@ def test_params_of_mxnet(params, expected):
         (lambda: Reducer("2bit"), "compression is '2bit': expected"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, text):
+def test_a_compression_that_makes_no_sense_is_refused(make, text):
     with pytest.raises(ValueError, match=text):
         make()
 

@@ -155,7 +155,7 @@ def test_broadcast_into_out_or_from_a_root(kv, key, rank, size):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_init_push_pull(kv, key, rank, size):
+def test_a_push_replaces_the_value_that_init_kept(kv, key, rank, size):
     kv.init(key, filled(rank + 7))
     out = filled(0)
     kv.pull(key, out=out)
@@ -176,7 +176,7 @@ def test_init_push_pull(kv, key, rank, size):
 
 @pytest.mark.parametrize("stype", ["row_sparse", "default"])
 @pytest.mark.parametrize("ids", [[0, 2], [2, 2], [3, 0, 3], []], ids=str)
-def test_row_sparse_pull(kv, stype, ids, rank):
+def test_row_sparse_pull_gives_the_rows_asked_for(kv, stype, ids, rank):
     value = (nd.arange(12).reshape((4, 3)) + 1) * (rank + 1)
     kv.init("x", value.tostype(stype))
     out, dense = nd.zeros((4, 3)).tostype("row_sparse"), nd.zeros((4, 3))

@@ -101,7 +101,7 @@ def test_fit_trains_as_one_process(store, optimizer, contexts, update_on_kvstore
 
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters already initialized")
-def test_checkpoints(update_on_kvstore, tmp_path_factory, parity):
+def test_a_module_resumes_from_a_checkpoint(update_on_kvstore, tmp_path_factory, parity):
     """Saved half-way by each rank, resumed with and without hvdlite."""
     folder = tmp_path_factory.mktemp("checkpoint")
     prefix = str(folder / f"rank{hvd.rank()}")
@@ -163,7 +163,7 @@ def train_buckets(kvstore, ranks) -> dict:
 
 
 @on_store
-def test_bucketing_module(update_on_kvstore, rank, size, parity):
+def test_bucketing_module_trains_as_one_process(update_on_kvstore, rank, size, parity):
     trained = train_buckets("dist_sync_mpi", [rank])
     assert_equal_on_all_ranks(trained)
     expected = train_buckets(None, list(range(size)))
@@ -203,7 +203,7 @@ def train_sparse(kvstore, ranks, prepare: bool) -> dict:
 
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
-def test_sparse_weights(update_on_kvstore, rank, size, parity):
+def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, rank, size, parity):
     """Also where the script does not ask for rows: MXNet's own stores would skip them silently."""
     expected = train_sparse(None, list(range(size)), prepare=False)
     for prepare in (True, False):
@@ -212,7 +212,7 @@ def test_sparse_weights(update_on_kvstore, rank, size, parity):
         assert_equal_on_all_ranks(trained)
 
 
-def test_feed_forward(caplog):
+def test_feed_forward_trains_as_one_process(caplog):
     """MXNet's oldest interface."""
     with caplog.at_level(logging.ERROR), pytest.warns(DeprecationWarning):
         model = mx.model.FeedForward(

@@ -154,7 +154,9 @@ def test_stores_of_one_process_are_untouched(name, rank):
 @pytest.mark.parametrize("weight", ["default", "row_sparse"])
 @pytest.mark.parametrize("gradient", ["default", "row_sparse"])
 @pytest.mark.parametrize("asked", [None, True, False])
-def test_who_updates(weight, gradient, asked, monkeypatch):
+def test_the_trainer_updates_dense_weights_and_the_store_sparse_ones(
+    weight, gradient, asked, monkeypatch
+):
     """As with MXNet's servers where MXNET_UPDATE_ON_KVSTORE is 1, its default; ours is the Trainer
     itself, as long as all is dense. One store for all, as a script may have."""
     kv, sparse = mx.kv.create("dist_sync_mpi"), "row_sparse" in (weight, gradient)

@@ -12,7 +12,7 @@ def total(size: int) -> int:
     return size * (size - 1) // 2
 
 
-def test_slice_in_place(rank, size):
+def test_only_a_slice_of_an_array_is_reduced_in_place(rank, size):
     """A slice shares the memory of its array: only that part is reduced."""
     x = mx.nd.ones((8, 3)) * rank
     hvd.allreduce_(x[2:5], op=hvd.Sum)
@@ -49,7 +49,7 @@ def test_the_same_array_into_several_results(rank, size):
     assert sums == [5 * total(size), 5 * (size - 1), 5 * total(size)]
 
 
-def test_chain_without_waiting(rank, size):
+def test_operators_before_and_after_a_collective_need_no_wait(rank, size):
     """MXNet's own operators before, between and after: each waits for the one before."""
     x = mx.nd.ones((1000,)) * rank
     y = hvd.allreduce(x + 1, op=hvd.Sum) * 2
@@ -57,7 +57,7 @@ def test_chain_without_waiting(rank, size):
     np.testing.assert_array_equal((y - 1).asnumpy(), 2 * (total(size) + size) - 1)
 
 
-def test_arrays_freed_at_once(rank, size):
+def test_arrays_that_python_drops_at_once_are_reduced(rank, size):
     """Python drops them before MXNet has run the operations."""
     for i in range(300):
         x = mx.nd.ones((500,)) * rank
@@ -69,7 +69,7 @@ def test_arrays_freed_at_once(rank, size):
     np.testing.assert_array_equal(hvd.allreduce(kept, op=hvd.Sum).asnumpy(), total(size))
 
 
-def test_memory_allocated_lazily(rank, size):
+def test_arrays_without_memory_so_far_are_written(rank, size):
     """mx.nd.empty has no memory before its first use, which here is ours."""
     x = mx.nd.empty((1000, 7)) if rank else mx.nd.full((1000, 7), 3)
     np.testing.assert_array_equal(hvd.broadcast_(x, 0).asnumpy(), 3)
@@ -78,7 +78,7 @@ def test_memory_allocated_lazily(rank, size):
 
 
 @pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1), mx.Context("cpu_shared", 0)], ids=str)
-def test_kinds_of_cpu_memory(context, rank, size):
+def test_results_stay_on_the_cpu_context_of_their_input(context, rank, size):
     x = mx.nd.full((9,), rank, ctx=context)
     y = hvd.allreduce(x, op=hvd.Sum)
     assert y.context == context

@@ -31,7 +31,7 @@ def test_broadcast_object_from_each_root(obj, rank, size):
         assert np.array_equal(received, obj) if isinstance(obj, np.ndarray) else received == obj
 
 
-def test_allgather_object(rank, size):
+def test_objects_of_other_types_are_gathered_by_rank(rank, size):
     """Of other lengths and types on each rank."""
     assert hvd.allgather_object("x" * (3 * rank)) == ["x" * (3 * r) for r in range(size)]
     objects = [None, "a", 2.5, {"k": [1]}]

@@ -42,7 +42,7 @@ def test_wrapping_twice_or_something_else_is_refused():
         hvd.DistributedOptimizer("sgd")
 
 
-def test_without_a_trainer(rank, size):
+def test_an_updater_of_a_distributed_optimizer_averages(rank, size):
     """As Module and hand-written loops use it, with an Updater."""
     optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))
     updater = mx.optimizer.get_updater(optimizer)
@@ -58,7 +58,7 @@ def test_without_a_trainer(rank, size):
     ids=["copy", "deepcopy", "pickle"],
 )
 @pytest.mark.parametrize("trained_before", [False, True])
-def test_copies_average_too(clone, trained_before):
+def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     net, alone = dense_net(), dense_net()
     compression = hvd.Compression.two_bit(1e-9) if trained_before else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)

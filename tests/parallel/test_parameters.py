@@ -21,7 +21,7 @@ import hvdlite as hvd
     ],
     ids=["ParameterDict", "dict", "structural names", "NDArrays"],
 )
-def test_from_each_root(params_of, rank, size):
+def test_parameters_of_each_kind_are_broadcast_from_each_root(params_of, rank, size):
     for root in range(size):
         net = dense_net(seed=rank + 1)
         hvd.broadcast_parameters(params_of(net), root_rank=root)
@@ -38,7 +38,7 @@ def test_keys_that_are_no_strings(names, rank, size):
         assert (arrays[name].asnumpy() == 100 * (size - 1) + i).all()
 
 
-def test_deferred_initialisation(rank, size):
+def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
     """Shapes are known, and the broadcast happens, at the first forward."""
     mx.random.seed(rank)
     net = gluon.nn.HybridSequential()
@@ -69,7 +69,7 @@ def test_the_same_prefix_again(rank):
         assert_equal_on_all_ranks(weights(net))
 
 
-def test_mixed_dtypes_and_0d(rank, size):
+def test_parameters_of_mixed_dtypes_and_shapes_are_broadcast(rank, size):
     with mx.util.np_shape(True):
         params = {
             "half": mx.nd.full((3,), rank, dtype="float16"),
@@ -84,7 +84,7 @@ def test_mixed_dtypes_and_0d(rank, size):
 
 
 @no_sparse_gluon
-def test_row_sparse_weights(rank, size):
+def test_row_sparse_weights_are_broadcast(rank, size):
     param = gluon.Parameter("w", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
     param.initialize(mx.init.Constant(rank + 1), ctx=[mx.cpu(0), mx.cpu(1)])
     rows = mx.nd.sparse.row_sparse_array(([[1 + rank, 2]], [rank]), shape=(size, 2))
@@ -101,7 +101,7 @@ def test_dense_on_one_rank_and_sparse_on_another(rank, several):
         hvd.broadcast_parameters({"w": array})
 
 
-def test_networks_that_differ(rank, several):
+def test_networks_that_differ_in_layers_or_dtype_are_named(rank, several):
     net = dense_net((8,) if rank == 0 else (8, 4))
     with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry 2: rank 0: nothing; rank"):
         hvd.broadcast_parameters(net.collect_params())
@@ -110,7 +110,7 @@ def test_networks_that_differ(rank, several):
         hvd.broadcast_parameters({"w": other})
 
 
-def test_shapes_that_differ(rank, several):
+def test_networks_that_differ_in_shapes_are_named(rank, several):
     net = dense_net((8,) if rank == 0 else (9,))
     with pytest.raises((hvd.HvdliteError, mx.MXNetError), match=r"disagree.*\(8,.*\(9,"):
         hvd.broadcast_parameters(net.collect_params())
@@ -121,7 +121,7 @@ def test_shapes_that_differ(rank, several):
         assert "disagree" in str(error)
 
 
-def test_what_is_refused():
+def test_broadcast_parameters_refuses_what_is_no_parameter():
     with pytest.raises(ValueError, match="params is a list: expected a dict"):
         hvd.broadcast_parameters([mx.nd.ones(1)])
     with pytest.raises(ValueError, match="parameter 'w' is a float: expected a Parameter or an"):

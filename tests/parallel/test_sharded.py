@@ -150,7 +150,7 @@ def test_half_weights_with_float32_masters():
 
 
 @pytest.mark.parametrize("most", [0.5, 1e6], ids=["clipped", "as it is"])
-def test_clip_global_norm(most, size):
+def test_clip_global_norm_gives_gluons_norm_on_every_rank(most, size):
     def run(clip):
         net = convnet()
         trainer = hvd.ShardedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})

@@ -56,7 +56,7 @@ def assert_alike(got: dict, expected: dict, hosts: int) -> None:
 
 @pytest.mark.parametrize("optimizer, args", RULES, ids=["sgd", "momentum", "nag", "adam"])
 @pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
-def test_trains_the_same(optimizer, args, clip, hosts):
+def test_states_dealt_to_hosts_train_the_same_weights(optimizer, args, clip, hosts):
     def run(kind):
         net = wide_net()
         trainer = kind(net.collect_params(), optimizer, dict(args))

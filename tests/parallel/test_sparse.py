@@ -46,7 +46,7 @@ CASES = ("some", "all", "none on rank 0", "none anywhere", "unsorted, twice", "e
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("op", [Sum, Average], ids=["sum", "average"])
-def test_union_of_rows(case, op, rank, size):
+def test_the_sum_has_every_row_of_any_rank(case, op, rank, size):
     array, _ = sparse_of(rank, case)
     result = allreduce_rows([array], "x", op)
     total = sum(sparse_of(r, case)[1] for r in range(size)) / (size if op == Average else 1)
@@ -58,7 +58,7 @@ def test_union_of_rows(case, op, rank, size):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("columns", [(), (1,), (2, 3, 2)], ids=str)
-def test_dtypes_and_shapes(dtype, columns, rank, size):
+def test_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
     array, _ = sparse_of(rank, "some", dtype, columns)
     result = allreduce_rows([array], "x")
     assert result.dtype == np.dtype(dtype)
@@ -90,7 +90,7 @@ def test_several_arrays_of_one_rank_are_added_up(rank, size):
 
 
 @pytest.mark.parametrize("root", [0, -1], ids=["first", "last"])
-def test_broadcast(root, rank, size):
+def test_rows_of_the_root_are_broadcast(root, rank, size):
     root %= size
     array, _ = sparse_of(rank, "some")
     result = broadcast_rows(array, root, "x")
@@ -115,7 +115,7 @@ def test_other_operations_are_refused_before_others_wait():
             allreduce_rows([sparse], "x", op)
 
 
-def test_heights_that_differ(rank, size, several):
+def test_sparse_arrays_of_other_heights_are_an_error(rank, size, several):
     array = mx.nd.ones((4 + (rank == 1), 2)).tostype("row_sparse")
     with pytest.raises(hvd.HvdliteError, match="disagree on the number of rows.*rank 1: 5"):
         allreduce_rows([array], "x")
@@ -124,7 +124,7 @@ def test_heights_that_differ(rank, size, several):
     )
 
 
-def test_columns_that_differ(rank, several):
+def test_sparse_arrays_of_other_columns_are_an_error(rank, several):
     array = mx.nd.ones((4, 2 + (rank == 1))).tostype("row_sparse")
     with pytest.raises(hvd.HvdliteError, match="disagree on the shape"):
         allreduce_rows([array], "x")

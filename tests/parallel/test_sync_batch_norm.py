@@ -3,8 +3,8 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from batch_norm import check_far_from_zero
 from mxnet import autograd, gluon
+from numbers_of_ranks import check_far_from_zero
 from trained import assert_equal_on_all_ranks
 
 import hvdlite as hvd
@@ -156,7 +156,7 @@ def test_called_twice_in_one_forward(hybridize, attached, rank, size):
         np.testing.assert_allclose(ours.running_var.data().asnumpy(), running, rtol=1e-5)
 
 
-def test_float16(rank, size):
+def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
     ours, twin = make_pair()
     for block in (ours, twin):
         block.cast("float16")

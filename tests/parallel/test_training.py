@@ -88,7 +88,7 @@ def test_too_few_samples_and_other_arguments(several, rank, size):
         (["acc", "ce"], {}, 3),
     ],
 )
-def test_metric_of_all_ranks(kind, options, classes, rank, size):
+def test_a_metric_of_all_ranks_counts_every_sample(kind, options, classes, rank, size):
     """Ranks have seen different numbers of samples, the first one none."""
     whole, own = metric.create(kind, **options), metric.create(kind, **options)
     for r in range(1, size):
@@ -126,7 +126,7 @@ def test_running_statistics_become_the_average(rank, size):
 # ---- learning rates ----
 
 
-def test_linear_scaling(size):
+def test_the_rate_warms_up_to_that_of_all_ranks(size):
     inside = mx.lr_scheduler.MultiFactorScheduler([40 * size], 0.1, base_lr=0.1)
     schedule = hvd.LinearScaling(inside, warmup_steps=10)
     assert schedule(0) == pytest.approx(0.1)

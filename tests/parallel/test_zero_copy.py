@@ -173,7 +173,7 @@ def test_a_gradient_made_again_later_is_a_private_one(shares, rank):
     assert_equal_on_all_ranks(trained_weights(net))
 
 
-def test_not_with_compression(rank):
+def test_compressed_gradients_are_not_shared(rank):
     net = convnet({})
     trainer = distributed(net.collect_params(), compression=hvd.Compression.fp16)
     one_step(net, trainer, np.random.RandomState(rank))
@@ -216,7 +216,7 @@ def test_what_the_call_leaves_where_it_is():
     assert moved == ([net[1].weight.name] if WINDOW else [])
 
 
-def test_too_early_and_too_late():
+def test_share_gradients_is_refused_before_init_and_after_backward():
     net = gluon.nn.Dense(2)
     net.initialize()
     with pytest.raises(ValueError, match=f"'{net.weight.name}' is not initialised"):

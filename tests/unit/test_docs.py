@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from jobs import alone
-from test_architecture import MODULES, module_name
+from test_architecture import MODULES
+from test_modules import module_name
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"

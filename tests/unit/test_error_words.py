@@ -5,7 +5,8 @@ import functools
 import re
 
 import pytest
-from test_architecture import MODULES, SOURCES, module_name
+from test_architecture import MODULES, SOURCES
+from test_modules import module_name
 
 
 def words_of(text: str) -> list:

@@ -6,6 +6,8 @@ import stat
 import pytest
 
 from hvdlite.core import files
+from hvdlite.launch import output
+from hvdlite.launch.job import LaunchError
 from hvdlite.monitor import report
 
 NOBODY = 65534
@@ -19,6 +21,11 @@ def make_link(path, victim):
 def make_file(path, _):
     path.write_text("")
     path.chmod(0o666)
+
+
+def make_folder_link(path, victim):
+    (victim.parent / "his").mkdir()
+    path.symlink_to(victim.parent / "his")
 
 
 def make_folder(path, _):
@@ -77,6 +84,26 @@ def test_a_file_that_the_user_has_named_may_be_a_link_of_his(tmp_path):
         with files.open_named(tmp_path / "link") as out:
             out.write(text)
         assert (tmp_path / "file").read_text() == text
+
+
+def test_a_file_that_another_user_may_have_linked_to_a_name_is_not_written(tmp_path):
+    """A file of this user's own, which a hard link in /tmp let hvdlite overwrite."""
+    (tmp_path / "victim").write_text("precious")
+    tmp_path.chmod(0o1777)
+    os.link(tmp_path / "victim", tmp_path / "name")
+    with pytest.raises(PermissionError, match="this file has another name, too"):
+        files.open_named(tmp_path / "name")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+@as_root
+@pytest.mark.parametrize("taken", [make_folder_link, make_folder], indirect=True)
+def test_output_goes_to_no_folder_of_another_user(taken):
+    """He could have the job wait for a pipe of his, or write through his links."""
+    path, victim = taken
+    with pytest.raises(LaunchError, match="--output-filename .*of another user has this name"):
+        output.Files(str(path))
+    output.Files(str(path.parent / "own" / "folder")).close()
 
 
 def test_a_private_folder_may_be_there_already(tmp_path):

@@ -58,7 +58,7 @@ def test_a_good_one_is_read(good, tmp_path):
     assert read(tmp_path / "copy", good)
 
 
-def test_damaged_layouts(good, tmp_path):
+def test_a_damaged_layout_is_refused_or_read(good, tmp_path):
     rng = random.Random(3)
     length = good.index(b"\0")
     refused = 0
@@ -84,7 +84,7 @@ def places(good: bytes) -> list:
     ]
 
 
-def test_damaged_memory(good, tmp_path):
+def test_damaged_numbers_are_still_shown(good, tmp_path):
     """Any byte, and fields that are 0, the least, the most, infinite or no number."""
     rng = random.Random(4)
     begin, fields = good.index(b"\0"), places(good)

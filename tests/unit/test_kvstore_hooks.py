@@ -23,7 +23,7 @@ USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n"
         "i.reload(hvdlite); from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
     ],
 )
-def test_both_orders_of_imports(imports):
+def test_a_store_works_whichever_is_imported_first(imports):
     assert run(f"{imports}\n{USE}") == USED
 
 
@@ -50,7 +50,7 @@ print(create is mx.gluon.trainer._create_kvstore.__wrapped__)
     assert run(code) == "[]\nTrue True\nTrue\n"
 
 
-def test_without_mxnet():
+def test_importing_hvdlite_does_not_make_an_mxnet():
     code = """
 import sys, hvdlite
 sys.path = [p for p in sys.path if "site-packages" not in p]

@@ -92,7 +92,7 @@ def test_wrong_and_right_communicators():
 WITHOUT_MXNET = "import sys\nsys.modules['mxnet'] = None  # then importing it fails\n"
 
 
-def test_without_mxnet():
+def test_without_mxnet_numpy_works_and_its_names_say_what_to_install():
     code = """
 hvd.init()
 print(hvd.numpy.allreduce(np.arange(3.0)).tolist(), hvd.broadcast_object({"a": 1}))
@@ -113,7 +113,7 @@ def test_importing_hvdlite_does_not_import_mxnet():
     assert run(code) == "True False\n"
 
 
-def test_public_names():
+def test_both_modules_have_the_same_public_names():
     code = """
 import hvdlite, hvdlite.mxnet
 for name in hvdlite.__all__:

@@ -20,7 +20,7 @@ MPICH = "MPICH Version:      4.3.2\nMPICH Release date: Wed Jul 30 2025\n"
         ("MPICH 4.3.2", "Intel(R) MPI Library 2021.9", "Intel(R) MPI Library 2021.9 for Linux"),
     ],
 )
-def test_what_fits(built_for, loaded, theirs):
+def test_an_mpi_of_the_same_kind_fits(built_for, loaded, theirs):
     assert mismatch(built_for, loaded, theirs) is None
 
 

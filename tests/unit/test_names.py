@@ -27,7 +27,7 @@ def in_natural_order(names):
         (["b²", "a٣", "a2"], ["a2", "a٣", "b²"]),  # digits not of ASCII; one that int() refuses
     ],
 )
-def test_natural_order(names, expected):
+def test_names_are_ordered_by_their_numbers(names, expected):
     assert in_natural_order(names) == expected
 
 

@@ -101,7 +101,7 @@ WAITED = [  # a call in the middle of the step, during which the rank does nothi
 ]
 
 
-def test_what_nothing_hides():
+def test_communication_that_nothing_hides_is_counted():
     (step,) = steps.steps_of(WAITED, "a", [Note(0, "update", 0.10, 0.11), Note(0, "input", 0, 1)])
     assert step.hidden == pytest.approx(0.01)  # of a
     assert step.exposed == pytest.approx(0.03 + 0.01)  # of c, of b
@@ -139,7 +139,7 @@ VERDICTS = [  # the ranks; what is found, its share, words of the text
 
 
 @pytest.mark.parametrize("ranks, cause, share, words", VERDICTS)
-def test_the_verdict(ranks, cause, share, words):
+def test_the_verdict_names_the_cause_of_lost_time(ranks, cause, share, words):
     found = verdict.findings(ranks)
     assert [each.cause for each in found] == ([cause] if cause else [])
     assert not found or found[0].share == pytest.approx(share)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +12,7 @@
 /* statx instead of stat: wheels also run with C libraries before 2.33, which lack the symbol
  * stat. */
 static int look_at(const char *path, int how, struct statx *found) {
-    return statx(AT_FDCWD, path, how, STATX_MODE | STATX_UID, found);
+    return statx(AT_FDCWD, path, how, STATX_MODE | STATX_UID | STATX_NLINK, found);
 }
 
 static int folder_of(const char *path, struct statx *found) {
@@ -36,7 +37,8 @@ static int flags_for(const char *path) {
     if (look_at(path, AT_SYMLINK_NOFOLLOW, &found))
         return errno == ENOENT ? O_EXCL : -1; /* does not follow a link that is made meanwhile */
     if (!(folder.stx_mode & S_IWOTH)) return 0;
-    if (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid) return 0;
+    bool linked = S_ISREG(found.stx_mode) && found.stx_nlink > 1; /* by whom is unknown */
+    if (!linked && (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid)) return 0;
     errno = EACCES;
     return -1;
 }

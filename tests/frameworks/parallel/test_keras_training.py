@@ -130,7 +130,7 @@ def test_first_weights_where_one_rank_alone_has_built_the_model(rank):
     check_equal(model)
 
 
-def test_weights_of_bfloat16(rank, size):
+def test_weights_of_bfloat16_stay_equal_on_all_ranks(rank, size):
     x, y = data()
     layer = keras.layers.Dense(1, kernel_initializer="ones", dtype="bfloat16")
     model = keras.Sequential([keras.Input((6,)), layer])
@@ -139,14 +139,14 @@ def test_weights_of_bfloat16(rank, size):
     check_equal(model)
 
 
-def test_warm_up(size):
+def test_warm_up_raises_the_rate_at_each_batch(size):
     warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
     rates = rates_of(warm_up, hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), 3, 4)
     rising = [0.4 / size * (1 + (i + 1) / 8 * (size - 1)) for i in range(8)]
     assert rates == pytest.approx(rising + [0.4] * 4)
 
 
-def test_schedule():
+def test_a_schedule_sets_the_rate_of_its_epochs():
     halve = hvd.callbacks.LearningRateScheduleCallback(0.4, 0.5, start_epoch=1, end_epoch=3)
     assert rates_of(halve, keras.optimizers.SGD(0.3), 4, 2) == pytest.approx(
         [0.3, 0.3, 0.4, 0.4, 0.2, 0.2, 0.2, 0.2]
@@ -208,7 +208,7 @@ def test_gradients_on_a_device_other_than_the_cpu():
         optimizer._averaged([torch.ones(2), torch.ones(2, device="meta")], [1, 2])
 
 
-def test_wrong_arguments():
+def test_wrong_arguments_of_keras_are_refused():
     with pytest.raises(RuntimeError, match="Keras 3 has no global variables"):
         hvd.broadcast_global_variables(0)
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got str"):

@@ -114,7 +114,7 @@ def test_a_function_that_broadcasts_objects(rank):
     assert hvd.broadcast_object_fn(root_rank=0)(rank) == 0
 
 
-def test_wrong_arguments():
+def test_wrong_arguments_of_collectives_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)

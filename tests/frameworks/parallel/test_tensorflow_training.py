@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from batch_norm import EPSILON, check_far_from_zero
+from numbers_of_ranks import NORM_EPSILON, check_far_from_zero
 
 import hvdlite.tensorflow as hvd
 import hvdlite.tensorflow.keras as hvd_keras
@@ -81,7 +81,7 @@ def test_batch_statistics_of_all_ranks(rank, size):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_batch_statistics_of_a_mean_of_a_thousand_deviations(masked):
-    layer = hvd.SyncBatchNormalization(epsilon=EPSILON)
+    layer = hvd.SyncBatchNormalization(epsilon=NORM_EPSILON)
 
     @tf.function
     def normalise(x, dy):
@@ -102,7 +102,7 @@ def test_an_optimizer_of_keras_is_distributed_here_too(rank, size):
     assert hvd_keras.rank() == rank and hvd_keras.callbacks
 
 
-def test_wrong_arguments():
+def test_wrong_arguments_of_optimizers_are_refused():
     with pytest.raises(ValueError, match="expected a plain tf.GradientTape"):
         hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
     with pytest.raises(ValueError, match="backward_passes_per_step is 2: expected 1"):

@@ -243,7 +243,7 @@ def test_who_waits_goes_on_when_a_thread_has_delivered(groups):
         assert (t == dist.get_world_size()).all()
 
 
-def test_objects(groups):
+def test_objects_are_gathered_broadcast_and_scattered(groups):
     rank, ranks = dist.get_rank(), list(range(dist.get_world_size()))
     everyone, first, one = [None for _ in ranks], [{"of": rank}], [None]
     dist.all_gather_object(everyone, {"rank": rank}, group=groups[0])

@@ -13,7 +13,7 @@ import hvdlite.torch as hvd
 from hvdlite.monitor import live, memory, report
 
 
-def test_between_two_ranks(groups, several):
+def test_messages_of_two_ranks_come_in_order_by_tag(groups, several):
     """Tags apart, each in order; of any size, with gaps, from any rank; nobody waits in between."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), groups[0]
     after, before, lengths = (rank + 1) % size, (rank - 1) % size, (3, 0, 500_000, 40_000)
@@ -91,7 +91,7 @@ def test_the_timeline_has_them(groups, tmp_path):
     assert begin <= met == spans[kind.__name__][0] <= spans[kind.__name__][1]
 
 
-def test_monitored_barrier(groups):
+def test_a_monitored_barrier_names_the_late_rank(groups):
     rank, size = dist.get_rank(), dist.get_world_size()
     groups[0].monitored_barrier(datetime.timedelta(minutes=1), wait_all_ranks=True)
     if size == 1:

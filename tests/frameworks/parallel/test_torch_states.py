@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from batch_norm import check_far_from_zero
+from numbers_of_ranks import check_far_from_zero
 from torch_tensors import batch_of, difference, loss_of, multilayer, same_everywhere, train
 
 import hvdlite.torch as hvd
@@ -43,7 +43,7 @@ def test_ranks_with_different_models_are_told_where(rank, several):
 
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
-def test_broadcast_optimizer_state(kind, wrap, rank, several):
+def test_broadcast_optimizer_state_of_one_rank_that_has_trained(kind, wrap, rank, several):
     """From a rank that has trained to others that have not."""
     model = multilayer()
     options = {"SGD": {"momentum": 0.9}, "Adam": {"betas": (0.8, 0.9)}, "LBFGS": {"max_iter": 2}}
@@ -143,7 +143,7 @@ def test_arguments_that_make_no_sense(arguments, text):
         hvd.DistributedOptimizer(**arguments)
 
 
-def test_sync_batch_norm(rank, size, report_parity):
+def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(rank, size, report_parity):
     """Of uneven batches, with averaged gradients of the sum of losses."""
 
     def net(layer):

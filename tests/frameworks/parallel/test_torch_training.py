@@ -70,7 +70,7 @@ def test_gradients_on_a_gpu_pass_through_the_host(compression, rank, monkeypatch
     assert passed
 
 
-def test_bfloat16(rank, report_parity):
+def test_training_in_bfloat16_comes_close_to_one_process(rank, report_parity):
     model, alone = multilayer(dtype=torch.bfloat16), multilayer(dtype=torch.bfloat16)
     batches = [batch.bfloat16() for batch in own_batches(rank)]
     train(model, distributed(model), batches)
@@ -240,7 +240,7 @@ def test_a_closure_that_is_called_many_times(as_number, rank, report_parity):
     assert same_everywhere(*model.parameters())
 
 
-def test_a_compiled_step(rank, report_parity):
+def test_a_step_compiled_by_pytorch_trains_as_one_process(rank, report_parity):
     model, alone = multilayer(), multilayer()
     optimizer = distributed(model)
 
