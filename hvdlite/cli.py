@@ -11,12 +11,12 @@ from hvdlite._version import __version__
 
 COMMANDS = {  # name: module with main(), words before the user's, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
-    "check": ("hvdlite.launch.cli", ("--check",), "check the hosts, and whether ranks there sum right"),
+    "check": ("hvdlite.launch.cli", ("--check",), "check hosts and let ranks there sum"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
     "why": ("hvdlite.monitor.why", (), "say what a job's steps lose time to, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
-    "completion": ("hvdlite.launch.completion", (), "print code by which a shell completes all this"),
+    "completion": ("hvdlite.launch.completion", (), "print code for a shell's completion"),
 }
 
 

@@ -102,7 +102,7 @@ OPTIONS = {
                "--transport tcp)"),
         Option("--min-np --min-num-proc",
                "end the job when fewer ranks are left (default: 1)", int),
-        Option("--max-np --max-num-proc", "start replacements up to so many ranks (default: -n)", int),
+        Option("--max-np --max-num-proc", "start replacements up to N ranks (default: -n)", int),
         Option("--reset-limit", "end the job when ranks have died more often than this",
                int, variable=RESETS),
     ),
