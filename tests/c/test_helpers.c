@@ -114,6 +114,32 @@ TEST(test_any_number_of_threads_gives_the_same_bits) {
     }
 }
 
+/* The other rank never comes. */
+static void fail_alone(struct ranks *ranks, int rank, void *arg) {
+    const struct comm *comm = rank_comm(ranks, rank);
+    static float values[LARGE / sizeof(float)];
+    char *data = (char *)values;
+    struct coll_tensor tensor = {.in = data, .out = data, .bytes = sizeof values};
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .bytes = sizeof values,
+                             .tensors = &tensor,
+                             .ntensors = 1,
+                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
+                             .prescale = 1,
+                             .final = {1, 1}};
+    if (rank == 1) return;
+    comm->transport->patience.timeout = 1e-3;
+    comm->transport->helpers = helpers_new(3, 30e-6);
+    CHECK_INT(coll_window_allreduce(comm, &args, ERR), HVD_TRANSPORT);
+    CHECK_INT(helpers_begin(comm->transport->helpers, LARGE), 3); /* free for the next collective */
+    helpers_end(comm->transport->helpers, 3);
+    helpers_free(comm->transport->helpers);
+}
+
+TEST(test_helpers_are_free_after_a_collective_that_failed) {
+    ranks_run_on_window(2, fail_alone, NULL);
+}
+
 TEST(test_ranks_share_the_cores_that_several_may_use) {
     static struct window_rank ranks[3];
     struct window w;
