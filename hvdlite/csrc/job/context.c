@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 struct context {
-    struct job job; /* first: context_release casts it back */
-    bool forked;    /* a child has the memory, but neither the threads nor MPI */
+    struct job job; /* first member: context_release casts it back */
+    bool forked;    /* a forked child: it has the memory, but no threads and no MPI */
     int holds;      /* written under the write lock */
 };
 
@@ -18,8 +18,9 @@ static struct context *current;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_int writers; /* threads that wait for the write lock */
 
-/* Readers that come without a pause would keep a writer out for ever. So they wait for it first,
- * but not without an end: this thread may have the read lock already, in a watcher's call. */
+/* Without a limit readers that follow each other would keep a writer out for ever. So a new reader
+ * waits for waiting writers, but only for some time: this thread may hold the read lock already, in
+ * a watcher's call. */
 static void let_writers_go_first(void) {
     static const double PATIENCE = 0.25, NAP = 50e-6; /* a caller leaves after 0.1 s */
     double until = clock_now() + PATIENCE;
@@ -81,8 +82,8 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* A flag costs less than asking for the process's id in every call. Threads that had the lock at
- * the fork are gone. */
+/* Sets a flag: cheaper than getpid in every call. Threads that held the lock at the fork are
+ * gone. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     atomic_store(&writers, 0);
@@ -97,7 +98,7 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* On an engine's thread, for which nobody waits under the write lock. */
+/* On an engine's thread, for which no thread waits under the write lock. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < current->job.ngroups; id++) {

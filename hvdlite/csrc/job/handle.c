@@ -15,7 +15,7 @@ struct hvd_handle *handle_new(hvd_error *err) {
     return h;
 }
 
-/* Threads that are gone may have held its mutex at the fork: a child touches no mutex. */
+/* A thread that is gone may have held the mutex at the fork, so a child touches no mutex. */
 static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
 
 void hvd_drop(hvd_handle *h) {

@@ -1,4 +1,4 @@
-/* Handle: one tensor under way, for any number of threads that ask or wait how it ends.
+/* Handle: one tensor under way; any number of threads may ask for its result or wait for it.
  *
  * The caller and, from handle_lend to the completion, the engine hold a handle. The last of them
  * frees it: a caller may drop a handle whose tensor is still under way. */
@@ -19,20 +19,21 @@ struct hvd_handle {
     atomic_bool done;     /* then `error` stays as it is */
     atomic_bool given_up; /* nobody waits any more */
     hvd_error error;
-    struct mutex mutex;         /* of those who wait for `done` */
-    void (*watcher)(void *arg); /* called when it is done; NULL: nobody asked */
+    struct mutex mutex;         /* for waits for `done` */
+    void (*watcher)(void *arg); /* called when the tensor is done; NULL: none */
     void *watcher_arg;
 };
 
 struct hvd_handle *handle_new(hvd_error *err);
-/* Before the submission of the tensor, which is filled in; drop what the engine does not take. */
+/* Call it before the submission of the filled-in tensor; drop the handle if the submission
+ * fails. */
 void handle_lend(struct hvd_handle *h);
 
-/* The same for the tensor of the last submission, which is done. */
+/* The same for a tensor that was submitted before and is done. */
 void handle_renew(struct hvd_handle *h, const void *in, void *out);
 void handle_refuse(struct hvd_handle *h, const hvd_error *err); /* the engine did not take it */
 
-/* As hvd_finish, but does none of the engine's work. */
+/* As hvd_finish, but does not step the engine. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
 
 #endif

@@ -21,9 +21,9 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
 }
 
 /* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between
- * yielding threads, in 26 us through a futex. So the default busy-waits for about the time of one
- * futex, then yields while a futex would still cost much. All ranks of the host share the cores, so
- * their number counts, not the group's. */
+ * yielding threads, in 26 us through a futex. So the default busy-waits for about the time of a
+ * futex, then yields as long as a futex would add much. The number of all ranks of the host counts,
+ * because they share the cores, not the number of the group's ranks. */
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
@@ -59,7 +59,7 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
     return HVD_OK;
 }
 
-/* For the flight recorder: the same on all its ranks, 0 for all ranks of the job. */
+/* The group's number in the flight recorder: the same on all its ranks; 0: all ranks of the job. */
 static int group_number(const int *job_ranks, int size) {
     enum { PRIME = 8191, LEAST = 1 };
     unsigned number = 0;
@@ -68,9 +68,9 @@ static int group_number(const int *job_ranks, int size) {
     return job_ranks ? LEAST + (int)number : 0;
 }
 
-/* A message of another host's takes longer than a spin, and yielding finds it as soon: it costs 2x1
- * ranks nothing not to spin, and where hosts share cores, as in tests, 4 KB on 8x1 take 0.49
- * instead of 0.64 ms, on 4x2 0.40 instead of 0.85. */
+/* Without spinning between hosts: a message from another host takes longer than a spin, and
+ * yielding finds it as soon. 2x1 ranks lose nothing; where hosts share cores, as in tests, 4 KB
+ * take 0.49 instead of 0.64 ms on 8x1 and 0.40 instead of 0.85 ms on 4x2. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;
@@ -163,7 +163,7 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC allows a later start_timeline(), which is always allowed. */
+/* HVDLITE_TIMELINE=DYNAMIC only allows a later start_timeline(), which hvdlite always allows. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
     if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
@@ -181,7 +181,7 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
-/* Measures what messages cost. All ranks must cut and choose alike: rank 0's values count. */
+/* Measures the cost of messages. All ranks use rank 0's pace, to cut and choose alike. */
 static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
@@ -213,8 +213,8 @@ static void open_helpers(struct job *j, const struct transport *t) {
     j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0);
 }
 
-/* World's transport first: through it all ranks learn if one can't read its environment, as `code`
- * and *err tell. */
+/* Opens the world's transport first: by it all ranks learn if a rank has failed to read its
+ * environment (`code`, *err). */
 static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
                       hvd_error *err) {
     HVD_TRY(open_transport(j, world, reach, NULL, err));
@@ -233,7 +233,7 @@ static int open_world(struct job *j, struct group *world, struct reach *reach, i
     return start_group(j, world, NULL, err);
 }
 
-/* A job without it runs all the same. */
+/* A job runs without a recorder, too. */
 static void open_flight(struct job *j) {
     hvd_error ignored;
     if (!j->config.options.flight_recorder || flight_open(&j->flight, &ignored)) return;
@@ -262,7 +262,7 @@ static void close_timeline(struct job *j) {
     timeline_destroy(&j->timeline);
 }
 
-/* Closes the world last: the engines of other groups have sent their last messages by then. */
+/* Closes the world last, when the other groups' engines have sent their last messages. */
 void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);

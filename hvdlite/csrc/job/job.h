@@ -1,9 +1,9 @@
-/* The job on this rank: its groups of ranks, each with a transport and an engine; and the context,
- * this process's one job and the lock of the one pointer to it.
+/* The job on this rank: its groups, each with a transport and an engine; and the context: this
+ * process's only job, with the lock of the only pointer to it.
  *
- * Group 0 is the whole job. Groups may overlap: their engines do not wait for each other. No thread
- * may add or remove groups during a call of job_*, unless "no lock" stands there: the context keeps
- * them from it. */
+ * Group 0 is the whole job. Groups may overlap: their engines do not wait for each other. During a
+ * call of job_* no thread may add or remove groups, which the context's lock ensures; functions
+ * marked "no lock" need no such lock. */
 #ifndef HVDLITE_JOB_JOB_H
 #define HVDLITE_JOB_JOB_H
 
@@ -25,7 +25,7 @@ struct group {
 };
 
 struct job {
-    struct group **groups; /* [id]; NULL: closed; ids are not reused */
+    struct group **groups; /* [id]; NULL: closed. Ids are not reused */
     int ngroups;
     atomic_bool left;        /* this rank has left all groups */
     struct transport *world; /* of group 0 */
@@ -49,24 +49,24 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
 /* NULL: no such group, or it is closed. */
 struct group *job_group(const struct job *j, int id);
 
-/* Makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add then gives the
- * group to the job, and an id to the group. */
+/* Makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add then adds it to
+ * the job and returns its id. */
 int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
-struct group *job_take(struct job *j, int id); /* gives it to the caller; NULL: no such group */
+struct group *job_take(struct job *j, int id); /* the caller owns it; NULL: no such group */
 
-/* Stops the engine and frees the group; NULL does nothing. No lock for a group that was taken. */
+/* Stops the engine and frees the group; NULL does nothing. No lock, for a taken group. */
 void group_close(struct group *g);
 
 /* ---- the context: any thread ---- */
 
-/* Between enter and leave the job and its groups stay. In a forked child all calls fail, but
- * for hvd_where: a data loader asks which part of the data is its own. */
+/* Between enter and leave the job and its groups stay. In a forked child all calls fail except
+ * hvd_where, which a data loader needs to find its part of the data. */
 int context_enter(hvd_error *err);
 void context_leave(void);
 
-/* Enters and finds the group; `name` is the tensor's, for the error text. */
+/* Enters and finds the group. name: the tensor's, for the error text. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
 
 /* ---- between enter and leave ---- */

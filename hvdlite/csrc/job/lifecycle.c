@@ -116,7 +116,7 @@ int hvd_timeline_stop(hvd_error *err) {
 
 /* ---- groups ---- */
 
-/* Not entered: a caller that waits here must not block others. */
+/* Does not enter: a caller that waits here must not block others. */
 static int open_group(struct reach *reach, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
@@ -157,7 +157,7 @@ int hvd_wait_end(int group, double seconds) {
     return ended;
 }
 
-/* The job stays meanwhile: the group uses its sockets and its recorder. */
+/* Keeps the job meanwhile: the group uses its sockets and its recorder. */
 void hvd_group_close(int group) {
     struct job *job;
     if (context_hold(&job, NULL)) return;
@@ -172,7 +172,7 @@ struct hvd_limit {
     double seconds, until;
     int code;
     const char *words;
-    int nranks, *ranks; /* that the process waits for in MPI; none: for nobody known */
+    int nranks, *ranks; /* for which the process waits in MPI; none: not known */
     struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
@@ -213,7 +213,7 @@ static void await_all(const struct hvd_limit *l, int by) {
     context_leave();
 }
 
-/* One block of memory: the ranks, then the words, follow. */
+/* One block of memory with the ranks, then the words. */
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *words) {
     size_t bytes = (size_t)nranks * sizeof *ranks;

@@ -53,11 +53,11 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err) {
 /* ---- regions ---- */
 
 struct hvd_region {
-    struct region region; /* first: hvd_region is a struct region to the engine */
+    struct region region; /* first member: to the engine hvd_region is a struct region */
     int fd;               /* of this rank's part; other ranks open it through /proc */
 };
 
-/* The topology, if hosts have ranks that share memory: else there are no regions. */
+/* The topology, if the ranks of hosts share memory; else there are no regions. */
 static int where_on_windows(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
@@ -89,7 +89,7 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
 
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
 
-/* The used bytes of a part, up to the end of their last large page: it is mapped whole or not. */
+/* The used bytes of a part, rounded up to a large page, which is mapped as a whole. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
     size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;

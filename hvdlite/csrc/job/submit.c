@@ -68,7 +68,7 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
     return code;
 }
 
-/* Puts a copy into *to; nothing if there is nothing to copy. */
+/* Puts a copy into *to; does nothing if there is nothing to copy. */
 static int copy(const void *from, size_t bytes, const void **to, const char *name, hvd_error *err) {
     void *memory = bytes ? malloc(bytes) : NULL;
     if (bytes && !memory) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", name);
@@ -102,7 +102,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group is gone, and its corked tensors with it. */
+/* Does nothing if the group is gone; its corked tensors are gone, too. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
@@ -148,7 +148,7 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return handle_finish(h, seconds, err);
 }
 
-/* The job may be another than the one that the plan was prepared in. */
+/* The plan may have been prepared in an earlier job. */
 static int submit_and_drive(hvd_handle *h, hvd_error *err) {
     struct request *r = &h->tensor.request;
     struct group *g;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* bytes of the first word, which marks an infinity or NaN */
+/* bytes of the first word, the mark of an infinity or NaN */
 static const size_t FIRST = sizeof(uint32_t);
 
 bool codec_is_cast(struct codec c) {
@@ -111,7 +111,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
-/* The kernels have counted the marks, too. */
+/* The kernels have added the marks, too. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
     const struct reduce_kernels *k = codec_kernels(c, how.ranks);
     if (codec_is_cast(c)) {

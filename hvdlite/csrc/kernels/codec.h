@@ -1,8 +1,9 @@
-/* Codecs: gradients as messages of fewer bits, and the sums of all ranks' messages as float32.
+/* Codecs: encode gradients in fewer bits, and decode the sum of all ranks' messages to float32.
  *
- * float16 and bfloat16 round every value. The other codecs add what one message leaves out, the
- * residual, to the next message, so it comes late but is not lost (error feedback: Seide et al.,
- * "1-bit stochastic gradient descent", Interspeech 2014). r is residual + gradient:
+ * float16 and bfloat16 round every value. The other codecs keep the residual, the part that a
+ * message leaves out, and add it to the next gradient, so it arrives late but is not lost (error
+ * feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014). r is residual +
+ * gradient:
  *
  *   2bit   sends +T for r >= T, -T for r <= -T, else 0; 16 values a word, bits 11, 10, 00, the
  *          first value in the highest bits of the first byte, as in MXNet's
@@ -11,9 +12,9 @@
  *   topk   sends the k = ceil(ratio * n) values of largest magnitude, the first ones among equals:
  *          k indices of 32 bits, rising, then k float32
  *
- * The messages of 2bit, 1bit and topk begin with one word: 0, or all ones when r has an infinity or
- * NaN. Then the residual is unchanged and every rank decodes only NaN, so that all ranks skip the
- * same step. */
+ * The messages of 2bit, 1bit and topk begin with one word: 0, or all ones if r has an infinity or
+ * NaN. Such a message leaves the residual unchanged, and every rank decodes only NaN, so that all
+ * ranks skip the same step. */
 #ifndef HVDLITE_KERNELS_CODEC_H
 #define HVDLITE_KERNELS_CODEC_H
 
@@ -39,22 +40,22 @@ size_t codec_bytes(struct codec c, size_t n); /* of a message of n values */
 int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
                  void *message, hvd_error *err);
 
-/* A rank that has joined contributes a message of zero bytes: zeros, but no value for 1bit. */
+/* A joined rank's message is all zero bytes: zeros; for 1bit no value at all. */
 struct codec_sum {
     int ranks;        /* messages */
     int contributors; /* ranks with data; the others have joined */
     double factor;    /* multiplies the sum */
 };
 
-/* Adds the ranks' messages, which lie `stride` bytes apart; not for casts. The same messages give
- * the same bits. 2bit and 1bit count exactly and round once, to float32. */
+/* Adds the ranks' messages, `stride` bytes apart; not for casts. Equal messages give equal bits.
+ * 2bit and 1bit count exactly and round once, to float32. */
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n);
 
-/* Kernels that add the messages of so many ranks, by words, or a cast's numbers. NULL: none. */
+/* Kernels that add the words, or a cast's numbers, of so many ranks' messages. NULL: none. */
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
-/* Decodes the sum that these kernels made of all messages. A cast's sum includes the factor. */
+/* Decodes the sum that these kernels have computed. A cast's sum includes the factor. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n);
 
 /* ---- one family a file ---- */

@@ -8,14 +8,14 @@ enum { MOST_VALUES = 32 }; /* in a word */
 /* What the words of a codec mean. */
 struct bits {
     size_t values;           /* in a word */
-    int32_t gain, bias_each; /* values of m ranks add up to gain * count + m * bias_each */
+    int32_t gain, bias_each; /* the sum of m ranks' values is gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
     struct reduce_kernels sum8, sum16; /* results as int8 and int16 */
 };
 
-/* The lowest bit of value i in a word whose bytes lie in memory order, from the first byte's
- * highest bits. Computed: tables of these numbers took four times as long. */
+/* The lowest bit of value i in a word. Values begin in the highest bits of the word's first byte in
+ * memory. Computed, because tables of these numbers took four times as long. */
 static inline uint32_t shift2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
 static inline uint32_t shift1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Magnitudes compare like their bits: 31 bits in three digits. */
+/* Magnitudes are compared as bits: 31 bits in three digits. */
 enum { DIGITS = 3, DIGIT = 2048 };
 static const int SHIFT[DIGITS] = {20, 9, 0}, BITS[DIGITS] = {11, 11, 9};
 
@@ -41,7 +41,8 @@ static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uin
     return found;
 }
 
-/* Lists the c->count values that are not below `least`. No branch, so it writes one entry more. */
+/* Lists the c->count values that are not below `least`. Without a branch it writes one entry
+ * more. */
 static void list(struct choice *c, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -50,7 +51,7 @@ static void list(struct choice *c, size_t n) {
     }
 }
 
-/* Extends `least` by one digit. *wanted: how many values to take of those that share its digits. */
+/* Extends `least` by one digit. *wanted: how many values with these digits to take. */
 static void refine(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
@@ -62,7 +63,7 @@ static void refine(struct choice *c, int digit, size_t *wanted) {
     c->least |= bin << SHIFT[digit];
 }
 
-/* The listed values that are taken for certain: their first digit is larger. */
+/* The listed values with a larger first digit, all of which are taken. */
 static size_t count_larger(const struct choice *c) {
     size_t larger = 0;
     uint32_t next = c->least + (1u << SHIFT[0]);

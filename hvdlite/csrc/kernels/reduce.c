@@ -64,8 +64,8 @@
                 (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
 
-/* Integers: exact unless scaled; scaled in double. Beyond int64 a value saturates, and NaN becomes
- * 0, which C leaves undefined; then it wraps to its dtype. */
+/* Integers are exact unless scaled; scaling is done in double. A value beyond int64 saturates and
+ * NaN becomes 0, because C leaves both undefined; then the value wraps to its dtype. */
 static inline int64_t truncated(double x) {
     if (x != x) return 0;
     if (x >= 0x1p63) return INT64_MAX;
@@ -169,7 +169,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS_OF[dtype][op];
 }
 
-/* Bytes of accumulators in a block: at least one element's, and few enough for the first cache. */
+/* Bytes of accumulators in a block: at least one element, and few enough for the first cache. */
 enum { BLOCK = 4096 };
 
 static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
@@ -201,7 +201,7 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
 
 /* ---- vectors as a whole ---- */
 
-/* parallel sums: the compiler vectorises them, though it must keep the order of each */
+/* parallel sums, which the compiler vectorises although it keeps the order within each */
 enum { LANES = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \

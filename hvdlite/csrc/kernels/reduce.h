@@ -1,4 +1,5 @@
-/* Reduce kernels: arrays combined element by element, one row of functions a dtype and operation.
+/* Reduce kernels: combine arrays element by element; a row of functions for each dtype and
+ * operation.
  *
  * Accumulators are wide enough that a result is rounded, or divided, only once, at the end: float16
  * and bfloat16 in float32, 8- and 16-bit integers in int32, int32 in int64. The other dtypes are
@@ -17,11 +18,12 @@ struct reduce_final {
     int64_t divisor; /* the number of ranks for an average, else 1 */
 };
 
-/* How storing a partial result in the dtype changes the whole, where accumulators are wider. */
+/* The effect on the result if a partial result is stored in a dtype narrower than its
+ * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* it may go wrong without a bound: a product may overflow on the way */
-    REDUCE_ROUNDS,    /* a sum of reals: another rounding, which has a bound */
-    REDUCE_WRAPS      /* nothing, if nothing is scaled: integers wrap, truth values stay */
+    REDUCE_WIDE_ONLY, /* an error without a bound: a product may overflow on the way */
+    REDUCE_ROUNDS,    /* another rounding, with a bound: a sum of reals */
+    REDUCE_WRAPS      /* none without scaling: integers wrap, truth values stay */
 };
 
 /* n counts elements; arrays may be the same, but must not overlap otherwise. */

@@ -7,7 +7,7 @@
 /* NaN passes, as in MXNet. */
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
 
-/* The rates, in names that loops can keep in registers. Without a limit, lr and rescale are one
+/* The rates, as variables that loops keep in registers. Without a limit, lr and rescale are one
  * factor, as in MXNet's SGD, and the limit is infinite. */
 #define RATES(u)                                                                                   \
     const float lr = (u)->rates[HVD_LEARNING_RATE], wd = (u)->rates[HVD_WEIGHT_DECAY],             \

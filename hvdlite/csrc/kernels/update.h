@@ -1,4 +1,4 @@
-/* Update kernels: weights that follow their gradient, one row of the table a rule.
+/* Update kernels: update weights by their gradients; a row of the table for each rule.
  *
  * g is the gradient times RESCALE, v a state, lr LEARNING_RATE, wd WEIGHT_DECAY, mu MOMENTUM:
  *
@@ -12,7 +12,7 @@
  *                  w -= lr m / (sqrt(v) + epsilon); the caller's lr has the bias correction
  *                  (Kingma and Ba, "Adam", ICLR 2015)
  *
- * The operations and their order are those of MXNet's operators, so the bits are too. The compiler
+ * The operations and their order are those of MXNet's operators, and so are the bits. The compiler
  * vectorises all loops. */
 #ifndef HVDLITE_KERNELS_UPDATE_H
 #define HVDLITE_KERNELS_UPDATE_H

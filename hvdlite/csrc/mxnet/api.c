@@ -36,7 +36,7 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
             return error_set(err, HVD_UNSUPPORTED,
                              "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
                              needed[i].name);
-    /* MXNet 2.0 dropped the suffix Ex, which told them from an older MXNDArrayGetShape. */
+    /* MXNet 2.0 dropped the suffix Ex, which distinguished them from an older MXNDArrayGetShape. */
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
         !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
         !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))
@@ -160,8 +160,9 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
     return api->shallow_copy(array, own) ? mxnet_failed(api, name, err) : HVD_OK;
 }
 
-/* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,
- * so an operation that holds the array must not call it: wait for the array here. */
+/* Without the symbols for oneDNN layouts only get_data restores the layout. get_data waits for the
+ * array, which an operation that holds the array must not do, so this waits before the operation is
+ * pushed. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err) {
     void *data;
@@ -185,7 +186,7 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* Its second word is libstdc++'s control block: a virtual table, then the count. */
+/* Its second word points to libstdc++'s control block: a virtual table, then the count. */
 int hvd_mxnet_references(void *array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

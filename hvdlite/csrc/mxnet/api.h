@@ -1,6 +1,5 @@
-/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded;
- * and what the binding asks of an NDArray: its dtype, shape and memory, and whether hvdlite can use
- * it.
+/* MXNet's C API: the functions that hvdlite calls, found in the library that Python has loaded; and
+ * the properties of an NDArray: its dtype, shape and memory, and whether hvdlite can use it.
  *
  * Types and signatures as in MXNet's c_api.h and engine.h, 1.6 to 2.0; no header is needed. */
 #ifndef HVDLITE_MXNET_API_H
@@ -21,9 +20,9 @@ struct device {
 };
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-/* FnProperty kAsync: an operation whose arrays are free runs at once on the thread that pushes it;
- * any other runs on its device's worker. NOBODYS_DEVICE is number 15 of shared memory, whose worker
- * runs no operators. MXNet's profiler aborts at a CPU's number above the cores. */
+/* FnProperty kAsync: an operation whose arrays are free runs at once on the pushing thread, else on
+ * its device's worker. NOBODYS_DEVICE is number 15 of shared memory, whose worker runs no
+ * operators. (A CPU number above the cores makes MXNet's profiler abort.) */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
 /* kCPUPrioritized: on a pool of workers that runs no operators; higher priority first. */
 enum { CPU_PRIORITIZED = 3 };
@@ -65,7 +64,7 @@ int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
 /* ---- of an NDArray; errors name the tensor ---- */
 
-/* Fills in dtype, ndim and dims of *tensor; its dims are `dims`, which must live as long. */
+/* Fills in dtype, ndim and dims of *tensor; tensor->dims is `dims`, which must live as long. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
                          int64_t dims[HVD_MAX_DIMS], hvd_error *err);
 
@@ -89,7 +88,7 @@ int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, 
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err);
 
-/* True if any two are views of the same memory, by which MXNet schedules. Sorts the arrays. */
+/* True if any two are views of the same memory, which MXNet schedules as one. Sorts the arrays. */
 bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
 #endif

@@ -49,7 +49,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-/* MXNet raises the text alone: by it hvd_mxnet_failure_of finds the fields. */
+/* Keeps the error's fields for hvd_mxnet_failure_of: MXNet raises only the text. */
 static void keep_failure(struct operation *op) {
     hvd_mxnet *lib = op->lib;
     if (op->error == &lib->no_memory) return;
@@ -89,8 +89,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* The last user completes the operation, which may free it. MXNet itself raises why it dropped
- * one. */
+/* The last user completes the operation, which may free it. For a dropped operation MXNet itself
+ * raises the reason. */
 static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
@@ -114,14 +114,14 @@ static int find_memory(struct collective *m, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A failed one without data: else the other ranks would wait for what this rank can't compute. */
+/* Submits a failed tensor without data; else the other ranks would wait for this rank. */
 static int submit(struct collective *m, hvd_error *err) {
     if (!m->tensor.request.failed) HVD_TRY(find_memory(m, err));
     return hvd_submit(m->group, &m->tensor, err);
 }
 
-/* Submits the collective, if those of its name that were pushed before are submitted, and then the
- * ones that waited for it. */
+/* Submits the collective if all earlier ones of its name are submitted, then the later ones that
+ * waited for it. */
 static void take_turn(struct turns *turns, struct collective *m) {
     for (struct turn *turn = turn_come(turns, &m->turn); turn;) {
         struct collective *due = turn->value;

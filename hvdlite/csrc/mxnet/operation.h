@@ -1,7 +1,7 @@
-/* Operation: one or more collectives that MXNet's engine runs as one, from its memory to its end.
+/* Operation: one or more collectives that MXNet's engine runs as one, and their lifetime.
  *
- * The caller's thread makes it, one of MXNet's threads runs or drops it, hvdlite's engine thread
- * completes it. The last of them frees it. */
+ * The caller's thread makes an operation, one of MXNet's threads runs or drops it, hvdlite's engine
+ * thread completes it. The last of these frees it. */
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
@@ -34,7 +34,7 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 struct collective {
     struct operation *op;
     struct turn turn;
-    /* hvdlite's handles: the user's may be freed before the operation runs. NULL: not given */
+    /* hvdlite's own: the user may free theirs before the operation runs; NULL: none */
     NDArrayHandle arrays[ARRAYS];
     int group;
     struct tensor tensor; /* owns its splits */
@@ -50,7 +50,8 @@ struct held {
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    bool pushed, ran;  /* pushed, not run: MXNet dropped it because one of its arrays has failed */
+    bool pushed,
+        ran; /* MXNet dropped it without running it, because one of its arrays has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
     hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
     atomic_int left;   /* collectives that have not ended, and turns that have not passed */
@@ -64,11 +65,11 @@ struct operation {
 /* The caller fills in the collectives' tensors, which are not zeroed. */
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err);
 
-/* Ends an operation, also one not pushed: MXNet's deleter. Frees it now or after its
+/* Ends an operation, pushed or not; MXNet's deleter. Frees the operation now or after its
  * collectives. */
 void operation_end(void *param);
 
-/* Queues the collectives of an operation behind those of their names that were pushed before. */
+/* Queues an operation's collectives behind earlier ones of the same names. */
 void operation_enter(struct operation *op);
 
 /* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three arguments, later

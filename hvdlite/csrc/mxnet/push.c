@@ -78,8 +78,8 @@ static bool is_coded(const struct operation *op) {
 }
 
 /* Hands the operation to MXNet, which frees it, even if the push fails. No two arrays share memory.
- * All of them count as written: the layout may change, and so does the residual. Submitting is
- * quick and runs at once; encoding takes longer and runs on MXNet's workers. */
+ * All arrays count as written: the layout may change, and the residual does. An operation that only
+ * submits runs at once; one that encodes takes longer and runs on MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device SHARED = {CPU, 0};
     static const int BY_WORKERS = CPU_PRIORITIZED;
@@ -150,7 +150,7 @@ static int hold(struct operation *op, const hvd_mxnet_held *held, int n, hvd_err
     return HVD_OK;
 }
 
-/* Collectives that share memory: apart; if the operation holds any, not at all. */
+/* Collectives that share memory are pushed one by one, or refused if the operation holds arrays. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
                            const hvd_mxnet_held *held, int nheld, hvd_error *err) {
     struct operation *op = NULL;
@@ -197,7 +197,7 @@ int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
 /* ---- watching ---- */
 
 struct hvd_mxnet_watch {
-    atomic_int users; /* MXNet, until its operation is over, and the caller */
+    atomic_int users; /* MXNet until its operation ends, and the caller */
 };
 
 static void drop(void *param) {

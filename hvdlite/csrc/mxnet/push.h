@@ -1,9 +1,10 @@
 /* The MXNet binding: collectives as asynchronous operations of MXNet's engine.
  *
- * Needs no header of MXNet and no link to it: its C API is looked up in the library that Python has
- * loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its arrays are free,
- * submits the tensor and returns. hvdlite's engine thread completes it; then MXNet runs what waits
- * for the array. MXNet raises an error at the user's next wait for the array. */
+ * Needs no header of MXNet and does not link to it: the C API is found in the library that Python
+ * has loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its arrays are free,
+ * submits the tensor and returns. hvdlite's engine thread completes the operation; then MXNet runs
+ * operations that wait for the array. MXNet raises an error at the user's next wait for the
+ * array. */
 #ifndef HVDLITE_MXNET_PUSH_H
 #define HVDLITE_MXNET_PUSH_H
 
@@ -12,14 +13,14 @@
 /* cdef begin */
 typedef struct hvd_mxnet hvd_mxnet;
 
-/* Once. libmxnet: the path of the loaded library. callback_arguments: how many arguments its
- * asynchronous functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
+/* Call it once. libmxnet: the path of the loaded library. callback_arguments: how many arguments
+ * its asynchronous functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 
-/* One collective on NDArrays, given by their handles, which the caller may free after the push. Of
- * *tensor, name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter are
- * used; dtype, shape and memory are those of the arrays. */
+/* One collective on NDArrays. The caller may free their handles after the push. It uses name, kind,
+ * op, root, group, priority, scales, out_rows, splits, codec and parameter of *tensor; dtype, shape
+ * and memory come from the arrays. */
 typedef struct hvd_mxnet_work {
     void *in; /* NULL: in place in `out` */
     void *out;
@@ -27,19 +28,19 @@ typedef struct hvd_mxnet_work {
     const hvd_tensor *tensor;
 } hvd_mxnet_work;
 
-/* An array that an operation waits for and holds, without moving it: a weight or a state that
+/* An array that an operation waits for and holds, but does not move: a weight or a state that
  * exists once on a host. */
 typedef struct hvd_mxnet_held {
     void *array;
-    hvd_memory *memory; /* in whose view the array lies, in pages of its own; NULL: in no view */
-    int work;           /* the collective that settles the view; not less than those before */
+    hvd_memory
+        *memory; /* the memory in whose view the array lies, in pages of its own; NULL: none */
+    int work;    /* index of the collective that settles the view; rising */
 } hvd_mxnet_held;
 
-/* Pushes n collectives as one operation. They are submitted together when all arrays are free,
- * and end together. If some fail, MXNet raises their errors at the first wait for any of the
- * arrays. Where two arrays share memory, the collectives are pushed one by one. A wrong argument
- * fails at once and pushes nothing. With the naive engine it returns when they are done, with
- * their error. */
+/* Pushes n collectives as one operation. They are submitted together when all arrays are free, and
+ * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays. If
+ * two arrays share memory, the collectives are pushed one by one. A wrong argument fails at once
+ * and pushes nothing. With the naive engine it returns when they are done, with their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 /* The same, for an operation that also holds arrays. No two arrays may share memory. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
@@ -49,25 +50,25 @@ int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
                             hvd_error *err);
 
-/* Fails where hvd_mxnet_push would fail at once for this array; pushes nothing. */
+/* Fails if hvd_mxnet_push would fail at once for this array; pushes nothing. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);
 
 /* How many NDArrays, anywhere in the process, share the memory of this one. */
 int hvd_mxnet_references(void *array);
 
-/* Collectives that are pushed and not submitted yet: MXNet has not run their operations. */
+/* Number of collectives that are pushed but not submitted: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 
 /* 1: *err is the last failure with whose text MXNet has raised this one; 0: there is none. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
-/* Tells, without waiting, whether NDArrays have been written: an empty operation reads them. MXNet
- * runs it when all that was pushed before is done, or drops it when one of the arrays has
- * failed. */
+/* A watch tells, without waiting, whether NDArrays have been written, by an empty operation that
+ * reads them. MXNet runs it when all earlier operations on the arrays are done, or drops it when
+ * one of the arrays has failed. */
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
-/* Watches what was pushed so far on n arrays, given by their handles; NULL: see *err. */
+/* Watches the operations pushed so far on n arrays, given by their handles; NULL: see *err. */
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);
-/* 1: they are done, or have failed; 0: not yet. */
+/* 1: all are done or have failed; 0: not yet. */
 int hvd_mxnet_watch_done(hvd_mxnet_watch *w);
 void hvd_mxnet_watch_end(hvd_mxnet_watch *w); /* at any time */
 /* cdef end */

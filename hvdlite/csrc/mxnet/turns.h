@@ -1,8 +1,8 @@
 /* Turns: collectives of one name are submitted in the order in which they were pushed.
  *
- * MXNet runs what waits for an array before it deletes an operation that it has dropped, and before
- * it tells of the failure. So the next step's tensor could overtake the failed one of its name, and
- * would be paired with the other ranks' failed step: wrong sums that nobody reports. Any thread. */
+ * MXNet may run an operation that waits for an array before it deletes a dropped operation and
+ * reports the failure. So the next step's tensor could overtake the failed tensor of the same name,
+ * and meet the other ranks' failed step: wrong sums without an error. Any thread. */
 #ifndef HVDLITE_MXNET_TURNS_H
 #define HVDLITE_MXNET_TURNS_H
 
@@ -26,15 +26,15 @@ struct turns {
 
 void turns_init(struct turns *t);
 
-/* The name must outlive the turn. The same name of another group is another name. */
+/* The name must outlive the turn. Names of different groups are different. */
 void turn_enter(struct turns *t, struct turn *turn, int group, const char *name, void *value);
 
-/* Makes it ready. Returns it if the caller has to submit it now, and then call turn_pass; NULL: the
- * one who submits those before it will. */
+/* Makes the turn ready. Returns it if the caller must submit it now, then call turn_pass. NULL: the
+ * thread that submits the earlier turns will. */
 struct turn *turn_come(struct turns *t, struct turn *turn);
 
-/* Ends the turn, which was submitted. Returns the next one of its name if the caller has to submit
- * that, too; else NULL. */
+/* Ends a submitted turn. Returns the next turn of its name if the caller must submit that, too;
+ * else NULL. */
 struct turn *turn_pass(struct turns *t, struct turn *turn);
 
 #endif
