@@ -195,7 +195,7 @@ TEST(test_a_late_rank_below_two_leaders) {
     job_close(&job);
 }
 
-TEST(test_any_order) {
+TEST(test_each_report_arrives_once_in_any_order) {
     static struct job job;
     uint64_t random = 11;
     for (int run = 0; run < 200; run++) {

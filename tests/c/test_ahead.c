@@ -9,7 +9,7 @@ static void decided(struct ahead *p, size_t bytes, double now) {
     OK(ahead_decided(p, bytes, now, ERR));
 }
 
-TEST(test_unlimited) {
+TEST(test_without_a_limit_everything_is_decided_at_once) {
     OWN(ahead_free) struct ahead p = {0};
     for (int i = 0; i < 100; i++) {
         CHECK(ahead_takes(&p, SIZE_MAX, 0));
@@ -19,7 +19,7 @@ TEST(test_unlimited) {
 }
 
 /* Two batches of any size; more of them as long as they fit into a piece together. */
-TEST(test_fixed) {
+TEST(test_a_fixed_limit_leaves_room_for_two_batches) {
     struct ahead p = {.bytes_ahead = 2000};
     CHECK_INT(ahead_piece(&p), 1000);
     CHECK(ahead_takes(&p, SIZE_MAX, 0));
@@ -55,7 +55,7 @@ static void check_piece(const struct ahead *p, double expected) {
                expected);
 }
 
-TEST(test_measured) {
+TEST(test_the_limit_follows_the_measured_rate) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     check_piece(&p, LEAST);
     double now = run(&p, 10 * MIB, 1e9, 5);

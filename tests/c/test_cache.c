@@ -63,7 +63,7 @@ static void check_random(size_t capacity) {
     }
 }
 
-TEST(test_random) {
+TEST(test_the_least_recently_used_entries_are_dropped) {
     static const size_t CAPACITIES[] = {0, 1, 2, 10};
     for (int i = 0; i < 4; i++) check_random(CAPACITIES[i]);
 }

@@ -7,7 +7,7 @@ static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0}
                           TOPK = {HVD_CODEC_TOPK, 0.1};
 
 /* The message of a rank that has joined, zero bytes, changes nothing. */
-TEST(test_joined) {
+TEST(test_a_joined_rank_adds_nothing) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     enum { N = 100 };
     for (int c = 0; c < 3; c++) {
@@ -61,7 +61,7 @@ TEST(test_not_finite) {
     check_marked(ONE, 200, 7, NAN, 20);
 }
 
-TEST(test_scale) {
+TEST(test_a_message_has_the_scaled_values) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK, {HVD_CODEC_FLOAT16, 0}};
     for (int c = 0; c < 4; c++) {
         float in[100], scaled[100], a[100] = {0}, b[100] = {0};
@@ -76,7 +76,7 @@ TEST(test_scale) {
     }
 }
 
-TEST(test_casts) {
+TEST(test_a_cast_rounds_to_16_bits) {
     static const float IN[] = {0, -0.0f, 1, 0.1f, -3.3f, 70000, 1e-8f, INFINITY, 1e38f};
     enum { N = sizeof IN / sizeof *IN };
     static const struct codec HALF = {HVD_CODEC_FLOAT16, 0}, BFLOAT = {HVD_CODEC_BFLOAT16, 0};
@@ -100,7 +100,7 @@ static void check_refused(struct codec c, const char *part) {
     CHECK_HAS(ERR->text, part);
 }
 
-TEST(test_parameters) {
+TEST(test_a_wrong_parameter_is_refused) {
     OK(codec_check(TWO, "w", 10, ERR));
     OK(codec_check(ONE, "w", 10, ERR));
     OK(codec_check((struct codec){HVD_CODEC_1BIT, -1}, "w", 10, ERR));
@@ -118,7 +118,7 @@ TEST(test_parameters) {
     FAILS(codec_check(TOPK, "w", (size_t)1 << 32, ERR), HVD_UNSUPPORTED);
 }
 
-TEST(test_texts) {
+TEST(test_error_texts_name_codec_and_parameter) {
     static const struct {
         struct codec codec;
         const char *text;

@@ -109,7 +109,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     CHECK_CASE(memcmp(out, from_sum, n * 4) == 0, "kind %d, %d ranks, n %zu", c.kind, p, n);
 }
 
-TEST(test_sums) {
+TEST(test_the_sum_of_messages_is_exact) {
     for (int p = 1; p <= CODEC_RANKS; p++) {
         for (size_t s = 0; s < CODEC_NSIZES; s++) {
             check_sums(TWO, p, CODEC_SIZES[s], 1);

@@ -52,7 +52,7 @@ static void check_topk(double ratio, size_t n, double levels) {
     }
 }
 
-TEST(test_topk) {
+TEST(test_the_largest_values_are_sent) {
     static const double RATIOS[] = {1e-9, 0.01, 0.1, 0.5, 0.999, 1};
     for (size_t k = 0; k < sizeof RATIOS / sizeof *RATIOS; k++) {
         for (size_t s = 0; s < CODEC_NSIZES - 1; s++) {
@@ -83,7 +83,7 @@ TEST(test_topk_tells_neighbours_apart) {
     CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
 }
 
-TEST(test_topk_sums) {
+TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
     for (int p = 1; p <= CODEC_RANKS; p++) {
         size_t n = 100, bytes = codec_bytes(TOPK, n), k = 10;
         OWNED uint8_t *messages = coded_messages(TOPK, p, -1, n);

@@ -20,7 +20,7 @@ static void check_chunks(size_t bytes, size_t element, int n) {
     CHECK(most - least <= element);
 }
 
-TEST(test_chunks) {
+TEST(test_chunks_differ_by_at_most_one_element) {
     static const size_t ELEMENTS[] = {1, 2, 4, 8};
     static const size_t COUNTS[] = {0, 1, 2, 7, 8, 9, 10, 61, 1009, 65536, 1000003};
     for (int n = 1; n <= 9; n++)
@@ -63,7 +63,7 @@ TEST(test_every_collective_is_taken) {
 }
 
 /* No two of a kind share a name: benchmarks and error texts tell them by it. */
-TEST(test_names) {
+TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i < rows; i++)

@@ -119,7 +119,7 @@ static void million(struct coll_rank *self) {
                  ERR);
 }
 
-TEST(test_million) {
+TEST(test_a_million_elements) {
     coll_cases_run(2, million);
     coll_cases_run(CHECK_SLOW ? 3 : 7, million);
 }

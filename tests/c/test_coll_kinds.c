@@ -68,7 +68,7 @@ static void small_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_small) {
+TEST(test_every_kind_dtype_and_operation_on_few_elements) {
     static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* 7 and 8: on hosts */
     for (int i = 0; i < (CHECK_SLOW ? 3 : 7); i++) coll_cases_run(RANKS[i], small_cases);
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
@@ -84,7 +84,7 @@ static void scaled_cases(struct coll_rank *self) {
 }
 
 TEST(test_every_scaling) {
-    if (CHECK_SLOW) return; /* other numbers, but the same memory, as test_small */
+    if (CHECK_SLOW) return; /* the same memory as fewer elements use */
     coll_cases_run(1, scaled_cases);
     coll_cases_run(3, scaled_cases);
     coll_cases_run_on_hosts(scaled_cases, 1);
@@ -107,7 +107,7 @@ static void segment_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_segments) {
+TEST(test_data_longer_than_a_segment) {
     coll_cases_run(2, segment_cases);
     if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* of more ranks: test_every_pace */
 }
@@ -121,7 +121,7 @@ static void million_cases(struct coll_rank *self) {
     run_kind(self, HVD_BROADCAST, HVD_UINT8, 1000003, 0);
 }
 
-TEST(test_million) {
+TEST(test_a_million_elements) {
     if (!CHECK_SLOW) coll_cases_run(1, million_cases);
     coll_cases_run(CHECK_SLOW ? 2 : 3, million_cases);
 }

@@ -26,17 +26,17 @@ TEST(test_order_of_priority_then_arrival) {
                 "-> Td R Tb R Te R Ta R Tc R");
 }
 
-TEST(test_fuses) {
+TEST(test_tensors_of_one_batch_fit_the_fusion_threshold) {
     CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
 /* One that sends it whole: all hear the name and a new id. */
-TEST(test_ids) {
+TEST(test_a_tensor_that_comes_again_goes_by_its_id) {
     CHECK_STORY(config_of(3), "*+a -> Ta R ? new; *#a -> T#a R; *#a -> T#a R; *#a -> T#a R;"
                               "0#a 1+a 2#a -> Ta R ? new; *#a -> T#a R");
 }
 
-TEST(test_no_cache) {
+TEST(test_without_a_cache_there_are_no_ids) {
     CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 

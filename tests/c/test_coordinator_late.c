@@ -166,6 +166,6 @@ static void tell(uint64_t seed) {
     scene_close(&t.s);
 }
 
-TEST(test_random) {
+TEST(test_any_story_ends_with_every_tensor_decided) {
     for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 20 : 200); seed++) tell(seed);
 }

@@ -63,7 +63,7 @@ SCENE(test_long_reason, config_of(2)) {
     STORY(s, "0+a -> Fa ? rank 1 & rrrrrrrr");
 }
 
-TEST(test_bye) {
+TEST(test_the_coordinator_ends_when_all_have_left) {
     for (int size = 1; size <= 5; size++)
         CHECK_STORY(config_of(size), "*+last *- -> Tlast R B; ->");
 }

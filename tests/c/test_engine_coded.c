@@ -81,7 +81,7 @@ TEST(test_alone_and_fused) {
 }
 
 /* The residual of a step goes into the next one. */
-ENGINES_TEST(test_steps, ranks_run, 3, 3) {
+ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     OWN(coded_free) struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);

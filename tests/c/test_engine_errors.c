@@ -27,7 +27,7 @@ ENGINES(failed_main, arg) {
     for (int i = 0; i < 3; i++) work_free(&rounds[i]);
 }
 
-TEST(test_failed) {
+TEST(test_a_rank_without_data_fails_the_tensor_on_every_rank) {
     for (int p = 1; p <= 4; p++) {
         char texts[MOST_RANKS][1024], expected[64];
         snprintf(expected, sizeof expected, "tensor 'gradient': no data from rank %d: ", p - 1);
@@ -58,7 +58,7 @@ ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) { /* long beside u
     check_in_order(me, "stuck");
 }
 
-TEST(test_stall) {
+TEST(test_a_stalled_tensor_fails_and_later_ones_run) {
     ranks_run(2, stall_main, NULL);
     ranks_run(4, stall_main, NULL);
 }

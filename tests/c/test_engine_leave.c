@@ -45,7 +45,7 @@ ENGINES(early_main, arg) {
     ranks_meet(me->ranks);
 }
 
-TEST(test_early) {
+TEST(test_a_tensor_fails_if_a_rank_leaves_before_it) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             ranks_run(p, early_main, &(struct leaving){rank, false});

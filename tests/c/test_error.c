@@ -1,7 +1,7 @@
 /* Error values: codes, texts, the chain of causes, texts too long. */
 #include "check.h"
 
-TEST(test_set) {
+TEST(test_an_error_has_its_code_and_text) {
     hvd_error err = {0};
     CHECK_INT(error_set(&err, HVD_MISMATCH, "tensor '%s' on rank %d", "w", 3), HVD_MISMATCH);
     CHECK_INT(err.code, HVD_MISMATCH);
@@ -11,7 +11,7 @@ TEST(test_set) {
     CHECK_TEXT(err.text, "new");
 }
 
-TEST(test_chain) {
+TEST(test_causes_are_appended_to_the_text) {
     hvd_error err = {0};
     error_set(&err, HVD_TRANSPORT, "link down");
     CHECK_INT(error_while(&err, "ring step %d of %d", 3, 7), HVD_TRANSPORT);

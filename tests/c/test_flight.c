@@ -73,7 +73,7 @@ FLIGHT_TEST(test_the_ring) {
     CHECK_INT(op.number, 2);
 }
 
-FLIGHT_TEST(test_steps) {
+FLIGHT_TEST(test_a_repeated_tensor_counts_the_steps) {
     struct request r = request_of("x", 1);
     for (int step = 0; step < 5; step++)
         for (uint64_t hash = 1; hash < 4; hash++) flight_add(f, &r, 1, 0, step ? hash : 0);

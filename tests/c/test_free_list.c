@@ -21,7 +21,7 @@ static void *use(void *arg) {
     return NULL;
 }
 
-TEST(test_threads) {
+TEST(test_no_two_threads_get_one_block) {
     static struct free_list s;
     free_list_init(&s);
     threads_run(THREADS, use, &s, 0);

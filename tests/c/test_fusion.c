@@ -22,7 +22,7 @@ static void plan_is(const struct request *requests, size_t threshold, const char
     CHECK_INT(batches, most);
 }
 
-TEST(test_thresholds) {
+TEST(test_a_batch_has_at_most_the_threshold) {
     struct request r[] = {request_of("a", 10), request_of("b", 10),
                           request_of("c", 5)}; /* 40, 40, 20 bytes */
     plan_is(r, 0, "012");
@@ -88,7 +88,7 @@ TEST(test_what_stays_alone) {
 }
 
 /* Whatever comes in: full, homogeneous batches, numbered by their first tensors. */
-TEST(test_random) {
+TEST(test_batches_are_full_and_of_one_kind) {
     uint64_t random = 4;
     for (int round = 0; round < 2000; round++) {
         struct request r[MOST];

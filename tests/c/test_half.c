@@ -45,7 +45,7 @@ static void check_float(const struct format *f, float x) {
                expected);
 }
 
-TEST(test_all_values) {
+TEST(test_every_16_bit_value_survives_a_round_trip) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];
         for (uint32_t bits = 0; bits <= 0xffff; bits++) {
@@ -60,7 +60,7 @@ TEST(test_all_values) {
 }
 
 /* The middle between every two neighbours, and the floats beside it. */
-TEST(test_ties) {
+TEST(test_ties_round_to_even) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];
         uint16_t infinity = (uint16_t)((f->highest - f->lowest + 2) << f->fraction);
@@ -77,7 +77,7 @@ TEST(test_ties) {
     }
 }
 
-TEST(test_nans) {
+TEST(test_a_nan_stays_a_nan) {
     static const uint32_t NANS[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001,
                                     0xffffffff, 0x7f801fff, 0x7f80ffff};
     for (int i = 0; i < NFORMATS; i++)

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 
-TEST(test_parse) {
+TEST(test_levels_have_names_in_any_case) {
     static const struct {
         const char *name;
         enum log_level level;
@@ -32,7 +32,7 @@ static void captured(const struct log *log, enum log_level level, const char *te
     fclose(file);
 }
 
-TEST(test_lines) {
+TEST(test_a_line_has_time_rank_and_level) {
     char got[9000], text[6000];
     struct log log = {.level = LOG_WARNING, .rank = 2, .size = 5};
     captured(&log, LOG_WARNING, "it rains", got, sizeof got);

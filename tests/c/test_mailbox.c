@@ -45,7 +45,7 @@ static bool right(const unsigned char *data, size_t size, int i) {
 
 #define BOX_TEST(name) TEST_ON(name, struct mailbox, box, box = mailbox_new(), free(box))
 
-BOX_TEST(test_stream) {
+BOX_TEST(test_messages_of_any_length_arrive_in_order) {
     OWN(mail_in_free) struct mail_in in = {0};
     pthread_t writer;
     uint64_t random = 5;
@@ -93,7 +93,7 @@ BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
 }
 
 /* Three ranks on real shared memory: each sends to each, the long one in pieces. */
-TEST(test_host) {
+TEST(test_three_ranks_exchange_messages_in_shared_memory) {
     enum { N = 3, LONG = 3 * MAILBOX_BYTES };
     static char sent[LONG];
     char address[SHMEM_ADDRESS];

@@ -113,7 +113,7 @@ ENGINES(mismatch_main, arg) {
     work_free(&next);
 }
 
-TEST(test_mismatch) {
+TEST(test_a_receive_of_another_size_fails_on_both_ranks) {
     for (int late = 0; late < 2; late++) ranks_run(2, mismatch_main, &late);
 }
 
@@ -145,7 +145,7 @@ ENGINES(leave_main, arg) {
     work_free(&good);
 }
 
-TEST(test_leave) {
+TEST(test_a_receive_fails_if_its_sender_leaves) {
     for (int p = 2; p <= 4; p++) {
         ranks_run(p, leave_main, &(bool){true});
         ranks_run(p, leave_main, &(bool){false});
@@ -154,7 +154,7 @@ TEST(test_leave) {
 }
 
 /* An engine that stops without leaving fails what waits for it. */
-ENGINES_TEST(test_stop, ranks_run, 2, 2) {
+ENGINES_TEST(test_a_stopped_engine_fails_its_receives, ranks_run, 2, 2) {
     struct work l;
     if (me->rank == 1) {
         OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));

@@ -94,7 +94,7 @@ TEST(test_every_dtype_and_op_has_a_name_a_kernel_and_a_case_here) {
     }
 }
 
-TEST(test_all) {
+TEST(test_every_kernel_gives_the_serial_result) {
     static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 31, 64, 65, MOST};
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
         for (int ranks = 1; ranks <= 9; ranks++)

@@ -25,7 +25,7 @@ static void is(int code, struct request r) {
     if (code) CHECK_HAS(ERR->text, r.name);
 }
 
-TEST(test_good) {
+TEST(test_good_requests_pass) {
     struct request many = WITH(request_of("many", 1), ndim, HVD_MAX_DIMS), zero = many;
     for (int i = 0; i < HVD_MAX_DIMS; i++) many.dims[i] = zero.dims[i] = i ? INT64_MAX : 0;
     for (int i = 0; i < HVD_MAX_DIMS; i++) many.dims[i] = 1;
@@ -40,7 +40,7 @@ TEST(test_good) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) is(HVD_OK, of_dtype(dtype));
 }
 
-TEST(test_names) {
+TEST(test_a_wrong_name_is_refused) {
     struct request r = request_of("", 3);
     is(HVD_INVALID, r);
     memset(r.name, 'n', sizeof r.name); /* no final zero */
@@ -53,7 +53,7 @@ TEST(test_names) {
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }
 
-TEST(test_ranges) {
+TEST(test_a_value_out_of_range_is_refused) {
     static const int32_t BAD[] = {-1, 99, INT32_MIN, INT32_MAX};
     static const double NO_SCALE[] = {NAN, HUGE_VAL, -HUGE_VAL};
     for (int i = 0; i < 4; i++) {
@@ -72,7 +72,7 @@ TEST(test_ranges) {
     }
 }
 
-TEST(test_shapes) {
+TEST(test_a_wrong_shape_is_refused) {
     is(HVD_INVALID, request_of("weight", -1));
     is(HVD_INVALID, gather_of("weight", 3, -2));
     is(HVD_INVALID, request_of("weight", INT64_MAX));
@@ -91,7 +91,7 @@ TEST(test_what_dtypes_take) {
     }
 }
 
-TEST(test_sizes) {
+TEST(test_elements_rows_and_bytes) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
     CHECK_INT(request_rows(&r), 3);
@@ -114,7 +114,7 @@ TEST(test_sizes) {
         CHECK_INT(request_conflict(&sum, &other), field);                                          \
     } while (0)
 
-TEST(test_conflicts) {
+TEST(test_the_first_field_that_differs_is_found) {
     struct request sum = request_of("x", 3), other = sum;
     CONFLICT(root, 2, FIELD_NONE); /* not an allreduce's */
     CONFLICT(priority, 9, FIELD_NONE);
@@ -175,7 +175,7 @@ TEST(test_conflicts_of_parts) {
     CONFLICT(dims[0], 8, FIELD_SHAPE);
 }
 
-TEST(test_words) {
+TEST(test_fields_in_the_words_of_users) {
     static const struct {
         enum request_field field;
         int ndim;

@@ -39,7 +39,7 @@ static void release_from(struct part parts[N], int first) {
 }
 
 /* What one writes into any part, before it is attached or after, all see at the same offset. */
-TEST(test_parts) {
+TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     struct part parts[N];
     if (!reserve_all(parts)) return;
     for (int i = 0; i < N; i++) {

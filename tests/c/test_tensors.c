@@ -88,7 +88,7 @@ TABLE_TEST(test_what_is_held_is_taken_together) {
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
 }
 
-TABLE_TEST(test_order) {
+TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     struct result results[10] = {{0}};
     CHECK(tensors_take(t) == NULL);
     for (int i = 0; i < 4; i++) add(t, i, &results[i], HVD_OK);
@@ -197,7 +197,7 @@ TEST(test_outputs_suit_what_comes) {
 }
 
 /* What a refused one brought stays its submitter's, what a finished one has got is freed. */
-TABLE_TEST(test_messages) {
+TABLE_TEST(test_an_encoded_message_is_freed_by_its_owner) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
     void *message = room(8);
@@ -211,7 +211,7 @@ TABLE_TEST(test_messages) {
     CHECK_INT(second.completions, 0);
 }
 
-TABLE_TEST(test_duplicates) {
+TABLE_TEST(test_a_name_under_way_is_refused) {
     struct result result = {0}, other = {0};
     add(t, 1, &result, HVD_OK);
     add_kept(t, keep(1, &other), HVD_DUPLICATE, ERR);
@@ -225,7 +225,7 @@ TABLE_TEST(test_duplicates) {
     tensors_finish(t, tensors_take(t), NULL);
 }
 
-TABLE_TEST(test_find) {
+TABLE_TEST(test_a_taken_tensor_is_found_by_name_and_id) {
     struct result result = {0};
     for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
     for (struct tensor *x = tensors_take(t); x; x = x->newer)

@@ -10,7 +10,7 @@
 
 #include <sched.h>
 
-TEST(test_topology) {
+TEST(test_each_rank_knows_its_place) {
     static const hvd_topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
                                             {1, 5, 1, 2, 0, 2},
                                             {2, 5, 0, 2, 1, 3},
@@ -132,7 +132,7 @@ static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(receive_messages(t, ranks->size, from, 1), 0);
 }
 
-TEST(test_traffic) {
+TEST(test_messages_and_transfers_do_not_mix) {
     for (int p = 2; p <= 5; p++) ranks_run(p, traffic_main, NULL);
 }
 
@@ -174,7 +174,7 @@ TEST(test_sleep) {
 }
 
 /* The less tells of a message, the sooner a rank looks for it. */
-TEST(test_longest_sleep) {
+TEST(test_a_rank_looks_sooner_for_messages_that_wake_less) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double rings = transport_longest_sleep(t, true);

@@ -74,7 +74,7 @@ static void check_rule(int rule, float limit, size_t at, size_t n) {
                rule_name(rule), limit, n, at);
 }
 
-TEST(test_rules) {
+TEST(test_weights_and_states_follow_each_rule) {
     static const size_t RANGES[][2] = {{0, 0},  {0, 1},   {3, 1},  {0, 16},
                                        {5, 33}, {1, 102}, {0, 103}};
     for (int rule = HVD_SGD; rule < HVD_RULES; rule++)

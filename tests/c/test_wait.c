@@ -29,7 +29,7 @@ static void check_phases(struct wait_policy policy, int last, double longest_nap
     CHECK_NEAR(last_nap, longest_nap, 0);
 }
 
-TEST(test_phases) {
+TEST(test_a_wait_spins_then_yields_then_naps) {
     static const double NAPS[] = {1e-4, 1e-3, 1};
     for (int i = 0; i < 3; i++) {
         check_phases(SPINS, 0, NAPS[i]);
@@ -84,7 +84,7 @@ TEST(test_pause_returns) {
     CHECK(w.since > 0);
 }
 
-TEST(test_scratch) {
+TEST(test_scratch_memory_grows_and_is_reused) {
     struct scratch s = {0};
     void *first = NULL, *again = NULL;
     static const size_t SIZES[] = {1, 63, 64, 65, 1000003, 7};

@@ -163,7 +163,7 @@ static int read_all(const uint8_t *bytes, size_t size) {
     return code;
 }
 
-TEST(test_truncated) {
+TEST(test_a_cut_message_is_refused) {
     struct wire_item items[ITEMS];
     make_items(items);
     CHECK(read_all(NULL, 0) != HVD_OK);
@@ -175,7 +175,7 @@ TEST(test_truncated) {
     }
 }
 
-TEST(test_flipped) {
+TEST(test_a_damaged_message_is_refused_or_read_safely) {
     struct wire_item items[ITEMS];
     OWN(wire_free) struct wire_writer w = {0};
     uint64_t random = 9;
@@ -191,7 +191,7 @@ TEST(test_flipped) {
     }
 }
 
-TEST(test_other_version) {
+TEST(test_another_version_is_refused) {
     OWN(wire_free) struct wire_writer w = {0};
     struct wire_reader r;
     OK(wire_put(&w, &(struct wire_item){.type = WIRE_BYE}, ERR));
