@@ -13,7 +13,7 @@ import hvdlite.numpy
 
 # File, heading, modules whose public names the page has; the first one's docstring introduces it.
 PAGES = (
-    ("job", "The job", ("lifecycle.job", "core.topology", "monitor.counts", "core.native")),
+    ("job", "The job", ("job", "core.topology", "monitor.counts", "core.native")),
     ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
     ("numpy", "Collectives on NumPy arrays", ("numpy", "core.reduce_ops")),
     ("handles", "Handles", ("core.handles", "mxnet.handles")),

@@ -12,8 +12,8 @@ import sys
 
 from hvdlite._version import __version__
 from hvdlite.core.lazy_names import OPS, lazy_names
-from hvdlite.lifecycle import forks as _forks  # noqa: F401 - sees children from here on
-from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
+from hvdlite.exit import forks as _forks  # noqa: F401 - sees children from here on
+from hvdlite.exit import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
 from hvdlite.patches import mpi4py_import, mxnet_import
 
 _DEFINED_IN = {
@@ -24,7 +24,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.core.handles": ("Handle", "poll", "synchronize"),
     "hvdlite.launch.api": ("run",),
-    "hvdlite.lifecycle.job": ("init", "shutdown"),
+    "hvdlite.job": ("init", "shutdown"),
     "hvdlite.monitor.counts": ("start_timeline", "stats", "stop_timeline"),
     "hvdlite.mxnet.checkpoint": ("Checkpoint",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer", "Guard", "clip_global_norm"),
@@ -70,11 +70,11 @@ __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _SUBMODULES)
 def _end() -> None:
     """Tell ranks that wait in init() that this one has ended."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
-    if could_join and "hvdlite.lifecycle.job" not in sys.modules:
+    if could_join and "hvdlite.job" not in sys.modules:
         with contextlib.suppress(ImportError):  # no C library for this MPI: no rank can join
-            importlib.import_module("hvdlite.lifecycle.job").at_exit()
-    if "hvdlite.lifecycle.mpi_life" in sys.modules:
-        sys.modules["hvdlite.lifecycle.mpi_life"].end()
+            importlib.import_module("hvdlite.job").at_exit()
+    if "hvdlite.exit.mpi_life" in sys.modules:
+        sys.modules["hvdlite.exit.mpi_life"].end()
     if "hvdlite.mxnet.servers" in sys.modules:
         sys.modules["hvdlite.mxnet.servers"].end()
 

@@ -11,12 +11,12 @@ from hvdlite._version import __version__
 
 COMMANDS = {  # name: module with main(), words before the user's, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
-    "check": ("hvdlite.launch.cli", ("--check",), "check hosts and let ranks there sum"),
+    "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
-    "why": ("hvdlite.monitor.why", (), "say what a job's steps lose time to, and what to do"),
+    "why": ("hvdlite.monitor.why", (), "tell what a job's steps lose time to, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
-    "completion": ("hvdlite.launch.completion", (), "print code for a shell's completion"),
+    "completion": ("hvdlite.launch.completion", (), "print what lets a shell complete all this"),
 }
 
 

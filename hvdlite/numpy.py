@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.core import frameworks, prepared, rows, starting
+from hvdlite.core import frameworks, grouped, prepared, rows
 from hvdlite.core.collectives import dense, run
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, recurring_name, tensor_name
@@ -110,7 +110,7 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("allreduce", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
-    return starting.reductions(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
+    return grouped.reductions(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
 
 def reducescatter(
@@ -141,7 +141,7 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("reducescatter", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
-    return starting.reductions(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
+    return grouped.reductions(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
 
 def broadcast(
@@ -260,12 +260,12 @@ def _reducescatter(array, name, op, prescale_factor, postscale_factor, process_s
 
 def _reduce(kind, name, array, op, scales, process_set, out) -> Any:
     outs = None if out is None else [out]
-    return starting.reductions(kind, [name], [array], op, scales, process_set, outs).then(_first)
+    return grouped.reductions(kind, [name], [array], op, scales, process_set, outs).then(_first)
 
 
 def _broadcast(array, root_rank, name, process_set, out) -> Any:
     names, outs = [tensor_name("broadcast", name, process_set)], None if out is None else [out]
-    return starting.broadcasts(names, [array], root_rank, process_set, outs).then(_first)
+    return grouped.broadcasts(names, [array], root_rank, process_set, outs).then(_first)
 
 
 def _allgather(array, name, process_set, out) -> Any:

@@ -12,7 +12,7 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite.lifecycle import job
+from hvdlite import job
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it

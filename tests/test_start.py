@@ -10,7 +10,7 @@ import pytest
 from jobs import MPI_SETTINGS, TESTS, alone, assert_passed, mpirun, script
 from places import start_ranks
 
-from hvdlite.core import beginning
+from hvdlite.core import mpi_init_wait
 
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
@@ -106,7 +106,7 @@ def test_who_is_late_for_mpi_itself_is_named():
     ],
 )
 def test_one_rank_of_a_host_tells_who_is_late(own, here, begun, count, words):
-    line = beginning.text(own, set(here), set(begun), count)
+    line = mpi_init_wait.text(own, set(here), set(begun), count)
     assert line.endswith(words) and bool(line) == bool(words)
 
 
@@ -163,7 +163,7 @@ def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thre
     for child in children:
         modules = child.pop("modules")
         assert {"hvdlite.numpy", "hvdlite.mxnet.ops", "hvdlite.elastic.loop"} <= set(modules)
-        assert ("hvdlite.lifecycle.mpi_world" in modules) == (transport == "mpi")
+        assert ("hvdlite.bootstrap.mpi_world" in modules) == (transport == "mpi")
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 

@@ -1,6 +1,6 @@
 """How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-A framework's folder registers itself by ``lifecycle.job.at_end`` at its import. Nothing here names
+A framework's folder registers itself by ``job.at_end`` at its import. Nothing here names
 a framework.
 """
 

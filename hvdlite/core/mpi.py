@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any, Optional
 
-from hvdlite.core import beginning
+from hvdlite.core import mpi_init_wait
 from hvdlite.core.listening import confined, with_files
 from hvdlite.core.native import ffi
 
@@ -52,7 +52,7 @@ try:
     _added = confined(with_files(os.environ), _is_contained(), _cores)
     _given = {name: os.environ.get(name) for name in _added}
     os.environ.update(_added)
-    with beginning.told():
+    with mpi_init_wait.told():
         from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
     raise ImportError(

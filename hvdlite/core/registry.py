@@ -8,18 +8,21 @@ from hvdlite.core.native import lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
-_registered: Dict[int, ProcessSet] = {0: global_process_set}
-_last_id = 0  # ids are never used twice
+
+class _Sets:
+    """The process sets of the job."""
+
+    registered: Dict[int, ProcessSet] = {0: global_process_set}
+    last_id = 0  # ids are never used twice
 
 
 def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
     """Forget the sets of an earlier job and register those of ``init(process_sets=...)``."""
-    global _last_id
-    for process_set in _registered.values():
+    for process_set in _Sets.registered.values():
         process_set.invalidate()
-    _registered.clear()
-    _registered[0] = global_process_set
-    _last_id = 0
+    _Sets.registered.clear()
+    _Sets.registered[0] = global_process_set
+    _Sets.last_id = 0
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise ValueError(f"process_sets is '{process_sets}': expected a list or 'dynamic'")
@@ -44,10 +47,10 @@ def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
 
 def process_set_of(process_set_id: int) -> ProcessSet:
     """Return the registered process set of that id; raise ValueError if there is none."""
-    if whole(process_set_id, "process_set_id", "a process set's number") not in _registered:
-        known = ", ".join(map(str, _registered))
+    if whole(process_set_id, "process_set_id", "a process set's number") not in _Sets.registered:
+        known = ", ".join(map(str, _Sets.registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
-    return _registered[process_set_id]
+    return _Sets.registered[process_set_id]
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
@@ -86,17 +89,16 @@ def _check(ranks: List[int]) -> None:
     size = topology.size()
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
         raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
-    for known in _registered.values():
+    for known in _Sets.registered.values():
         if known.ranks == ranks:
             raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
     topology.world().check_groups()
 
 
 def _register(process_set: ProcessSet, ranks: List[int]) -> None:
-    global _last_id
-    _last_id += 1
-    process_set.register(_last_id, ranks, topology.world().open(ranks))
-    _registered[_last_id] = process_set
+    _Sets.last_id += 1
+    process_set.register(_Sets.last_id, ranks, topology.world().open(ranks))
+    _Sets.registered[_Sets.last_id] = process_set
 
 
 def open_among(ranks: List[int], number: int) -> int:
@@ -125,7 +127,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():
         _leave_group(group_of(process_set))
-    del _registered[number]
+    del _Sets.registered[number]
     process_set.invalidate()
     return True
 
@@ -141,4 +143,4 @@ def _leave_group(group: int) -> None:
 
 def process_sets() -> List[ProcessSet]:
     """Return the registered sets; the global set is the first."""
-    return [_registered[i] for i in sorted(_registered)]
+    return [_Sets.registered[i] for i in sorted(_Sets.registered)]

@@ -39,7 +39,10 @@ _FAMILIES = (
     (*_OF_SERVERS, "DMLC_ROLE"),
 )
 # What is told to a rank of the first of them beside that.
-_MORE = (TRANSPORT, "HVDLITE_DOOR_ADDRESS", "HVDLITE_ELASTIC", "HVDLITE_NEWCOMER", "HVDLITE_NEWS")
+_MORE = (
+    *(TRANSPORT, "HVDLITE_ELASTIC", "HVDLITE_ELASTIC_ADDRESS", "HVDLITE_NEWS"),
+    "HVDLITE_REPLACEMENT",
+)
 PORTS = 8  # which rank 0 tries, one after the other
 # Of Slurm's steps: below those that systems give to anybody.
 _FIRST_PORT, _PORTS = 15_000, 15_000
@@ -56,7 +59,7 @@ class Place(NamedTuple):
     job: str  # tells this job from others
 
 
-_given: Optional[Place] = None
+_given: List[Place] = []  # the last one counts
 SERVERS = "MXNet's launcher"
 _decided: List[Optional[Place]] = []  # by the first init()
 NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {TRANSPORT}=tcp"
@@ -139,7 +142,7 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
     if is_by_mpi(environ):
         return None
     if _given:
-        return _given
+        return _given[-1]
     if environ.get(TRANSPORT):
         environ = _in_torchruns_words(environ)
     if all(environ.get(name) for name in _OF_TORCHRUN):
@@ -176,8 +179,7 @@ def give(found: Place) -> None:
 
     A program tells before the first init().
     """
-    global _given
-    _given = found
+    _given.append(found)
     if _decided:
         _decided[0] = found
 

@@ -5,16 +5,19 @@ from typing import Callable, Optional
 from hvdlite.core.native import call, ffi, lib
 from hvdlite.core.world import World
 
-_world: Optional[World] = None  # of the job
-_homogeneous = False  # every host has equally many ranks
-_left = 0  # jobs that this process has left
+
+class _Own:
+    """What this process knows of its job."""
+
+    world: Optional[World] = None
+    homogeneous = False  # every host has equally many ranks
+    left = 0  # jobs that this process has left
 
 
 def enter(world: World) -> None:
     """Keep the world of the job that this process has joined. Collective."""
-    global _world, _homogeneous
-    _world = world
-    _homogeneous = len(set(world.numbers(local_size()))) == 1
+    _Own.world = world
+    _Own.homogeneous = len(set(world.numbers(local_size()))) == 1
 
 
 def leave(sound: bool) -> None:
@@ -22,22 +25,21 @@ def leave(sound: bool) -> None:
 
     :param sound: no rank has failed.
     """
-    global _world, _left
-    if _world is not None:
-        _world.leave(sound)
-    _world = None
-    _left += 1
+    if _Own.world is not None:
+        _Own.world.leave(sound)
+    _Own.world = None
+    _Own.left += 1
 
 
 def world() -> World:
     """Return the processes of the job."""
-    assert _world is not None  # between init() and shutdown()
-    return _world
+    assert _Own.world is not None  # between init() and shutdown()
+    return _Own.world
 
 
 def job_number() -> int:
     """Return a number that no other job of this process has."""
-    return _left
+    return _Own.left
 
 
 def is_initialized() -> bool:
@@ -79,4 +81,4 @@ def is_homogeneous() -> bool:
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """
     _where()
-    return _homogeneous
+    return _Own.homogeneous

@@ -1,19 +1,19 @@
 """run: calls a training function again, from the last commit, when ranks have died or come."""
 
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 
+from hvdlite import job
 from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.collectives import run as run_collective
+from hvdlite.core.membership import ALL_IS_DONE, LET_REPLACEMENTS_IN, SOMETHING_FAILED
 from hvdlite.core.native import HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
-from hvdlite.lifecycle import job, resets
-from hvdlite.lifecycle import socket_members as members
 
 
 def run(function: Callable) -> Callable:
@@ -51,60 +51,89 @@ def run(function: Callable) -> Callable:
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
         topology.size()  # or the error that init() was not called
-        world = topology.world()
-        if job.door().TRANSPORT == "mpi":
-            job.door().refuse_elastic()
-            state.sync()
-            return function(state, *args, **kwargs)
-        members.begin(world)
-        left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
-        has_state = not members.is_newcomer()  # of training
-        if has_state:
-            members.wait_for_newcomers()
-        else:
-            left = _Left()
-            members.come_in()
+        training = _Training(state, functools.partial(function, state, *args, **kwargs))
+        training.begin()
         while True:
-            vote, result, cause = resets.SOMETHING_FAILED, None, None
-            try:
-                if left:
-                    left.begin_anew(has_state)
-                    left = None
-                    state.on_reset()
-                state.sync()
-                has_state = True
-                result = function(state, *args, **kwargs)
-                frameworks.wait_all()
-                _return_together()
-                vote = resets.ALL_IS_DONE
-            except HostsUpdatedInterrupt:
-                vote = resets.LET_NEWCOMERS_IN
-            except Exception as error:  # TensorFlow's alone are no RuntimeErrors
-                failed = failure_of(error)
-                if not failed and not isinstance(error, RuntimeError):
-                    raise
-                if failed and failed.kind == "rank left":
-                    job.begin_to_leave()  # else that rank would wait for this one before it ends
-                if not members.have_caused(error):
-                    raise
-                job.begin_to_leave()
-                cause = error
-            try:
-                verdict = members.agreed(vote)
-            except HvdliteError as late:
-                raise late from cause  # which names the ranks
-            if verdict == resets.ALL_IS_DONE:
+            verdict, result = training.attempt()
+            if verdict == ALL_IS_DONE:
                 return result
-            left = left or _Left()
-            if verdict == resets.LET_NEWCOMERS_IN:
-                job.leave_broken()
-                members.go_on()
-                continue
-            job.leave_broken()
-            state.restore()
-            members.shrink()
+            training.leave_job(verdict)
 
     return wrapper
+
+
+class _Training:
+    """A training function, and the ranks that run it.
+
+    :param function: without arguments.
+    """
+
+    def __init__(self, state: State, function: Callable[[], Any]) -> None:
+        self._state, self._function = state, function
+        self._members = job.membership()
+        self._left: Optional[_Left] = None  # the job that had a death, or is to have replacements
+        self._has_state = True  # of training
+
+    def begin(self) -> None:
+        """Make ready for deaths; come into the running job, if this rank is a replacement."""
+        self._members.begin(topology.world())
+        if self._members.is_replacement():
+            self._has_state = False
+            self._left = _Left()
+            self._members.come_in()
+        else:
+            self._members.wait_for_replacements()
+
+    def attempt(self) -> Tuple[int, Any]:
+        """Run the function once; return what the ranks have agreed on, and the function's result.
+
+        :raises Exception: what the function has raised, if no death has caused it.
+        """
+        result, cause = None, None
+        try:
+            result = self._train()
+            vote = ALL_IS_DONE
+        except HostsUpdatedInterrupt:
+            vote = LET_REPLACEMENTS_IN
+        except Exception as error:  # TensorFlow's alone are no RuntimeErrors
+            if not self._is_of_a_death(error):
+                raise
+            job.begin_to_leave()
+            vote, cause = SOMETHING_FAILED, error
+        try:
+            return self._members.agree(vote), result
+        except HvdliteError as late:
+            raise late from cause  # which names the ranks
+
+    def _train(self) -> Any:
+        if self._left:
+            self._left.begin_anew(self._has_state)
+            self._left = None
+            self._state.on_reset()
+        self._state.sync()
+        self._has_state = True
+        result = self._function()
+        frameworks.wait_all()
+        _return_together()
+        return result
+
+    def _is_of_a_death(self, error: Exception) -> bool:
+        failed = failure_of(error)
+        if not failed and not isinstance(error, RuntimeError):
+            return False
+        if failed and failed.kind == "rank left":
+            job.begin_to_leave()  # else that rank would wait for this one before it ends
+        return self._members.have_caused(error)
+
+    def leave_job(self, verdict: int) -> None:
+        """Leave the job, for one without the dead or with replacements."""
+        self._left = self._left or _Left()
+        job.leave_broken()
+        if verdict == LET_REPLACEMENTS_IN:
+            self._members.go_on()
+        else:
+            self._state.restore()
+            self._members.shrink()
 
 
 def _return_together() -> None:

@@ -1,16 +1,21 @@
-"""States: what training keeps when ranks die, and sends to all ranks before it goes on."""
+"""States: what training keeps when ranks die, and sends to all ranks before it goes on.
 
+A state has parts: how a value is copied, put back, and begun anew in another job, by its kind.
+"""
+
+import copy
 from typing import Any, Callable, Dict, Iterable, List
 
 import numpy as np
 
+from hvdlite import job
 from hvdlite.core import topology
+from hvdlite.core.membership import Membership
 from hvdlite.core.native import call, lib
 from hvdlite.core.objects import broadcast_object
+from hvdlite.core.reduce_ops import Max
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
-from hvdlite.elastic.parts import Part, part_of
-from hvdlite.lifecycle import socket_members as members
-from hvdlite.numpy import allgather
+from hvdlite.numpy import allgather, allreduce
 
 
 class State:
@@ -54,7 +59,7 @@ class State:
 
         :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with those that come.
         """
-        if members.are_ready():
+        if topology.is_initialized() and _are_ready(job.membership()):
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:
@@ -71,6 +76,40 @@ class State:
 
     def reset(self) -> None:
         """Adapt to a new job, with other ranks."""
+
+
+class Part:
+    """A value of a state; this one is replaced by copies of itself."""
+
+    def take(self, value) -> Any:
+        """Return a copy of what training changes in the value; pickle takes it."""
+        return copy.deepcopy(value)
+
+    def give(self, value, taken) -> Any:
+        """Return the value as it was when ``taken`` was taken, here or on another rank."""
+        return copy.deepcopy(taken)
+
+    def reset(self, value) -> None:
+        """Begin anew in a job with other ranks. Not collective."""
+
+
+class StateDict(Part):
+    """An object with ``state_dict`` and ``load_state_dict``, which stays the same object."""
+
+    def take(self, value) -> Any:
+        return copy.deepcopy(value.state_dict())
+
+    def give(self, value, taken) -> Any:
+        value.load_state_dict(copy.deepcopy(taken))
+        return value
+
+    def reset(self, value) -> None:
+        getattr(value, "reset", lambda: None)()
+
+
+def part_of(value) -> Part:
+    has_dict = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    return StateDict() if has_dict else Part()
 
 
 class ObjectState(State):
@@ -133,3 +172,11 @@ class ObjectState(State):
     def _give(self, values: Dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, self._parts[name].give(getattr(self, name), value))
+
+
+def _are_ready(members: Membership) -> bool:
+    """Tell whether the first rank knows of replacements, and there is room for them. Collective."""
+    if not members.may_grow():
+        return False
+    ready = not topology.rank() and members.are_ready()
+    return bool(allreduce(np.array([int(ready)]), name="elastic.replacements", op=Max)[0])

@@ -2,18 +2,18 @@
 
 import contextlib
 import os
-from typing import Any, Optional
+from typing import Any, List
 
 import hvdlite
+from hvdlite import job
 from hvdlite.core import registry, start
+from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import Library
-from hvdlite.launch.addresses import addresses_of_ranks
-from hvdlite.lifecycle import job
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _PATIENCE = "60"  # seconds; XLA's processes wait for each other without a limit
-_kept: Optional[Cliques] = None  # of the one time that JAX can join a job
+_kept: List[Cliques] = []  # one at most: JAX uses it until the process ends
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -30,16 +30,15 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         hvdlite does not know.
     :raises hvdlite.HvdliteError: as ``hvdlite.init``.
     """
-    global _kept
     import jax
 
-    if hvdlite.is_initialized() and _kept is not None:
+    if hvdlite.is_initialized() and _kept:
         return
     os.environ.setdefault(_LIMIT, _PATIENCE)
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
-    if _kept is not None:
+    if _kept:
         raise RuntimeError(
             "hvdlite.jax: JAX can join one job in a process: after hvd.shutdown() start new "
             "processes, as `hvdlite run --restarts` does"
@@ -48,8 +47,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     library = Library(
         hvdlite.rank(), hvdlite.size(), registry.open_among, float(os.environ[_LIMIT])
     )
-    _kept = Cliques(library, hvdlite.rank(), hvdlite.size())
-    _kept.watch(type(jax.local_devices()[0].client))
+    _kept.append(Cliques(library, hvdlite.rank(), hvdlite.size()))
+    _kept[0].watch(type(jax.local_devices()[0].client))
     job.at_end(wait=_finish, before=_finish, after=lambda: None)
 
 

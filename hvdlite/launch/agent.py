@@ -21,9 +21,8 @@ import subprocess
 import sys
 import time
 
-from hvdlite.core import files
-from hvdlite.launch import channel, environment, flights, probe, shared_memory
-from hvdlite.lifecycle import watched
+from hvdlite.core import agent_protocol, files, probe
+from hvdlite.launch import channel, environment, flights, shared_memory
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = (environment.RANK, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -109,7 +108,9 @@ class Agent:
         self._kill_at = self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
         self._joined: set[bytes] = set()  # processes that have joined the job and not left it
-        self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
+        self._goodbyes, self._goodbye_end = (
+            os.pipe()
+        )  # the program writes to it by agent_protocol.py
         self._news, self._news_end = os.pipe()  # the program reads it by orphan.py
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
@@ -184,12 +185,12 @@ class Agent:
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
         self._flight.whole = order["whole_flight"]
-        self._elastic = environ.get(watched.ELASTIC) == "1"
+        self._elastic = environ.get(agent_protocol.ELASTIC) == "1"
         environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.
-        environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
-        environ[watched.SPACE] = watched.own_space()
-        environ[watched.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
+        environ[agent_protocol.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
+        environ[agent_protocol.SPACE] = agent_protocol.own_space()
+        environ[agent_protocol.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
         if not self._elastic:  # elastic jobs have no MPI
             self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
             environ.update(self._memory.environment(environ))
@@ -261,14 +262,16 @@ class Agent:
     def _note_goodbyes(self, pipe: int) -> None:
         for line in os.read(pipe, 1 << 16).splitlines():
             word, process = line[:1], line[1:]
-            if word == watched.RECORDER:
+            if word == agent_protocol.RECORDER:
                 self._flight.hold(process.decode())
             elif word in channel.PASSED_ON:
                 self._send(channel.PASSED_ON[word], process)
-            elif word == watched.RAISED and process in self._joined:
+            elif word == agent_protocol.RAISED and process in self._joined:
                 self._send(channel.SIGN, b"")
             else:
-                (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
+                (self._joined.add if word == agent_protocol.JOINED else self._joined.discard)(
+                    process
+                )
 
     def _send_flight(self, stacks: bool = True) -> None:
         if text := self._flight.read(stacks):

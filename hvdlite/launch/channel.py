@@ -18,7 +18,7 @@ import termios
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 
-from hvdlite.lifecycle import watched
+from hvdlite.core import agent_protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import typing takes 2 ms
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
 LOST, SIGN = 12, 13  # the name of a lost host; the ranks that caused a failure
-DOOR, GONE, COMES = 14, 15, 16  # of elastic jobs without MPI: see lifecycle/watched.py
+PORT, GONE, COMES = 14, 15, 16  # of elastic jobs without MPI: see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
 MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
@@ -34,15 +34,15 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 # The kinds of frames from each side, and their most bytes. START has room for any environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
-FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, DOOR: 160, GONE: 1 << 13})
+FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 160, GONE: 1 << 13})
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
 # Lines that agents pass on: the first byte of a line from or to a rank is its kind.
 PASSED_ON = {
-    **{watched.TROUBLE: TROUBLE, watched.LET_IN: LET_IN, watched.BLAME: SIGN},
-    **{watched.DOOR: DOOR, watched.GONE: GONE},
+    **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
+    **{agent_protocol.PORT: PORT, agent_protocol.GONE: GONE},
 }
-NEWS = {LOST: b"", COMES: watched.COMES}
+NEWS = {LOST: b"", COMES: agent_protocol.COMES}
 QUIETLY = b"q"  # a LOOK that asks the rank for no stacks
 
 PROBE = 2  # seconds between two keepalive probes to an idle peer
@@ -51,7 +51,7 @@ MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 prob
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
 # One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
-VARIABLE = watched.LAUNCHER
+VARIABLE = agent_protocol.LAUNCHER
 
 
 class ChannelClosed(Exception):

@@ -11,11 +11,13 @@ import shlex
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from hvdlite.core import probe
 from hvdlite.core.files import text_of
-from hvdlite.launch import probe, remote
-from hvdlite.launch.hosts import is_here, place
-from hvdlite.launch.job import SSH, Job, LaunchError
+from hvdlite.core.hosts import SSH, is_here
+from hvdlite.launch import remote
+from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import tell
+from hvdlite.launch.placement import place
 from hvdlite.launch.ranks import hosts_of, version_difference
 
 TIMEOUT = 20.0  # seconds for one host to answer

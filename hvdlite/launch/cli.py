@@ -11,12 +11,12 @@ import time
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
+from hvdlite.core import hosts
 from hvdlite.launch import (
     channel,
     check,
-    door,
     environment,
-    hosts,
+    listener,
     metrics,
     mpirun,
     options,
@@ -33,7 +33,6 @@ from hvdlite.launch.job import (
     LaunchError,
     Outcome,
     Plan,
-    users_ssh,
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import Watch
@@ -168,7 +167,7 @@ def job_of(args, argv: List[str]) -> Job:
         "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
         "interfaces": [name for name in networks.split(",") if name],
-        "ssh": users_ssh(args.ssh_port, args.ssh_identity_file),
+        "ssh": hosts.users_ssh(args.ssh_port, args.ssh_identity_file),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),
         "elastic": elastic,
@@ -272,7 +271,7 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError(f"--host-timeout {job.host_timeout:g}: expected {least} to {most} seconds")
     if job.metrics is not None:
         metrics.address(job.metrics)
-    unknown = door.unknown_interface(job.interfaces)
+    unknown = listener.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(
             f"--network-interfaces, or MXNet's DMLC_INTERFACE: this host has no {unknown}"

@@ -6,9 +6,8 @@ import importlib.util
 import os
 from collections.abc import Mapping
 
-from hvdlite.core import files, listening, start
+from hvdlite.core import agent_protocol, files, listening, start
 from hvdlite.launch import sizing
-from hvdlite.lifecycle import watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # agents need no more of it
@@ -64,11 +63,15 @@ def added(job: Job) -> dict[str, str]:
         # A failed rank tells the others and waits this long for them, so that the job ends within 5
         # seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
-        watched.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
+        agent_protocol.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
-    elastic = {watched.ELASTIC: "1", watched.FEWEST: str(job.fewest), watched.MOST: str(job.most)}
+    elastic = {
+        agent_protocol.ELASTIC: "1",
+        agent_protocol.FEWEST: str(job.fewest),
+        agent_protocol.MOST: str(job.most),
+    }
     mode.update(elastic if job.elastic else {})
     without_mpi = job.transport == "tcp" or job.mode == "ps"
     mode.update({"HVDLITE_SECRET": job.secret} if without_mpi else {})

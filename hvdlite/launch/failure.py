@@ -4,8 +4,8 @@ import os
 import signal
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.core.agent_protocol import SILENT, STALLED, TOO_LATE
 from hvdlite.launch.channel import BadFrame
-from hvdlite.lifecycle.watched import SILENT, STALLED, TOO_LATE
 
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0

@@ -1,37 +1,14 @@
 """The description of a job, which the options make and every backend reads."""
 
-import os
-import shlex
 from typing import Dict, List, NamedTuple, Optional
 
-from hvdlite.launch.hosts import Host
+from hvdlite.core.hosts import SSH, Host
 
 HOST_TIMEOUT, HOST_TIMEOUT_WITHOUT_MPI = 60.0, 120.0  # there the ranks wait for so long, too
 
 
 class LaunchError(Exception):
     """A job can't be run; the text is one sentence that says what to do."""
-
-
-class SSH(NamedTuple):
-    """How to reach a host."""
-
-    program: List[str] = ["ssh"]  # options included
-    port: Optional[int] = None
-    identity: Optional[str] = None
-
-    def command(self) -> List[str]:
-        """Return the ssh command up to the host's name; it never asks a question."""
-        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
-        options += ["-o", "ConnectTimeout=10"]
-        options += ["-p", str(self.port)] if self.port else []
-        options += ["-i", self.identity] if self.identity else []
-        return [*self.program, *options]
-
-
-def users_ssh(port: Optional[int] = None, identity: Optional[str] = None) -> SSH:
-    """Return the user's ssh, which HVDLITE_SSH names."""
-    return SSH(shlex.split(os.environ.get("HVDLITE_SSH") or "ssh"), port, identity)
 
 
 class Job(NamedTuple):

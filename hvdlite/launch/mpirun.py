@@ -10,7 +10,8 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hvdlite.launch import channel, environment, probe, starter
+from hvdlite.core import probe
+from hvdlite.launch import channel, environment, starter
 from hvdlite.launch.agent import START
 from hvdlite.launch.job import Job, LaunchError, Plan
 from hvdlite.launch.ranks import placement

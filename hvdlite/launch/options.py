@@ -9,9 +9,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
 from hvdlite.cli import amount
+from hvdlite.core.agent_protocol import RESETS
 from hvdlite.launch import spellings
 from hvdlite.launch.config import ConfigAction
-from hvdlite.lifecycle.watched import RESETS
 
 USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
 EPILOG = """\
@@ -51,22 +51,22 @@ OPTIONS = {
         Option("--as-horovod", "let `import horovod` find hvdlite in the ranks",
                variable="HVDLITE_AS_HOROVOD", constant="1"),
         Option("-n -np --np --num-proc --num-workers",
-               "ranks to start (default: the slots of the hosts, or this host's cores)",
+               "ranks to start (default: all slots of the hosts; here as the cores allow)",
                int, dest="workers"),
         Option("--nproc-per-node --nproc_per_node",
                "ranks to start on each host, as in torchrun", int, dest="ranks_per_host"),
-        Option("--nnodes", "the number of hosts, compared with -H", int),
+        Option("--nnodes", "the number of hosts, to compare", int),
         Option("-m --module", "the command is a Python module and its arguments"),
-        Option("--env -x", "a variable for every rank; without a value, that of your shell",
+        Option("--env -x", "a variable for every rank; without a value, your own",
                list, "NAME[=VALUE]"),
-        Option("--start-timeout", "fail if a rank has not started after this time (default: 30)",
+        Option("--start-timeout", "fail if a rank has not started by then (default: 30)",
                float, "SECONDS", default=30),
         Option("--host-timeout",
-               "give up a host that is silent this long (default: 60; 120 without MPI)",
+               "give up a host that is silent for so long (default: 60; 120 without MPI)",
                float, "SECONDS"),
         Option("--restarts", "start a failed job again, at most N times (default: 0)",
                int, default=0),
-        Option("--sync-dst-dir", "copy the current folder to this folder on all hosts, by rsync",
+        Option("--sync-dst-dir", "copy the current folder there on all hosts, with rsync",
                str, "DIR"),
         Option("-H --hosts", "a host file, or server1:4,server2:4", str, "HOSTS"),
         Option("-hostfile --hostfile --host-file", "a host file", str, "FILE"),
@@ -75,45 +75,45 @@ OPTIONS = {
         Option("--network-interfaces --network-interface",
                "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
                str, "NAMES", "interfaces"),
-        Option("--transport", "tcp: ranks need neither MPI nor mpirun (local, ssh, slurm)", str,
+        Option("--transport", "tcp: ranks need no MPI, nor is mpirun used (local, ssh, slurm)", str,
                choices=("mpi", "tcp"), variable="HVDLITE_TRANSPORT"),
         Option("--output-filename",
-               "write each rank's output to files in this folder, not to the screen",
+               "write what each rank prints to files in this folder, not to the screen",
                str, "DIR", "output_dir"),
         Option("--prefix-output-with-timestamp",
                "print the time before each line, beside the rank", dest="timestamps"),
         Option("--summary", "print at the end what the steps lost time to, as hvdlite why does"),
-        Option("--metrics-port", "serve the same and each rank's counters to Prometheus at "
+        Option("--metrics-port", "tell Prometheus the same, and what each rank counts, at "
                "http://127.0.0.1:PORT/metrics", str, "[ADDRESS:]PORT", "metrics"),
-        Option("--verbose", "print the command that runs"),
-        Option("--dry-run", "print the command that would run"),
+        Option("--verbose", "print what is run"),
+        Option("--dry-run", "print what would be run"),
         Option("--mpi-args", "more options for mpirun, quoted as one word",
                str, "ARGS", default=""),
         Option("--binding-args", "options for mpirun in place of --bind-to none and the like",
                str, "ARGS", default=""),
-        Option("--check", "print the facts about each host, and whether ranks there sum right"),
-        Option("--json", "with --check: print JSON"),
-        Option("-cb --check-build", "print what this installation supports"),
+        Option("--check", "print what every host has, and whether ranks there sum right"),
+        Option("--json", "the same as JSON"),
+        Option("-cb --check-build", "print what this build has"),
         Option("-v --version", "print hvdlite's version"),
     ),
     "elastic training": (
         Option("--elastic",
-               "when a rank dies, the others go on, and a replacement joins them (implies "
+               "when a rank dies, the others go on, and a new one takes its place (implies "
                "--transport tcp)"),
         Option("--min-np --min-num-proc",
                "end the job when fewer ranks are left (default: 1)", int),
-        Option("--max-np --max-num-proc", "start replacements up to N ranks (default: -n)", int),
-        Option("--reset-limit", "end the job when ranks have died more often than this",
+        Option("--max-np --max-num-proc", "new ranks come up to so many in all (default: -n)", int),
+        Option("--reset-limit", "end an elastic job when its ranks have died more often",
                int, variable=RESETS),
     ),
     "MXNet's parameter server": (
-        Option("--mode", "who sums gradients: ranks or servers (default: ps with -s, else "
-               "mpi)", str, choices=("mpi", "ps")),
-        Option("-s --num-servers", "servers, in addition to the -n workers "
+        Option("--mode", "who adds gradients up: ranks or servers (default: ps if -s is given, "
+               "else mpi)", str, choices=("mpi", "ps")),
+        Option("-s --num-servers", "servers, beside the ranks of -n, which are its workers "
                "(default: none in mode mpi, as many as workers in mode ps)", int, dest="servers"),
         Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
         Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
-        Option("--p3", "use MXNet's transport with priorities",
+        Option("--p3", "use its priority-based transport",
                variable="DMLC_PS_VAN_TYPE", constant="p3"),
     ),
     "batch systems": (
@@ -127,17 +127,17 @@ OPTIONS = {
     "tuning, as in horovodrun": (
         Option("--fusion-threshold-mb", "the largest batch of fused tensors, in MiB",
                float, variable="HVDLITE_FUSION_THRESHOLD", factor=1 << 20),
-        Option("--cache-capacity", "how many tensors have short names",
+        Option("--cache-capacity", "how many tensors the ranks remember",
                int, variable="HVDLITE_CACHE_CAPACITY"),
         Option("--disable-cache", "the same as --cache-capacity 0",
                variable="HVDLITE_CACHE_CAPACITY", constant="0"),
         Option("--timeline-filename", "write a timeline of all operations to this file",
                str, variable="HVDLITE_TIMELINE"),
-        Option("--stall-check-warning-time-seconds", "report a tensor that has waited this long, "
-               "and the missing ranks (seconds)",
+        Option("--stall-check-warning-time-seconds", "report a tensor that has waited so long, "
+               "and the ranks that it waits for (seconds)",
                float, variable="HVDLITE_STALL_CHECK_TIME_SECONDS"),
         Option("--stall-check-shutdown-time-seconds",
-               "fail a tensor that has waited this long (seconds)",
+               "fail a tensor that has waited so long (seconds)",
                float, variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"),
         Option("--no-stall-check", "never report a tensor that waits",
                variable="HVDLITE_STALL_CHECK_TIME_SECONDS", constant="0"),

@@ -10,13 +10,12 @@ import json
 import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from hvdlite.core import start
+from hvdlite.core import agent_protocol, start
 from hvdlite.launch import environment
 from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
-from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job
-from hvdlite.lifecycle import watched
+from hvdlite.launch.placement import place, place_servers
 
 JUST = 20.0  # seconds since a failure
 
@@ -96,8 +95,8 @@ class Rank:
         self.ending: Optional[Ending] = None
         self.clean = False  # its program has ended and its leftovers are removed
         self.result: Optional[bytes] = None  # of hvdlite.run
-        self.takes_part = True  # False: a newcomer to an elastic job that has not been let in
-        self.door: Optional[Dict[str, Any]] = None  # of an elastic job
+        self.takes_part = True  # False: a replacement to an elastic job that has not been let in
+        self.open_port: Optional[Dict[str, Any]] = None  # of an elastic job
         self.gone = False  # the other ranks go on without this rank
 
     @property
@@ -194,13 +193,13 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
     """Return the variables of an elastic job's rank; a replacement gets the others' addresses."""
-    found = {**torch_environment(rank, ranks), watched.DOOR_ADDRESS: rank.address}
+    found = {**torch_environment(rank, ranks), agent_protocol.ELASTIC_ADDRESS: rank.address}
     if rank.takes_part:
         return found
-    doors = {r.number: list(r.door.values()) for r in ranks if r.door and is_present(r)}
+    ports = {r.number: list(r.open_port.values()) for r in ranks if r.open_port and is_present(r)}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    told = json.dumps({"number": rank.number, "doors": doors})
-    return {**found, **alone, watched.NEWCOMER: told}
+    told = json.dumps({"number": rank.number, "ports": ports})
+    return {**found, **alone, agent_protocol.REPLACEMENT: told}
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:

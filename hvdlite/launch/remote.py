@@ -7,8 +7,8 @@ import subprocess
 import time
 from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
-from hvdlite.launch.hosts import is_here
-from hvdlite.launch.job import SSH, Job, LaunchError
+from hvdlite.core.hosts import SSH, is_here
+from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import tell
 
 AT_ONCE = 32

@@ -18,10 +18,10 @@ import threading
 import time
 from typing import Any, Dict, List, Tuple
 
+from hvdlite.core.hosts import is_here
 from hvdlite.launch import channel
 from hvdlite.launch.agent import START
 from hvdlite.launch.environment import RANK
-from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, Plan
 from hvdlite.launch.ranks import placement
 

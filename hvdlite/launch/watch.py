@@ -13,14 +13,15 @@ import signal
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
-from hvdlite.launch import channel, check, door, failure, flights, probe, ranks, shared_memory
+from hvdlite.core import probe
+from hvdlite.launch import channel, check, failure, flights, listener, ranks, shared_memory
 from hvdlite.launch.channel import BadFrame, Channel
-from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
 from hvdlite.launch.links import Links
-from hvdlite.launch.newcomers import Newcomers
+from hvdlite.launch.listener import Hello, Listener
 from hvdlite.launch.output import Output, tell
 from hvdlite.launch.processes import BackendProcess
+from hvdlite.launch.replacements import Replacements
 from hvdlite.launch.verdict import Evidence, verdict
 
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
@@ -56,11 +57,11 @@ class Watch:
 
     def run(self) -> Outcome:
         """Run the job to its end; afterwards nothing of it is left on this host."""
-        self._door = self._open_door()
-        self._links = Links(self._selector, self._heard, self._lost, self._door.complain)
-        where = {channel.VARIABLE: str(self._door.invitation())}
+        self._listener = self._listen()
+        self._links = Links(self._selector, self._heard, self._lost, self._listener.complain)
+        where = {channel.VARIABLE: str(self._listener.invitation())}
         self._backend = BackendProcess(self._plan, where)
-        self._newcomers = Newcomers(
+        self._replacements = Replacements(
             self._job, where, self._ranks, self._links.send, self._links.lose
         )
         try:
@@ -73,9 +74,9 @@ class Watch:
             return self._outcome()
         finally:
             self._backend.close()
-            self._newcomers.close()
+            self._replacements.close()
             self._links.close()
-            self._door.close()
+            self._listener.close()
             self._selector.close()
             self._output.close()
             shared_memory.of_job(self._number).remove(all_of_it=True)
@@ -99,10 +100,10 @@ class Watch:
             action()
         for key, _ in self._selector.select(TICK):
             key.data(key.fileobj)
-        self._door.drop_the_silent()
+        self._listener.drop_the_silent()
         if self._phase is not Phase.ENDING:
             tell(*self._backend.take_lines())
-            self._newcomers.look()
+            self._replacements.look()
         if self._backend.over():
             self._backend_is_gone()
         elif not self._backend.running():
@@ -117,16 +118,16 @@ class Watch:
 
     def _backend_is_gone(self) -> None:
         """End the job: the agents that are still connected have lost their backend."""
-        if self._links and self._phase is not Phase.ENDING and not self._newcomers.are_running():
+        if self._links and self._phase is not Phase.ENDING and not self._replacements.are_running():
             self._end()
 
     # ----------------------------------------------------------------------------- gathering
-    def _open_door(self) -> Door:
+    def _listen(self) -> Listener:
         job, remote = self._job, self._plan.remote
         hosts = [host.name for host in job.hosts]
-        addresses = door.listening_addresses(remote, job.interfaces, hosts)
-        key = door.new_key() if remote else None
-        return Door(self._selector, addresses, job.processes, key, self._welcome)
+        addresses = listener.listening_addresses(remote, job.interfaces, hosts)
+        key = listener.new_key() if remote else None
+        return Listener(self._selector, addresses, job.processes, key, self._welcome)
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
@@ -146,7 +147,7 @@ class Watch:
 
     def _give_up_waiting(self) -> None:
         if self._phase is Phase.GATHERING:
-            where, sign = self._door.invitation().addresses, self._backend.sign
+            where, sign = self._listener.invitation().addresses, self._backend.sign
             self._refuse(check.why_missing(self._job, list(self._ranks), where, sign))
 
     def _refuse(self, why: str) -> None:
@@ -197,8 +198,8 @@ class Watch:
             self._signs.add(rank.number, data, self._since_start())
         elif kind == channel.LET_IN:
             rank.takes_part = True
-        elif kind in (channel.DOOR, channel.GONE):
-            self._newcomers.note(rank, kind, data)
+        elif kind in (channel.PORT, channel.GONE):
+            self._replacements.note(rank, kind, data)
         elif kind == channel.CLEAN:
             self._note_clean(rank)
 
@@ -264,7 +265,7 @@ class Watch:
         self._at(patience + KILL + TICK, self._lose_all)
 
     def _end_leftovers(self) -> None:
-        """End servers, and newcomers whose job has ended."""
+        """End servers, and replacements whose job has ended."""
         if not ranks.still_needed(self._in_order()):
             self._end()
 

@@ -3,8 +3,8 @@
 from typing import Any, Dict
 
 from hvdlite.core import start, topology
+from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import allgather_object
-from hvdlite.launch.addresses import addresses_of_ranks
 
 
 def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:

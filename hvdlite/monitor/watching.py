@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-from hvdlite.launch.hosts import parse_list
-from hvdlite.launch.job import users_ssh
+from hvdlite.core.hosts import parse_list, users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import mxnet as mx
 
-from hvdlite.elastic.parts import Part
-from hvdlite.elastic.state import ObjectState
+from hvdlite.elastic.state import ObjectState, Part
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer

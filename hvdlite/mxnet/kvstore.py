@@ -7,12 +7,12 @@ from typing import Any, Dict, Optional
 
 import mxnet as mx
 
+from hvdlite import job
 from hvdlite.core import files, topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
-from hvdlite.lifecycle import job
 from hvdlite.mxnet.collectives import copy, empty
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order

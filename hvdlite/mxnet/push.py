@@ -10,9 +10,10 @@ from typing import Any, List, NamedTuple
 
 import mxnet as mx
 
+from hvdlite import job
 from hvdlite.core.collectives import describe
 from hvdlite.core.native import call, exception_of, ffi, find_failures_by, lib, new_error, own_error
-from hvdlite.lifecycle import job, script_end
+from hvdlite.exit import script_end
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
 

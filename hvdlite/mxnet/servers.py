@@ -7,23 +7,24 @@ store until it ends: the servers, the scheduler and launch.py end when the worke
 
 import ctypes
 import gc
-import json
 import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List
+from datetime import timedelta
+from typing import Any, Callable, List
 
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
-from hvdlite.core import start
+from hvdlite.bootstrap.store import Store, place
+from hvdlite.core import probe, start
+from hvdlite.core.addresses import address_on
+from hvdlite.core.limits import INIT
 from hvdlite.core.listening import networks
 from hvdlite.core.log import logger
 from hvdlite.core.native import HvdliteError
-from hvdlite.launch import probe
-from hvdlite.lifecycle import mesh, script_end
-from hvdlite.lifecycle.limits import INIT
+from hvdlite.exit import script_end
 
 WARN_SECONDS = 5.0
 KEY, MOST_BYTES = 0, 512  # the key and the size limit of worker 0's value
@@ -34,7 +35,27 @@ class _Store(mx.kvstore.KVStore):
         """Do nothing: freeing the store waits for the other workers; only go() may do that."""
 
 
+class _OneValue(Store):
+    """MXNet's servers as a Store, of one value of worker 0: all workers take part in its init."""
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+
+    def set(self, key: str, value: str) -> None:
+        self._store.init(KEY, mx.nd.array(list(value.encode().ljust(MOST_BYTES))))
+
+    def wait(self, keys: List[str], timeout: timedelta) -> None:
+        if self._store.rank:
+            self.set(keys[0], "")
+
+    def get(self, key: str) -> bytes:
+        text = mx.nd.zeros(MOST_BYTES)
+        self._store.pull(KEY, out=text)
+        return bytes(text.asnumpy().astype("uint8"))
+
+
 _kept: List[_Store] = []
+_places: List[start.Place] = []  # where the workers meet
 _calls: List[threading.Thread] = []  # threads in functions of MXNet that may wait for ever
 
 
@@ -107,32 +128,18 @@ def _meet() -> start.Place:
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(c_str("dist_sync"), ctypes.byref(handle)))
         _kept.append(_Store(handle))
-        own = {"host": _own_address(), "port": start.free_port(), "job": os.urandom(16).hex()}
-        _tell(_kept[0], own)
-    told = _told(_kept[0])
-    size, ports = _kept[0].num_workers, start.ports_from(told["port"])
-    return start.Place(start.SERVERS, _kept[0].rank, size, told["host"], ports, told["job"])
+        store, here = _kept[0], (_kept[0].rank, _kept[0].num_workers, _own_address())
+        _places.append(place(_OneValue(store), start.SERVERS, *here, timedelta.max))
+    return _places[-1]
 
 
 def _own_address() -> str:
     """Return the address where other workers reach this one if it is rank 0."""
     wanted = networks(os.environ)
     if wanted:
-        return mesh.chosen(wanted)
+        return address_on(wanted)
     scheduler = os.environ["DMLC_PS_ROOT_URI"]
     return os.environ.get("DMLC_NODE_HOST") or probe.source_towards(scheduler) or scheduler
-
-
-def _tell(store: _Store, value: Dict[str, Any]) -> None:
-    """Give the servers worker 0's value. Collective."""
-    text = json.dumps(value).encode().ljust(MOST_BYTES)
-    store.init(KEY, mx.nd.array(list(text)))
-
-
-def _told(store: _Store) -> Dict[str, Any]:
-    text = mx.nd.zeros(MOST_BYTES)
-    store.pull(KEY, out=text)
-    return json.loads(bytes(text.asnumpy().astype("uint8")))
 
 
 def _within(call: Callable[[], Any], patience: float, what: str, variable: str) -> Any:

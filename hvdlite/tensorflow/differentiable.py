@@ -10,7 +10,7 @@ from typing import List, Sequence
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite.core import rows, starting, topology
+from hvdlite.core import grouped, rows, topology
 from hvdlite.core.collectives import dense
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
@@ -43,7 +43,7 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
 def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handle:
     """Start the allreduces of arrays; return one handle for all."""
     full = _full_names("allreduce", names, process_set)
-    return starting.reductions(lib.HVD_ALLREDUCE, full, arrays, op, scales, process_set)
+    return grouped.reductions(lib.HVD_ALLREDUCE, full, arrays, op, scales, process_set)
 
 
 def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
@@ -99,7 +99,7 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
 def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> Handle:
     """Start the broadcasts of arrays; return one handle for all."""
     full = _full_names("broadcast", names, process_set)
-    return starting.broadcasts(full, arrays, root_rank, process_set)
+    return grouped.broadcasts(full, arrays, root_rank, process_set)
 
 
 def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
@@ -146,7 +146,7 @@ def reducescatter(names: Sequence[str], tensors, op, scales, process_set: Proces
         full = _full_names("reducescatter", names, process_set)
         how = op, scales, process_set
         results = run(
-            lambda arrays: starting.reductions(lib.HVD_REDUCESCATTER, full, arrays, *how),
+            lambda arrays: grouped.reductions(lib.HVD_REDUCESCATTER, full, arrays, *how),
             tensors, [t.dtype for t in tensors],
             [_part_shape(tensor.shape, process_set) for tensor in tensors],
         )  # fmt: skip

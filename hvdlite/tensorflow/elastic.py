@@ -5,9 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvdlite.elastic.loop import run
-from hvdlite.elastic.parts import Part
 from hvdlite.elastic.sampler import ElasticSampler
-from hvdlite.elastic.state import ObjectState, State
+from hvdlite.elastic.state import ObjectState, Part, State
 from hvdlite.keras.elastic import KerasState as TensorFlowKerasState
 
 __all__ = [

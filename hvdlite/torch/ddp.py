@@ -1,5 +1,6 @@
 """A communication hook: DistributedDataParallel reduces its gradients by hvdlite."""
 
+import functools
 from typing import List, Optional, Tuple
 
 import torch
@@ -26,7 +27,10 @@ class AllreduceState:
         self.under_way: List[Tuple[torch.futures.Future, Handle]] = []
 
 
-_only: Optional[AllreduceState] = None  # of the model without a state of its own
+@functools.lru_cache(maxsize=None)
+def _only() -> AllreduceState:
+    """Return the state of the model without a state of its own."""
+    return AllreduceState()
 
 
 def allreduce_hook(
@@ -43,9 +47,7 @@ def allreduce_hook(
     :param state: None; with several models, an :class:`AllreduceState` for each.
     :raises hvdlite.HvdliteError: during backward, if a rank has failed or left.
     """
-    global _only
-    if state is None:
-        state = _only = _only or AllreduceState()
+    state = state or _only()
     future: torch.futures.Future = torch.futures.Future()
     name = f"{state.owner}.bucket{bucket.index()}"
     how = {"name": name, "op": Average, "process_set": state.process_set}

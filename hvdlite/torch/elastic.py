@@ -3,9 +3,8 @@
 import torch
 
 from hvdlite.elastic.loop import run
-from hvdlite.elastic.parts import Part, StateDict
 from hvdlite.elastic.sampler import ElasticSampler
-from hvdlite.elastic.state import ObjectState, State
+from hvdlite.elastic.state import ObjectState, Part, State, StateDict
 from hvdlite.torch.optimizer import DistributedOptimizer
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Iterator, List, Sequence
 
 from hvdlite.core import files
-from hvdlite.launch.probe import CACHE, compiled_file
+from hvdlite.core.probe import CACHE, compiled_file
 
 PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
 

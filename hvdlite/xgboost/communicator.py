@@ -7,8 +7,8 @@ import xgboost as xgb
 from xgboost.tracker import RabitTracker
 
 from hvdlite.core import topology
+from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import result_of_root
-from hvdlite.launch.addresses import addresses_of_ranks
 from hvdlite.numpy import barrier
 
 TRACKER_SECONDS = 300  # the limit for all ranks to join, and at the end to leave

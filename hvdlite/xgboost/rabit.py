@@ -19,7 +19,7 @@ from xgboost.collective import (
     is_distributed,
 )
 
-from hvdlite.lifecycle import job
+from hvdlite import job
 from hvdlite.xgboost.communicator import communicator
 
 __all__ = [

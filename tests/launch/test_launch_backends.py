@@ -8,9 +8,10 @@ import subprocess
 import pytest
 from jobs import ROOT
 
-from hvdlite.launch import cli, mpirun, probe, ranks, submit
+from hvdlite.core import probe
+from hvdlite.core.hosts import Host
+from hvdlite.launch import cli, mpirun, ranks, submit
 from hvdlite.launch.backends import k8s, sge
-from hvdlite.launch.hosts import Host
 from hvdlite.launch.job import Job, LaunchError
 
 

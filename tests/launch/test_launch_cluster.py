@@ -18,7 +18,8 @@ from kills import kill_many, wanted
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python, start, told
 from versions import MXNET2
 
-from hvdlite.launch import mpirun, probe
+from hvdlite.core import probe
+from hvdlite.launch import mpirun
 
 KILLS = wanted(2)
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"

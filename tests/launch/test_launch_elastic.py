@@ -11,9 +11,9 @@ from jobs import ROOT
 from launching import SCRIPTS, call, left_with, python
 from versions import no_examples
 
-from hvdlite.launch import newcomers
-from hvdlite.launch.hosts import Host
-from hvdlite.launch.job import SSH, Job
+from hvdlite.core.hosts import SSH, Host
+from hvdlite.launch import replacements
+from hvdlite.launch.job import Job
 from hvdlite.launch.ranks import Rank
 
 MARKER = uuid.uuid4().hex  # of this module's jobs: others on this machine run the script, too
@@ -54,7 +54,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
         import os, signal
         import hvdlite as hvd
         hvd.init()
-        die = lambda: "HVDLITE_NEWCOMER" in os.environ or os.kill(os.getpid(), signal.SIGKILL)
+        die = lambda: "HVDLITE_REPLACEMENT" in os.environ or os.kill(os.getpid(), signal.SIGKILL)
         @hvd.elastic.run
         def train(state):
             while True:
@@ -87,7 +87,7 @@ def test_an_early_return_on_one_rank_ends_the_wait_of_the_others():
 
 
 def test_a_new_rank_that_hangs_holds_up_no_end():
-    done = elastic("-n", 3, "1", 5, 2, NEWCOMERS_HANG="1").passed()
+    done = elastic("-n", 3, "1", 5, 2, REPLACEMENTS_HANG="1").passed()
     assert places(done) == {"0 of 2", "1 of 2"}
     assert not left_with(MARKER)
 
@@ -98,8 +98,8 @@ def test_where_ssh_never_answers_another_host_gets_the_new_rank():
     job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
     job = job._replace(elastic=True, most=2, start_timeout=0.2)
     first = Rank(0, None, "a", "", 0, {})
-    first.door = {"address": "", "port": 0}
-    coming = newcomers.Newcomers(job, {}, {0: first}, print, print)
+    first.open_port = {"address": "", "port": 0}
+    coming = replacements.Replacements(job, {}, {0: first}, print, print)
     for _ in range(2):
         coming.look()
         time.sleep(0.3)
@@ -158,7 +158,7 @@ def test_new_ranks_know_how_often_ranks_have_died():
         import os, signal, time
         import hvdlite as hvd
         hvd.init()
-        calls = [0] if "HVDLITE_NEWCOMER" in os.environ else []
+        calls = [0] if "HVDLITE_REPLACEMENT" in os.environ else []
         @hvd.elastic.run
         def train(state):
             calls.append(hvd.size())
@@ -180,7 +180,7 @@ def test_a_new_rank_whose_job_has_ended_is_not_the_cause(tmp_path):
     program = """if True:
         import os, pathlib, signal, sys, time
         new, first = (pathlib.Path(sys.argv[1]) / name for name in ("new", "first"))
-        if "HVDLITE_NEWCOMER" in os.environ:
+        if "HVDLITE_REPLACEMENT" in os.environ:
             new.touch()
             while os.path.exists(f"/proc/{first.read_text()}"):
                 time.sleep(0.01)

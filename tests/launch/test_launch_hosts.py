@@ -4,9 +4,11 @@ import re
 import pytest
 from launching import call
 
-from hvdlite.launch import addresses, check, cli, remote
-from hvdlite.launch.hosts import Host, is_here, parse_list, place, read_file
-from hvdlite.launch.job import SSH, Job
+from hvdlite.core import addresses
+from hvdlite.core.hosts import SSH, Host, is_here, parse_list, read_file
+from hvdlite.launch import check, cli, remote
+from hvdlite.launch.job import Job
+from hvdlite.launch.placement import place
 
 
 @pytest.mark.parametrize(

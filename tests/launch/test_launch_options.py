@@ -3,9 +3,10 @@ import sys
 
 import pytest
 
-from hvdlite.launch import cli, environment, options, probe, sizing
+from hvdlite.core import probe
+from hvdlite.core.hosts import Host
+from hvdlite.launch import cli, environment, options, sizing
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.hosts import Host
 
 
 def job(*argv):

@@ -9,7 +9,8 @@ import pytest
 from jobs import wait_until
 from launching import HVDLITERUN, TIMEOUT, left_with, processes_with, python, start
 
-from hvdlite.launch import cli, probe
+from hvdlite.core import probe
+from hvdlite.launch import cli
 from hvdlite.launch.job import Outcome
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")

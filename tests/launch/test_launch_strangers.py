@@ -95,11 +95,11 @@ def test_a_stranger_who_floods_the_ports_and_takes_a_dead_ranks_changes_nothing(
         assert time.monotonic() < until and job.poll() is None
         time.sleep(0.01)
     ranks = [int(pid.read_text()) for pid in pids]
-    doors = [listeners([rank]) for rank in ranks]
-    assert all(len(door) == 1 for door in doors)
-    ((squatted,),) = doors[2:]
+    ports = [listeners([rank]) for rank in ranks]
+    assert all(len(each) == 1 for each in ports)
+    ((squatted,),) = ports[2:]
     listen, told = os.pipe()
-    everywhere = {port for door in (*doors, listeners([job.pid])) for port in door}
+    everywhere = {port for each in (*ports, listeners([job.pid])) for port in each}
     with stranger(lambda: bother(sorted(everywhere))), stranger(lambda: squat(squatted, told)):
         os.kill(ranks[2], signal.SIGKILL)
         assert os.read(listen, 1) == b"!"

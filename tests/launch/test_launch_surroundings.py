@@ -11,7 +11,8 @@ from unittest import mock
 import pytest
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python, told
 
-from hvdlite.launch import cli, probe, remote, shared_memory
+from hvdlite.core import probe
+from hvdlite.launch import cli, remote, shared_memory
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 

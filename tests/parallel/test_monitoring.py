@@ -13,7 +13,7 @@ from traces import spans_of
 
 import hvdlite as hvd
 from hvdlite.core import topology
-from hvdlite.lifecycle import recorder
+from hvdlite.monitor import recorder
 
 
 @pytest.fixture

@@ -68,12 +68,12 @@ import numpy as np  # noqa: E402
 
 import hvdlite as hvd  # noqa: E402
 import hvdlite.numpy as hn  # noqa: E402
+from hvdlite import job  # noqa: E402
 from hvdlite.core import registry  # noqa: E402
 from hvdlite.core.process_set import ProcessSet  # noqa: E402
-from hvdlite.lifecycle import job  # noqa: E402
 
 if "host" in case:  # sockets between hosts, on one
-    from hvdlite.lifecycle import mesh
+    from hvdlite.bootstrap import mesh
 
     mesh._identity = lambda: f"h{number * 2 // case['ranks']}"
 

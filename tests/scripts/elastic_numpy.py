@@ -30,15 +30,15 @@ def die_after(seconds: str) -> subprocess.Popen:
 
 
 hvd.init()
-newcomer, with_pair = "HVDLITE_NEWCOMER" in os.environ, "DIES_AFTER" not in os.environ
-first = os.getpid() if newcomer else hvd.rank()
+replacement, with_pair = "HVDLITE_REPLACEMENT" in os.environ, "DIES_AFTER" not in os.environ
+first = os.getpid() if replacement else hvd.rank()
 pair = hvd.global_process_set
 if with_pair and hvd.size() > 2:
     pair = hvd.add_process_set([0, hvd.size() - 1])
 committed, resets = 0, []
 if "PIDS" in os.environ:
     (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
-death = die_after("-" if newcomer or with_pair else os.environ["DIES_AFTER"].split(",")[first])
+death = die_after("-" if replacement or with_pair else os.environ["DIES_AFTER"].split(",")[first])
 
 
 def gradient_of(rank: int, step: int) -> np.ndarray:

@@ -6,8 +6,9 @@ import threading
 import pytest
 from jobs import alone as run
 
-from hvdlite import cli
-from hvdlite.lifecycle import job, limits, reception
+from hvdlite import cli, job
+from hvdlite.bootstrap import acceptor
+from hvdlite.core import limits
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
 
@@ -144,7 +145,7 @@ def test_a_limit_of_many_years_is_one_that_sockets_and_locks_take(name, monkeypa
     listener = socket.create_server(("127.0.0.1", 0))
     with ours, theirs, listener, socket.create_connection(listener.getsockname()) as connection:
         ours.settimeout(limits.limit_of(name))
-        reception.bound(connection, limits.limit_of(name))
+        acceptor.bound(connection, limits.limit_of(name))
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
         assert threading.Lock().acquire(timeout=cli.seconds("1e300"))
 

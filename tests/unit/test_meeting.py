@@ -10,15 +10,9 @@ import time
 import pytest
 from threads import as_threads
 
-from hvdlite.core import start
+from hvdlite.bootstrap import acceptor, exchange, handshake, mesh
+from hvdlite.core import limits, start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import (
-    handshake,
-    limits,
-    mesh,
-    reception,
-    star,
-)
 
 JOB = "torchrun 29500 x"
 # Below those that the system gives to anybody; other tests run in processes beside this one.
@@ -32,7 +26,7 @@ def places(size: int):
 
 def met(place, patience=30.0, joined=0) -> tuple:
     """Meet, connect each to each, and close; what this rank has learned."""
-    own = star.meet(place, joined, patience)
+    own = exchange.meet(place, joined, patience)
     all_values = own.allgather({"rank": own.rank})
     own_mesh = mesh.connect(own)
     received = []
@@ -95,7 +89,7 @@ def flood(address, place):
 
 
 def other_key(address, place):
-    hello = handshake.Hello(handshake.STAR, 1, 3, 0)
+    hello = handshake.Hello(handshake.EXCHANGE, 1, 3, 0)
     with pytest.raises(handshake.Stranger, match="refuses this rank: it has another key"):
         handshake.introduce(socket.create_connection(address), hello, b"guessed")
 
@@ -118,7 +112,7 @@ def replay(address, place):
     """What a rank of the right key but another size has sent is sent again."""
     key = handshake.key_of(JOB)
     told = Recorder(socket.create_connection(address))
-    handshake.introduce(told, handshake.Hello(handshake.STAR, 1, 4, 0), key)
+    handshake.introduce(told, handshake.Hello(handshake.EXCHANGE, 1, 4, 0), key)
     again = socket.create_connection(address)
     for data in told.sent:
         again.sendall(data)
@@ -138,16 +132,16 @@ STRANGERS = {
 }
 
 
-def test_a_visitor_that_is_turned_away_as_it_speaks(monkeypatch):
+def test_a_pending_peer_that_is_turned_away_as_it_speaks(monkeypatch):
     """One that the selector has told of, and that has to go for another who comes."""
-    monkeypatch.setattr(reception, "MOST_VISITORS", 0)
-    listener = reception.listen(["127.0.0.1"], [0])
-    own = handshake.Hello(handshake.STAR, 0, 2, 0)
-    room = reception.Reception(listener, own, b"key", set(), lambda: None)
+    monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
+    listener = acceptor.listen(["127.0.0.1"], [0])
+    own = handshake.Hello(handshake.EXCHANGE, 0, 2, 0)
+    room = acceptor.Acceptor(listener, own, b"key", set(), lambda: None)
     callers = [socket.create_connection(listener.getsockname()) for _ in range(2)]
     room._selector.register(listener, 1)
     room._admit()  # more than there is room for: it has to go at once
-    assert not room._visitors
+    assert not room._pending
     (gone,) = [c for c in [callers[0]] if c.recv(1) == b""]
     room._serve(gone)  # of the same turn
     room._close()
@@ -157,10 +151,10 @@ def test_a_visitor_that_is_turned_away_as_it_speaks(monkeypatch):
 
 @pytest.mark.parametrize("who", STRANGERS)
 def test_strangers_cost_a_line_in_the_log(who, caplog, monkeypatch):
-    monkeypatch.setattr(reception, "VISITOR_SECONDS", 1e4)  # nobody waits until they go
+    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)  # nobody waits until they go
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
-    assert len(told) <= reception.MOST_LINES + 1
+    assert len(told) <= acceptor.MOST_LINES + 1
     if who not in ("slow", "flood"):  # those may be unknown yet when the port is closed
         assert len(told) >= 1
 
@@ -177,10 +171,10 @@ def test_who_is_missing_is_named_on_every_rank(size, here, missing):
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_rank_that_ends_without_init(gone, monkeypatch):
-    is_in, let_in = threading.Event(), reception.Reception._let_in
+    is_in, let_in = threading.Event(), acceptor.Acceptor._accept_peer
 
-    def noted(self, visitor, hello):
-        let_in(self, visitor, hello)
+    def noted(self, pending, hello):
+        let_in(self, pending, hello)
         is_in.set()
 
     def run(place):
@@ -188,9 +182,9 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
             return met(place)
         if place.rank:
             assert is_in.wait(30)  # rank 2 waits at rank 0's
-        star.report_gone(place, 0, 10)
+        exchange.report_gone(place, 0, 10)
 
-    monkeypatch.setattr(reception.Reception, "_let_in", noted)
+    monkeypatch.setattr(acceptor.Acceptor, "_accept_peer", noted)
     raised = as_threads(run, [(place,) for place in places(3)])
     assert raised[gone] is None
     for rank in {0, 1, 2} - {gone}:
@@ -201,7 +195,7 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
 def test_a_rank_that_ends_while_others_are_awaited():
     ranks = places(3)
     raised = as_threads(
-        lambda place: star.meet(place, 0, 30).close() if place.rank else met(place),
+        lambda place: exchange.meet(place, 0, 30).close() if place.rank else met(place),
         [(ranks[0],), (ranks[1],)],
     )
     assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
@@ -218,7 +212,7 @@ def test_the_star_bears_a_silent_host_for_as_long_as_the_user_has_set(monkeypatc
     """It was lost after 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
-    monkeypatch.setattr(star, "bound", lambda _, seconds: borne.append(seconds))
+    monkeypatch.setattr(exchange, "bound", lambda _, seconds: borne.append(seconds))
     as_threads(met, [(place,) for place in places(2)])
     assert borne == [300.0, 300.0]
 
@@ -250,7 +244,7 @@ def test_ranks_that_are_kept_apart_know_of_each_other(monkeypatch):
         return reach(*arguments)
 
     def run(place):
-        own, error = star.meet(place, 0, 30), None
+        own, error = exchange.meet(place, 0, 30), None
         try:
             mesh.close(mesh.connect(own, 3.0))
         except RankFailedError as failed:

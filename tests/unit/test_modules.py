@@ -7,6 +7,13 @@ from pathlib import Path
 import pytest
 from test_architecture import MODULES, PACKAGE
 
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda f: f.name)
+def test_no_function_rebinds_a_global(file):
+    """State that changes is an attribute, of an object or of a class."""
+    assert not [node for node in ast.walk(ast.parse(file.read_text())) if type(node) is ast.Global]
+
+
 # What makes files: functions, and methods of any object; open() with such a mode is one, too.
 MAKES_FILES = {
     *(
@@ -89,7 +96,7 @@ IMPORTERS = {
     },
     # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
-    r"hvdlite\.core(?:\.| import )mpi": {  # all else knows the World of the job
+    r"hvdlite\.core(?:\.| import )mpi\b": {  # all else knows the World of the job
         "mpi_world.py", "mpi_life.py", "probe.py"
     },
 }  # fmt: skip
@@ -144,3 +151,44 @@ def test_no_modules_import_each_other_in_a_circle():
         lowest = {name for name in left if not (left - {name}).intersection(every[name])}
         assert lowest, f"a circle among {sorted(left)}"
         left -= lowest
+
+
+# The packages of hvdlite, and the modules of its own, lowest first. What stands on a lower line may
+# be imported; hvdlite itself finds every public name when it is first used.
+FLOORS = [
+    {"_version"},
+    {"core"},
+    {"cli", "numpy", "patches"},
+    {"monitor"},
+    {"exit", "launch"},
+    {"bootstrap"},
+    {"membership"},
+    {"job"},
+    {"elastic", "training", "bench"},
+    {"jax", "mxnet", "torch", "xgboost", "lightgbm"},
+    {"keras"},
+    {"tensorflow", "horovod"},
+    {"as_horovod", "__main__", "_build"},
+]
+# The only imports that run back up, and why.
+UPWARD = {
+    ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # called by MXNet, as it makes a store
+    ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # where TensorFlow is Keras's backend
+    (
+        "hvdlite.launch.job_site.sitecustomize",
+        "hvdlite.as_horovod",
+    ),  # runs in a rank, as Python starts
+}
+
+
+def test_packages_import_only_what_is_below_them():
+    floor_of = {f"hvdlite.{name}": number for number, floor in enumerate(FLOORS) for name in floor}
+    upward = set()
+    for file in MODULES:
+        module = module_name(file)
+        own = ".".join(module.split(".")[:2])
+        others = {".".join(name.split(".")[:2]) for name in imported_by(file)} - {own}
+        for other in others & set(floor_of) if own != "hvdlite" else ():
+            if floor_of[other] >= floor_of[own]:
+                upward.add((module, other))
+    assert upward == UPWARD

@@ -8,9 +8,9 @@ import os
 from typing import List
 
 from hvdlite.core.files import text_of
+from hvdlite.core.hosts import SSH, Host, is_here, named
 from hvdlite.launch import mpirun, submit
-from hvdlite.launch.hosts import Host, is_here, named
-from hvdlite.launch.job import SSH, Job, LaunchError, Plan
+from hvdlite.launch.job import Job, LaunchError, Plan
 
 
 class QRSH(SSH):

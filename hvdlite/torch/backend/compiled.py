@@ -16,7 +16,7 @@ from typing import Any, List
 import torch
 
 from hvdlite.core.native import ffi, lib
-from hvdlite.launch.probe import TORCH_MODULE, torch_compiler
+from hvdlite.core.probe import TORCH_MODULE, torch_compiler
 from hvdlite.training import compiled
 
 _HERE = Path(__file__).parent

@@ -9,10 +9,10 @@ from typing import Dict, Iterator, List, Tuple
 import torch
 import torch.distributed as dist
 
+from hvdlite import job
 from hvdlite.core import collectives, objects, registry, topology
+from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.native import call, lib
-from hvdlite.launch.addresses import addresses_of_ranks
-from hvdlite.lifecycle import job
 from hvdlite.torch.backend import compiled
 from hvdlite.torch.tensors import empty_shared
 
@@ -22,7 +22,7 @@ _numbers = itertools.count()  # numbers of groups whose first rank is this proce
 _core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
 
 
-def create(store, rank: int, size: int, timeout: timedelta):
+def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
     """Make the backend of one process group; PyTorch calls this on each of its ranks.
 
     The first call joins the job as ``hvdlite.init()`` does, unless the program has joined.

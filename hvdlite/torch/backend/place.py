@@ -3,15 +3,12 @@
 No launcher has told these ranks where to meet, but the program has given them PyTorch's store.
 """
 
-import json
-import os
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from hvdlite.bootstrap.store import place
 from hvdlite.core import start
-
-_KEY = "hvdlite/place"
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
@@ -24,12 +21,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     known = start.place()
     if known and (known.rank, known.size) == (rank, size):
         return
-    if rank == 0:
-        store.set(_KEY, json.dumps([_host(store), start.free_port(), os.urandom(16).hex()]))
-    store.wait([_KEY], timeout)
-    host, port, secret = json.loads(store.get(_KEY))
-    ports = start.ports_from(port)
-    start.give(start.Place("its program", rank, size, host, ports, f"store {secret}"))
+    start.give(place(store, "its program", rank, size, _host(store), timeout))
 
 
 def _host(store) -> str:

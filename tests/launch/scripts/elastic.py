@@ -14,11 +14,11 @@ import numpy as np
 import hvdlite as hvd
 
 dead, when, wanted = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
-if "NEWCOMERS_HANG" in os.environ and "HVDLITE_NEWCOMER" in os.environ:
+if "REPLACEMENTS_HANG" in os.environ and "HVDLITE_REPLACEMENT" in os.environ:
     signal.pause()
 hvd.init()
-newcomer = "HVDLITE_NEWCOMER" in os.environ
-first = "new" if newcomer else str(hvd.rank())
+replacement = "HVDLITE_REPLACEMENT" in os.environ
+first = "new" if replacement else str(hvd.rank())
 died, resets = None, []
 
 

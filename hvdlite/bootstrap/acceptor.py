@@ -1,0 +1,307 @@
+"""Makes the connections between the ranks of a job without MPI, and accepts no others.
+
+One selector serves a port. Junk, silent connections and a flood of them are logged, in few lines.
+The port is closed when all expected ranks are connected.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import selectors
+import socket
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+
+from hvdlite.bootstrap.arrivals import ended, ended_without
+from hvdlite.bootstrap.handshake import GONE, Hello, PendingPeer, Stranger, introduce, send
+from hvdlite.core.log import logger
+
+HANDSHAKE_SECONDS = 10.0  # from a connection to its proof
+CONNECT_SECONDS = 3.0
+RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
+MOST_PENDING = 64  # without proof, beside the expected ranks; one more closes the oldest
+MOST_LINES = 5  # in the log, about pending peers that were turned away
+NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
+LOOKS = 10  # after a silent host, within the limit
+SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
+_TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
+_MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
+
+Peer = Tuple[int, int]  # purpose and rank of a proved connection
+
+
+def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
+    """Return a socket that listens on the first port that is free on the first address.
+
+    :raises OSError: none is.
+    """
+    failed: OSError = OSError("no address")
+    for port in ports:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((address, port))
+                listener.listen(socket.SOMAXCONN)
+                listener.setblocking(False)
+                return listener
+            except OSError as error:
+                failed = error
+                listener.close()
+    raise failed
+
+
+class Acceptor:
+    """Accepts the connections of processes that prove to be ranks of the job.
+
+    :param expected: the purposes and ranks to wait for.
+    :param look: called a few times a second; what it raises ends the wait.
+    """
+
+    LOOK_SECONDS = 0.1
+
+    def __init__(
+        self, listener: socket.socket, own: Hello, key: bytes, expected: Set[Peer],
+        look: Callable[[], None],
+    ):  # fmt: skip
+        self.peers: Dict[Peer, socket.socket] = {}
+        self._listener, self._own, self._key = listener, own, key
+        self._expected, self._look = expected, look
+        self._pending: Dict[socket.socket, PendingPeer] = {}
+        self._turned_away = 0
+        self._selector = selectors.DefaultSelector()
+
+    def wait(self) -> Dict[Peer, socket.socket]:
+        """Return the connections of all that were expected, when all have come.
+
+        :raises RankFailedError: one that has come is gone again.
+        :raises HvdliteError: one has ended its script without init().
+        """
+        try:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            while self._expected - set(self.peers):
+                self._look()
+                for key, _ in self._selector.select(self.LOOK_SECONDS):
+                    self._serve(key.fileobj)
+                self._end_the_slow()
+        finally:
+            self._close()
+        return self.peers
+
+    def _serve(self, connection) -> None:
+        if connection is self._listener:
+            self._admit()
+        elif connection in self._pending:
+            self._receive(self._pending[connection])
+        elif connection in self.peers.values():  # else it was turned away a moment ago
+            self._look_after(connection)
+
+    def _admit(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # it is gone again; or it stays in the queue
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(NO_DESCRIPTORS_SECONDS)
+            return
+        connection.setblocking(False)
+        deadline = time.monotonic() + HANDSHAKE_SECONDS
+        self._pending[connection] = PendingPeer(connection, self._own, self._key, deadline)
+        self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._pending) > MOST_PENDING + len(self._expected):
+            self._turn_away(next(iter(self._pending.values())), "too many come at once")
+
+    def _receive(self, pending: PendingPeer) -> None:
+        try:
+            hello = pending.receive()
+            if hello:
+                self._accept_peer(pending, hello)
+        except BlockingIOError:
+            pass
+        except (Stranger, OSError) as error:
+            self._turn_away(pending, str(error))
+
+    def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
+        if hello.purpose == GONE:
+            raise ended_without(hello.rank)
+        peer, why = (hello.purpose, hello.rank), ""
+        if hello[2:] != self._own[2:]:
+            told = "of {} ranks (its init() number {}, version {})".format(*hello[2:])
+            why = f"rank {hello.rank} comes to a job {told}, this one is " + (
+                "of {} ranks (init() number {}, version {})".format(*self._own[2:])
+            )
+        elif peer not in self._expected or peer in self.peers:
+            why = f"rank {hello.rank} is here already, or is not expected here"
+        if why:
+            with contextlib.suppress(OSError):
+                send(pending.connection, {"error": why})
+            raise Stranger(why)
+        del self._pending[pending.connection]
+        self.peers[peer] = pending.connection
+
+    def _look_after(self, connection: socket.socket) -> None:
+        """Look at a proved connection: what can be read is its end, or a later exchange's."""
+        if self._own.purpose == GONE:  # it has been told
+            self._selector.unregister(connection)
+            return
+        try:
+            if connection.recv(1, socket.MSG_PEEK):
+                self._selector.unregister(connection)
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        (peer,) = (peer for peer, known in self.peers.items() if known is connection)
+        self._ended(peer)
+
+    def _ended(self, peer: Peer) -> None:
+        raise ended(peer[1])
+
+    def _end_the_slow(self) -> None:
+        now = time.monotonic()
+        for pending in [v for v in self._pending.values() if v.deadline < now]:
+            self._turn_away(pending, f"it has not proved who it is within {HANDSHAKE_SECONDS:g} s")
+
+    def _turn_away(self, pending: PendingPeer, why: str) -> None:
+        self._turned_away += 1
+        if self._turned_away <= MOST_LINES:
+            with contextlib.suppress(OSError):
+                address = pending.connection.getpeername()[0]
+                logger.warning("init(): a connection from %s was turned away: %s", address, why)
+        self._drop(pending)
+
+    def _drop(self, pending: PendingPeer) -> None:
+        self._selector.unregister(pending.connection)
+        del self._pending[pending.connection]
+        pending.connection.close()
+
+    def _close(self) -> None:
+        if self._turned_away > MOST_LINES:
+            logger.warning("init(): %d more were turned away", self._turned_away - MOST_LINES)
+        for pending in self._pending.values():
+            pending.connection.close()
+        self._selector.close()
+        self._listener.close()
+        for peer in self.peers.values():
+            peer.setblocking(True)
+
+
+class Patient:
+    """A new connection. Its waits end in time, and when ``look`` raises and nothing has come.
+
+    The kernel tries for a second or more to connect to a host that is gone; what tells of its loss
+    may come meanwhile.
+    """
+
+    LOOK_SECONDS = 0.01
+
+    def __init__(self, connection: socket.socket, look: Callable[[], None], seconds: float) -> None:
+        self._connection, self._look = connection, look
+        self.set_patience(seconds)
+
+    def set_patience(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def connect(self, where: Tuple[Any, ...]) -> None:
+        """Connect, and let the kernel send for as long as this may wait.
+
+        :raises OSError: nothing listens there, or nothing answers in time.
+        """
+        self._connection.setblocking(False)
+        error = self._connection.connect_ex(where)
+        if error == errno.EINPROGRESS:
+            self._wait_for(select.POLLOUT)
+            error = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        self._connection.settimeout(CONNECT_SECONDS)
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def recv(self, size: int) -> bytes:
+        self._wait_for(select.POLLIN)
+        return self._connection.recv(size)
+
+    def _wait_for(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._connection, event)
+        while not poll.poll(1000 * self.LOOK_SECONDS):
+            try:
+                self._look()
+            except Exception:
+                if not poll.poll(0):  # what has come goes before what is known of its sender
+                    raise
+            if time.monotonic() > self._until:
+                raise socket.timeout
+
+
+def reach(
+    host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
+) -> Tuple[socket.socket, Hello]:
+    """Connect to a rank that listens there, or will; return the connection and its hello.
+
+    :param look: called again and again; what it raises ends the attempts.
+    """
+    told: Set[str] = set()
+
+    def tell(error: Exception) -> None:
+        if str(error) not in told:
+            logger.warning("init(): %s: %s", host, error)
+        told.add(str(error))
+
+    pause, longest = RETRY_SECONDS
+    while True:
+        look()
+        for where in _addresses(host, ports, tell):
+            look()
+            connection = socket.socket(where[0], socket.SOCK_STREAM)
+            waits = Patient(connection, look, CONNECT_SECONDS)
+            try:
+                waits.connect(where[1])
+                waits.set_patience(CONNECT_SECONDS)
+                hello = introduce(waits, own, key)
+                connection.settimeout(None)
+                return connection, hello
+            except Stranger as error:
+                tell(error)
+            except OSError:
+                pass
+            finally:
+                if connection.gettimeout() is not None:
+                    connection.close()
+        time.sleep(pause)
+        pause = min(1.5 * pause, longest)
+
+
+def _addresses(
+    host: str, ports: Iterable[int], tell: Callable[[Exception], None]
+) -> Iterator[Tuple[int, tuple]]:
+    found: List[tuple] = []
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:  # its name may become known later
+        tell(error)
+    for port in ports:
+        for family, _, _, _, address in found:
+            yield family, (address[0], port, *address[2:])
+
+
+def set_patience(connection: socket.socket, limit: float) -> None:
+    """Let the kernel ask the other one ten times within the limit, at most once a second."""
+    pause = min(max(1, int(limit / LOOKS)), _MOST_PAUSE)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        *((socket.TCP_NODELAY, 1), (_TCP_THIN_LINEAR_TIMEOUTS, 1)),
+        *((socket.TCP_KEEPIDLE, pause), (socket.TCP_KEEPINTVL, pause), (socket.TCP_KEEPCNT, 127)),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def bound(connection: socket.socket, limit: float) -> None:
+    """Let the connection break when the other host has been silent for so long."""
+    set_patience(connection, limit)
+    milliseconds = min(int(1000 * max(limit, SHORTEST_SECONDS)), 2**31 - 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

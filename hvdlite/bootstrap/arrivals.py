@@ -1,0 +1,69 @@
+"""Which ranks are in init(), and the texts and errors of a rank that waits there for others."""
+
+import socket
+import time
+from typing import Set
+
+from hvdlite.core.limits import INIT
+from hvdlite.core.log import logger
+from hvdlite.core.native import HvdliteError, RankFailedError
+
+
+def ended(rank: int) -> RankFailedError:
+    """Return the error of a rank that was there, and has died before the job began."""
+    text = f"init(): rank {rank} has ended while the job began"
+    return RankFailedError(text, kind="rank dead", ranks=(rank,))
+
+
+def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
+    """Return the error of a rank that others reach, and this one does not."""
+    text = (
+        f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
+        "others did: a firewall or a broken network keeps the two ranks apart"
+    )
+    return RankFailedError(text, kind="rank dead", ranks=(other,))
+
+
+def ended_without(rank: int) -> HvdliteError:
+    """Return the error of a rank that will not come to init()."""
+    text = f"init(): rank {rank}'s script has ended without calling init()"
+    return HvdliteError(text, kind="rank left", ranks=(rank,))
+
+
+class Arrivals:
+    """The ranks that this rank knows to be in init().
+
+    :param warn: seconds after which it logs once for which ranks it waits.
+    :param limit: seconds after which it waits no more, if they are more than those; 0: none.
+    """
+
+    def __init__(self, rank: int, size: int, warn: float, limit: float):
+        self.here: Set[int] = {rank}
+        self._rank, self._size = rank, size
+        self.began = time.monotonic()
+        self._warns = self.began + warn
+        self._ends = self.began + max(limit, warn) if limit else float("inf")
+
+    def look(self) -> None:
+        """Warn once about the ranks that are awaited.
+
+        :raises HvdliteError: they are still awaited after the limit.
+        """
+        now = time.monotonic()
+        waited = now - self.began
+        if now >= self._ends:
+            raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
+        if now >= self._warns:
+            self._warns = float("inf")
+            if self._rank == min(self.here):  # one of those that know of each other warns
+                logger.warning("%s", self._text(waited))
+
+    def _text(self, waited: float) -> str:
+        missing = sorted(set(range(self._size)) - self.here)
+        more = f" and {len(missing) - 8} more" if missing[8:] else ""
+        ranks = ", ".join(map(str, missing[:8])) + more
+        who = f"rank{'s' if missing[1:] else ''} {ranks}" if missing else "the others"
+        return (
+            f"rank {self._rank} on host {socket.gethostname()} has waited {waited:.0f} s "
+            f"in init() for {who}: not there yet, or a firewall drops what goes from host to host"
+        )

@@ -1,0 +1,197 @@
+"""Exchanges values between the ranks of a job without MPI, through rank 0."""
+
+import contextlib
+import errno
+import ipaddress
+import socket
+from typing import Any, Dict, List, Set
+
+from hvdlite.bootstrap.acceptor import RETRY_SECONDS, Acceptor, bound, listen, reach
+from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
+from hvdlite.bootstrap.handshake import EXCHANGE, GONE, Hello, key_of, receive, send
+from hvdlite.core import start
+from hvdlite.core.limits import LIMIT, limit_of
+from hvdlite.core.native import HvdliteError, RankFailedError
+
+WARN_SECONDS = 5.0
+GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
+
+
+class Exchange:
+    """Exchanges values between the ranks, through rank 0, as JSON.
+
+    :param connections: of rank 0: to every other rank; of another: to rank 0.
+    :param joined: how often this process has been in a job before.
+    :param patience: seconds; 0: no limit.
+    :param limit: the variable that says how long another host may be silent.
+    """
+
+    def __init__(
+        self, place: start.Place, key: bytes, joined: int, patience: float,
+        connections: Dict[int, socket.socket], limit: str = LIMIT,
+    ) -> None:  # fmt: skip
+        self.rank, self.size, self.key, self.joined = place.rank, place.size, key, joined
+        self.patience, self.connections = patience, connections
+        self.unreached: Set[int] = set()  # ranks that the mesh could not reach
+        self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None
+        for connection in connections.values():
+            connection.settimeout(self._timeout)
+            bound(connection, limit_of(limit))
+
+    def hello(self, purpose: int) -> Hello:
+        return Hello(purpose, self.rank, self.size, self.joined)
+
+    def waiting(self) -> Arrivals:
+        """Return a clock for a wait for others, which begins now."""
+        return _arrivals(self.rank, self.size, self.patience)
+
+    def look(self) -> None:
+        """Raise if the job can't begin, as far as that is known here without waiting."""
+        for rank, connection in self.connections.items():
+            connection.setblocking(False)
+            try:
+                something = connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                continue
+            except OSError:
+                something = b""
+            finally:
+                connection.settimeout(self._timeout)
+            if not something:
+                raise ended(rank)
+            if self.rank:  # between two calls rank 0 tells of errors only
+                self.receive(0)
+
+    def allgather(self, value: Any) -> List[Any]:
+        if self.rank:
+            self.send(value, 0)
+            return self.receive(0)
+        try:
+            values = [value, *(self.receive(rank) for rank in range(1, self.size))]
+        except HvdliteError as error:
+            self.tell_of(error)
+            raise
+        for rank in range(1, self.size):
+            self.send(values, rank)
+        return values
+
+    def send(self, value: Any, rank: int) -> None:
+        try:
+            send(self.connections[rank], {"value": value})
+        except OSError:
+            raise ended(rank) from None
+
+    def receive(self, rank: int) -> Any:
+        try:
+            told = receive(self.connections[rank])
+        except socket.timeout as error:
+            if error.errno == errno.ETIMEDOUT:  # the kernel has given the other host up
+                raise ended(rank) from None
+            text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
+            raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
+        except OSError:
+            raise ended(rank) from None
+        if "error" in told:
+            ranks, kind = tuple(told.get("ranks", ())), told.get("kind")
+            failed = RankFailedError if kind == "rank dead" else HvdliteError
+            raise failed(told["error"], kind=kind, ranks=ranks)
+        return told["value"]
+
+    def tell_of(self, error: HvdliteError) -> None:
+        """Make the other ranks raise this error at their next exchange; rank 0 alone calls it."""
+        told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
+        for connection in self.connections.values():
+            try:
+                send(connection, told)
+            except OSError:
+                continue
+
+    def lose(self, ranks: Set[int]) -> None:
+        """End the waits for these ranks, of any thread: their hosts have vanished."""
+        for rank in ranks & self.connections.keys():
+            with contextlib.suppress(OSError):  # it has been done
+                self.connections[rank].shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections = {}
+
+
+def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
+    return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
+
+
+def meet(place: start.Place, joined: int, patience: float) -> Exchange:
+    """Wait at rank 0's port until all ranks are in init().
+
+    :raises HvdliteError: some have not come in time, or have ended.
+    """
+    key = key_of(place.job)
+    hello = Hello(EXCHANGE, place.rank, place.size, joined)
+    wait = _arrivals(place.rank, place.size, patience)
+    if place.size == 1:
+        return Exchange(place, key, joined, patience, {})
+    if not place.rank:
+        return Exchange(place, key, joined, patience, _receive_all(place, hello, key, wait))
+    wait.here = set(range(1, place.size))
+    connection, other = reach(place.host, place.ports, hello, key, wait.look)
+    if other.purpose == GONE:
+        connection.close()
+        raise ended_without(0)
+    return Exchange(place, key, joined, patience, {0: connection})
+
+
+def _receive_all(place: start.Place, hello: Hello, key: bytes, wait: Arrivals) -> dict:
+    expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
+
+    def look() -> None:
+        wait.here.update(rank for _, rank in acceptor.peers)
+        wait.look()
+
+    acceptor = Acceptor(_rank0_listener(place), hello, key, expected, look)
+    try:
+        peers = acceptor.wait()
+    except BaseException as error:
+        known = {rank: connection for (_, rank), connection in acceptor.peers.items()}
+        rest = Exchange(place, key, 0, 0, known)
+        if isinstance(error, HvdliteError):
+            rest.tell_of(error)
+        rest.close()
+        raise
+    return {rank: connection for (_, rank), connection in peers.items()}
+
+
+def _rank0_listener(place: start.Place) -> socket.socket:
+    """Return rank 0's listener, on the address by which the launcher has named it."""
+    try:
+        found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    except OSError as error:
+        raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
+    loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
+    if loops and place.host not in ("localhost", *addresses):
+        addresses = []  # other hosts resolve the name to another address
+    try:
+        return listen([*addresses, "0.0.0.0"], place.ports)
+    except OSError as error:
+        ports = f"{place.ports[0]}" + (f" to {place.ports[-1]}" if place.ports[1:] else "")
+        raise HvdliteError(
+            f"init(): rank 0 can't listen at {place.host}, port {ports}: {error}. {start.PORT} "
+            "gives all ranks another port"
+        ) from error
+
+
+def report_gone(place: start.Place, joined: int, seconds: float) -> None:
+    """Tell the ranks that wait in init(), now or within these seconds, of this process's end."""
+    hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
+    seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit
+    ends = Arrivals(place.rank, place.size, seconds, seconds)
+    try:
+        if place.rank:
+            reach(place.host, place.ports, hello, key, ends.look)[0].close()
+        else:
+            expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
+            Acceptor(_rank0_listener(place), hello, key, expected, ends.look).wait()
+    except (HvdliteError, OSError, ValueError):
+        pass

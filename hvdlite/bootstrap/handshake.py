@@ -1,0 +1,167 @@
+"""The handshake of two ranks on a new connection, and the values that they exchange then.
+
+Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos, first the
+side that has connected. Of a stranger nothing is used or kept, and only its hello is
+answered. A recorded proof can not be used again: each hello has a new nonce. Data is not encrypted.
+
+The key is made of the job's name and of HVDLITE_SECRET, or of what the file HVDLITE_SECRET_FILE
+holds. Without either it keeps jobs apart, and nobody out who knows the job's name.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
+# What a connection is for. GONE: a rank ends without init(). READY: for the job without the dead.
+# NEW: a replacement's, for that job. LIFE: by its end a process's end is known.
+EXCHANGE, DATA, MESSAGES, GONE, WATCH, READY, NEW, LIFE = range(8)
+VERSION = 1
+_MAGIC = b"hvdlite\0"
+_HELLO = struct.Struct(">8sHHIII16s")
+_PROOF = hashlib.sha256().digest_size
+_LENGTH = struct.Struct(">I")
+MOST_BYTES = 1 << 24  # of a value, as JSON
+
+
+class Stranger(Exception):
+    """The other side is no rank of this job."""
+
+
+class Hello(NamedTuple):
+    """A rank's description of itself, and of the job that it expects."""
+
+    purpose: int
+    rank: int
+    size: int
+    joined: int  # how often it has been in a job before
+    version: int = VERSION
+
+    def packed(self) -> bytes:
+        about = (self.version, self.purpose, self.rank, self.size, self.joined)
+        return _HELLO.pack(_MAGIC, *about, os.urandom(16))
+
+
+def _unpacked(data: bytes) -> Hello:
+    magic, version, purpose, rank, size, joined, _ = _HELLO.unpack(data)
+    if magic != _MAGIC:
+        raise Stranger("it does not speak hvdlite's words")
+    return Hello(purpose, rank, size, joined, version)
+
+
+def key_of(job: str) -> bytes:
+    """Return the key of this job.
+
+    :raises ValueError: others may read the file of the secret, or it has none.
+    """
+    secret = os.environ.get(SECRET, "").encode()
+    path = os.environ.get(SECRET_FILE)
+    if path and not secret:
+        try:
+            mode, secret = Path(path).stat().st_mode, Path(path).read_bytes().strip()
+        except OSError as error:
+            raise ValueError(f"{SECRET_FILE} is {path}: {error.strerror}") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ValueError(f"{SECRET_FILE} is {path}: others may read it: run `chmod 600` on it")
+        if not secret:
+            raise ValueError(f"{SECRET_FILE} is {path}: the file is empty")
+    return hmac.new(secret, f"hvdlite {job}".encode(), hashlib.sha256).digest()
+
+
+def _proof(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
+    return hmac.new(key, role + client + server, hashlib.sha256).digest()
+
+
+def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
+    """Prove to the side that listens who this is; return what it has proved of itself.
+
+    :raises Stranger: it is none of the job, or of another version.
+    :raises OSError: it has not answered within the connection's timeout, or has closed it.
+    """
+    client = own.packed()
+    connection.sendall(client)
+    server = _exactly(connection, _HELLO.size)
+    other = _unpacked(server)
+    try:
+        connection.sendall(_proof(key, b"client", client, server))
+        proof = _exactly(connection, _PROOF)
+    except ConnectionError:
+        raise Stranger("it refuses this rank: it has another key, or is of another job") from None
+    if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
+        raise Stranger("it has another key")
+    if other.version != VERSION:
+        raise Stranger(f"it has version {other.version} of the handshake, this one {VERSION}")
+    return other
+
+
+class PendingPeer:
+    """A connection to a side that listens, until it is known. Never blocks."""
+
+    def __init__(self, connection: socket.socket, own: Hello, key: bytes, deadline: float) -> None:
+        self.connection, self.deadline = connection, deadline
+        self._own, self._key = own, key
+        self._client = self._server = self._received = b""
+
+    def receive(self) -> Any:
+        """Take what has come; return the other side's Hello when it is proved, None before.
+
+        :raises Stranger: it is none of the job.
+        :raises OSError: the connection is broken.
+        """
+        want = _PROOF if self._client else _HELLO.size
+        data = self.connection.recv(want - len(self._received))
+        if not data:
+            raise Stranger("it has closed the connection")
+        self._received += data
+        if not self._client and not _MAGIC.startswith(self._received[: len(_MAGIC)]):
+            raise Stranger("it does not speak hvdlite's words")
+        if len(self._received) < want:
+            return None
+        received, self._received = self._received, b""
+        return self._check(received) if self._client else self._answer(received)
+
+    def _answer(self, hello: bytes) -> None:
+        self._client, self._server = hello, self._own.packed()
+        self.connection.sendall(self._server)
+
+    def _check(self, proof: bytes) -> Hello:
+        told = (self._client, self._server)
+        if not hmac.compare_digest(proof, _proof(self._key, b"client", *told)):
+            raise Stranger("it has another key, or is of another job")
+        self.connection.sendall(_proof(self._key, b"server", *told))
+        return _unpacked(self._client)
+
+
+def _exactly(connection: Any, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = connection.recv(min(size - len(data), 1 << 16))
+        if not more:
+            raise ConnectionResetError("it has closed the connection")
+        data += more
+    return bytes(data)
+
+
+def send(connection: Any, value: Any) -> None:
+    """Send a value; both sides are known."""
+    text = json.dumps(value).encode()
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"a value has {len(text)} bytes: expected {MOST_BYTES} at most")
+    connection.sendall(_LENGTH.pack(len(text)) + text)
+
+
+def receive(connection: Any) -> Any:
+    """Return the next value.
+
+    :raises OSError: the connection is broken, or nothing has come within its timeout.
+    """
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if length > MOST_BYTES:
+        raise ConnectionAbortedError(f"a value of {length} bytes: {MOST_BYTES} at most")
+    return json.loads(_exactly(connection, length))

@@ -1,0 +1,129 @@
+"""The watch of a job without MPI: it tells which hosts have vanished, and takes no others for dead.
+
+The lowest ranks of the hosts are joined by connections on which nothing waits behind data. The
+kernel answers there, so a stopped process is no dead host, nor is a busy one; and what asks is the
+kernel, too (keepalive), without growing pauses: so a link may be down for nearly the whole time.
+Seconds are too coarse for a short limit: then bytes ask, which the other kernel acknowledges.
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from typing import Callable, Set
+
+from hvdlite.bootstrap.acceptor import LOOKS, set_patience
+from hvdlite.bootstrap.mesh import Mesh
+from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
+from hvdlite.core.log import logger
+
+_BYTES_ASK = 5.0  # seconds: with a shorter limit
+_LONGEST_PAUSE = 1.0
+_AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
+
+
+class HostWatch:
+    """Watches the other hosts, or waits for news of them from this host's lowest rank.
+
+    :param lose: called with each lost host's name and all lost ranks, in a thread, again and again.
+    """
+
+    def __init__(self, rank: int, mesh: Mesh, lose: Callable[[str, Set[int]], None]) -> None:
+        self.lost: Set[int] = set()  # ranks
+        self._mesh, self._lose = mesh, lose
+        self._leads = mesh.lowest[rank] == rank
+        watch = {other: fd for other, fd in enumerate(mesh.watch) if fd >= 0}
+        self._streams = {other: socket.socket(fileno=fd) for other, fd in watch.items()}
+        self._ends, self._changed = False, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hvdlite watch", daemon=True)
+        self.set_limit(limit_of(LIMIT))
+        if self._streams:
+            self._thread.start()
+
+    def set_limit(self, limit: float) -> None:
+        """Wait so many seconds for a silent host, from now on."""
+        self._limit, self._since = limit, time.monotonic()
+        self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
+        self._changed.set()  # the thread may be in a longer pause
+        for stream in list(self._streams.values()):  # the thread drops those that have ended
+            with contextlib.suppress(OSError):
+                set_patience(stream, limit)
+                stream.setblocking(False)
+
+    def close(self) -> None:
+        self._ends = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the connections, as in a child, which has no thread."""
+        for stream in self._streams.values():
+            stream.close()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._ends:
+            self._changed.wait(self._pause)
+            self._changed.clear()
+            now = time.monotonic()
+            if now - last > self._limit / 2:  # this process stood still: all count from now
+                self._since = now
+            last = now
+            for rank in list(self._streams):
+                self._look_at(rank, now)
+            for host in {self._mesh.hosts[rank] for rank in self.lost}:
+                self._lose(host, self.lost)
+
+    def _look_at(self, rank: int, now: float) -> None:
+        stream, here = self._streams[rank], self._is_here(rank)
+        try:
+            if self._leads and not here and self._limit < _BYTES_ASK:
+                stream.send(b".")
+            self._take(stream.recv(1 << 12), rank)
+        except BlockingIOError:
+            pass
+        except OSError:  # a process has ended, which is no host: or the kernel has given up
+            self._streams.pop(rank).close()
+            return
+        if self._leads and not here:
+            silent = min(_silence(stream), now - self._since)
+            if silent > self._limit and time.monotonic() - now < self._limit / 2:
+                self._declare(rank, silent)
+
+    def _is_here(self, rank: int) -> bool:
+        """Tell whether the other rank is on this host."""
+        return self._mesh.lowest[rank] != rank or not self._leads
+
+    def _take(self, data: bytes, rank: int) -> None:
+        """Take beats of other hosts, or news of this host's lowest rank: ranks that are lost."""
+        if not data:
+            raise ConnectionResetError
+        for word in data.split(b"\n"):
+            if word.isdigit() and self._is_here(rank):
+                self._note(int(word))
+
+    def _declare(self, rank: int, silent: float) -> None:
+        if rank in self.lost:
+            return
+        logger.warning(
+            "host %s has been silent for %.1f s and is taken for lost (%s and %s set how long one "
+            "may be)", self._mesh.hosts[rank], silent, LIMIT, ELASTIC_LIMIT
+        )  # fmt: skip
+        for other, stream in self._streams.items():
+            if self._is_here(other):
+                with contextlib.suppress(OSError):
+                    stream.send(b"\n%d\n" % rank)
+        self._note(rank)
+
+    def _note(self, leader: int) -> None:
+        if leader < len(self._mesh.lowest):
+            self.lost |= {r for r, lowest in enumerate(self._mesh.lowest) if lowest == leader}
+
+
+def _silence(stream: socket.socket) -> float:
+    """Return how long the other host's kernel has told nothing."""
+    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _AGES.size)
+    return min(_AGES.unpack(info)) / 1000

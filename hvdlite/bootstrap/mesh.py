@@ -1,0 +1,131 @@
+"""The mesh: the connections of each rank to each, for the C library of a job that no MPI joins."""
+
+import math
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from hvdlite.bootstrap.acceptor import Acceptor, listen, reach
+from hvdlite.bootstrap.arrivals import kept_apart
+from hvdlite.bootstrap.exchange import Exchange
+from hvdlite.bootstrap.handshake import DATA, MESSAGES, WATCH
+from hvdlite.core.addresses import address_on
+from hvdlite.core.listening import networks
+
+
+class Mesh(NamedTuple):
+    """By rank, the first three as ``hvd_sockets`` has them: this process owns the descriptors."""
+
+    lowest: List[int]  # rank of its host
+    data: List[int]
+    messages: List[int]
+    watch: List[int]  # between the hosts' lowest ranks, and from these to the others of their hosts
+    hosts: List[str]  # their names
+    address: str = "127.0.0.1"  # where the other ranks reach this one
+
+
+def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
+    """Connect to all other ranks, by two streams each. Collective.
+
+    :param patience: seconds after which a rank that rank 0 reaches, and this one does not, counts
+        as dead, and is noted in ``exchange.unreached``.
+    :raises HvdliteError: some can't be reached, or have ended.
+    """
+    hosts = exchange.allgather(_identity())
+    lowest = [hosts.index(host) for host in hosts]
+    streams: Dict[int, List[int]] = {kind: [-1] * exchange.size for kind in (DATA, MESSAGES, WATCH)}
+    names = [host.partition(" ")[0] for host in hosts]
+    mesh = Mesh(lowest, streams[DATA], streams[MESSAGES], streams[WATCH], names)
+    if exchange.size == 1:
+        return mesh
+    try:
+        return mesh._replace(address=_fill(exchange, streams, lowest, patience))
+    except BaseException:
+        close(mesh)
+        raise
+
+
+def close(mesh: Mesh) -> None:
+    """Close the descriptors, in a process whose C library does not."""
+    for descriptor in [*mesh.data, *mesh.messages, *mesh.watch]:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
+    """Return other descriptors of the streams, by rank: with them waits on these can be ended."""
+    return {
+        rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
+        for rank, streams in enumerate(zip(mesh.data, mesh.messages))
+    }
+
+
+def _fill(
+    exchange: Exchange, streams: Dict[int, List[int]], lowest: List[int], patience: float
+) -> str:
+    """Return where this rank has listened."""
+    one_host = len(set(lowest)) == 1
+    reached_at = exchange.allgather(None if one_host else _address(exchange, lowest))
+    own = "127.0.0.1" if one_host else reached_at[exchange.rank] or reached_at[0]
+    listener = listen([own], [0])
+    ports = exchange.allgather(listener.getsockname()[:2])
+    later = range(exchange.rank + 1, exchange.size)
+    wait = exchange.waiting()
+    wait.here.update(later)
+    reaches: List[int] = []  # the rank to which this one connects now
+
+    def missing() -> Set[int]:
+        return set(reaches) or {rank for _, rank in expected - set(acceptor.peers)}
+
+    def look() -> None:
+        waited = time.monotonic() - wait.began
+        if waited > patience / 2:  # all begin at once; one gives up first
+            exchange.unreached = missing()
+        exchange.look()
+        wait.look()
+        if waited > patience and exchange.unreached:
+            raise kept_apart(exchange.rank, min(exchange.unreached), waited)
+
+    expected = {(kind, rank) for rank in later for kind in _kinds(lowest, exchange.rank, rank)}
+    acceptor = Acceptor(listener, exchange.hello(DATA), exchange.key, expected, look)
+    for rank in range(exchange.rank):
+        reaches[:] = [rank]
+        host, port = ports[rank]
+        for kind in _kinds(lowest, rank, exchange.rank):
+            hello = exchange.hello(kind)
+            streams[kind][rank] = reach(host, [port], hello, exchange.key, look)[0].detach()
+        wait.here.add(rank)
+    reaches.clear()
+    wait.here -= set(later)
+    for (kind, rank), connection in acceptor.wait().items():
+        streams[kind][rank] = connection.detach()
+    return own
+
+
+def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
+    """Return what streams join two ranks."""
+    watched = lowest[lower] == lower and lowest[higher] in (lower, higher) and any(lowest)
+    return (DATA, MESSAGES, WATCH) if watched else (DATA, MESSAGES)
+
+
+def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
+    """Return where other hosts reach this one; None: where they reach rank 0."""
+    wanted = networks(os.environ)
+    if wanted:
+        return address_on(wanted)
+    if exchange.rank and lowest[exchange.rank] == 0:
+        return None
+    far = [c for rank, c in exchange.connections.items() if lowest[rank] != lowest[exchange.rank]]
+    return far[0].getsockname()[0]
+
+
+def _identity() -> str:
+    """Return what ranks that can share memory have in common, and no others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+        return f"{socket.gethostname()} {boot.read_text().strip()} {space}"
+    except OSError:
+        return socket.gethostname()

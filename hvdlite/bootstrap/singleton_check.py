@@ -1,0 +1,138 @@
+"""Refuses to train alone in a process that was started as one of several.
+
+A launcher that MPI does not know, or that cannot talk to this MPI (srun with PMI, an mpirun of
+another MPI), starts N processes without the variables that ``core.start`` needs. In each of them
+MPI finds a job of one process: N models would train side by side, unnoticed.
+"""
+
+import contextlib
+import json
+import os
+from typing import NamedTuple, Optional
+
+from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core.native import HvdliteError
+from hvdlite.exit import forks
+
+VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
+
+
+class Launcher(NamedTuple):
+    """How a launcher tells a process which one it is, and of how many."""
+
+    name: str
+    rank: str  # where it stands, the launcher has started the process
+    size: str  # "": there is none
+    advice: str  # {n}: how many
+
+
+_HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
+_CLUSTER = "TF_CONFIG"  # TensorFlow's: JSON, with the addresses of all processes
+_TRAINS = ("chief", "master", "worker")  # a cluster's other processes train nothing
+_OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
+_LAUNCHERS = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
+    Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or by "
+        "`hvdliterun -n {n} python train.py` inside the allocation",
+    ),
+    Launcher("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _OTHER_MPI),
+    Launcher("a launcher of PMI", "PMI_RANK", "PMI_SIZE", _OTHER_MPI),
+    Launcher("a launcher of PMIx", "PMIX_RANK", "", _OTHER_MPI),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", _HVDLITERUN),
+    Launcher(
+        "MXNet's launch.py or dmlc-submit",
+        "DMLC_ROLE",
+        "DMLC_NUM_WORKER",
+        f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
+        "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say",
+    ),
+    Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", _OTHER_MPI),
+    Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", _OTHER_MPI),
+    Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", _OTHER_MPI),
+    Launcher("aprun", "ALPS_APP_PE", "", _OTHER_MPI),
+    Launcher("TensorFlow's cluster", _CLUSTER, "", _HVDLITERUN),
+)
+
+
+def refuse_in_a_child() -> None:
+    """Raise in a process that a rank has started: the rank is in the job, and its child is none.
+
+    A launcher, or a program by a store of PyTorch's, may give the child a job of its own.
+
+    :raises HvdliteError: names the rank's process, and what to do.
+    """
+    above = start.rank_above()
+    if above is None or forks.is_child() or os.environ.get(VARIABLE, "0") not in ("", "0"):
+        return
+    if start.has_launcher_of_mpi() or start.without_mpi() not in (None, start.ALONE):
+        return
+    raise HvdliteError(
+        f"init(): this process was started by process {above.pid}, which is a rank of a job, and a "
+        "child is no rank: call hvdlite.init() in the rank itself, start a job of the child's own "
+        f"by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 for a child that shall be alone"
+    )
+
+
+class _Claim(NamedTuple):
+    launcher: Launcher
+    size: int
+    distance: int  # processes from the one that it started to this one
+
+
+def refuse_if_one_of_several(why: str) -> None:
+    """Raise if a launcher started this process, which seems a job of one, with others.
+
+    The nearest launcher counts: under `srun -n 4` a script may start `mpirun -n 1`. A batch script
+    is no step of Slurm's, but one process, however many tasks its job may have.
+
+    :param why: why it seems so, for the error.
+    :raises HvdliteError: names the launcher's variables, and what to do.
+    """
+    if os.environ.get(VARIABLE, "0") not in ("", "0"):
+        return
+    claims = [claim for claim in map(_claim, _LAUNCHERS) if claim]
+    nearest = min(claims, key=lambda claim: (claim.distance, -claim.size), default=None)
+    if nearest is None or nearest.size == 1:
+        return
+    launcher, size, _ = nearest
+    names = [name for name in (launcher.rank, launcher.size) if name in os.environ]
+    told = ", ".join(f"{name}={os.environ[name]}" for name in names)
+    raise HvdliteError(
+        f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
+        f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
+        f"{VARIABLE}=1 is for a process that shall be alone"
+    )
+
+
+def _claim(launcher: Launcher) -> Optional[_Claim]:
+    if launcher.rank not in os.environ:
+        return None
+    size = _in_cluster() if launcher.rank == _CLUSTER else _number(launcher.size)
+    size = max(size, _number(launcher.rank) + 1)
+    if size < 1 or (
+        launcher.rank == "RANK" and agent_protocol.by_an_agent()
+    ):  # hvdliterun's own RANK
+        return None
+    try:
+        distance = len(processes.with_own(launcher.rank))
+    except OSError:
+        distance = 0
+    return _Claim(launcher, size, distance)
+
+
+def _in_cluster() -> int:
+    """Return how many processes TensorFlow's variable has to train; 0: none, or not this one."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        told = json.loads(os.environ[_CLUSTER])
+        if told["task"]["type"] in _TRAINS:
+            return sum(len(told["cluster"].get(kind, ())) for kind in _TRAINS)
+    return 0
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else -1

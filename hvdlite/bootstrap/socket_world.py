@@ -1,0 +1,232 @@
+"""A job of processes that no MPI joins: how they meet, and what they tell each other.
+
+All ranks meet at rank 0's port (``exchange``), then connect each to each (``mesh``); the C library
+gets these connections. The exchange stays, for what a World has to tell. Each port is closed when
+all that were expected on it have come.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import socket
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+
+from hvdlite.bootstrap import exchange, mesh, singleton_check
+from hvdlite.bootstrap.bootstrap import Bootstrap
+from hvdlite.bootstrap.host_watch import HostWatch
+from hvdlite.core import agent_protocol, start, topology
+from hvdlite.core.limits import ELASTIC_LIMIT
+from hvdlite.core.membership import Meeting, Membership
+from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.world import World
+from hvdlite.exit import forks, orphan
+
+GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
+
+_present: List["SocketWorld"] = []  # of this process: one at most
+
+
+def _place() -> start.Place:
+    found = start.without_mpi()
+    assert found is not None  # or mpi_world has the job
+    return found
+
+
+class SocketWorld(World):
+    """The ranks that have met at rank 0's port; see :class:`World`.
+
+    :param numbers: by rank; a rank keeps its number when others die.
+    :param patience: seconds for a rank to get its connections with all others.
+    """
+
+    def __init__(
+        self,
+        met: exchange.Exchange,
+        numbers: Optional[List[int]] = None,
+        patience: float = math.inf,
+    ) -> None:
+        self.rank, self.size = met.rank, met.size
+        self._exchange, self._numbers = met, numbers or list(range(met.size))
+        self._mesh: Optional[mesh.Mesh] = None
+        self._patience = patience
+        self.watch: Optional[HostWatch] = None
+        self._opened = 0
+        self._joining: Dict[int, List[socket.socket]] = {}  # while the C library knows no dead
+
+    def init(self) -> None:
+        _present[:] = [self]
+        self._mesh = mesh.connect(self._exchange, self._patience)
+        self._joining = mesh.doubles(self._mesh)
+        self.watch = HostWatch(self.rank, self._mesh, self._lose)
+        self._mesh = self._mesh._replace(watch=[])
+        arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
+        try:
+            call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+        finally:
+            self._mesh = self._mesh._replace(data=[], messages=[])  # now C's, also in a child
+            self._have_joined()
+
+    def _lose(self, host: str, ranks: Set[int]) -> None:
+        for rank in ranks:
+            for stream in self._joining.get(rank, ()):
+                with contextlib.suppress(OSError):  # it has been done
+                    stream.shutdown(socket.SHUT_RDWR)
+        lib.hvd_lose_host(host.encode())  # while the C library begins, it waits for that
+        self._exchange.lose(ranks)
+
+    def _have_joined(self) -> None:
+        joining, self._joining = self._joining, {}
+        for stream in itertools.chain(*joining.values()):
+            stream.close()
+
+    def allgather(self, value: Any) -> List[Any]:
+        return self._exchange.allgather(value)
+
+    def send(self, value: Any, rank: int) -> None:
+        self._exchange.send(value, rank)
+
+    def receive(self, rank: int) -> Any:
+        return self._exchange.receive(rank)
+
+    def open(self, ranks: List[int]) -> Optional[int]:
+        self._opened += 1
+        return _opened(ranks, 2 * self._opened) if self.rank in ranks else None
+
+    def open_among(self, ranks: List[int], number: int) -> int:
+        return _opened(ranks, 2 * (number * self.size + ranks[0]) + 1)
+
+    def members(self) -> List[int]:
+        return self._numbers
+
+    def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
+        if not isinstance(members, list):
+            raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
+        ranks = {number: rank for rank, number in enumerate(self._numbers)}
+        return [ranks.get(number) for number in members]
+
+    def address(self) -> str:
+        """Return where the other ranks reach this one."""
+        assert self._mesh
+        return self._mesh.address
+
+    def looking(self) -> Callable[[], None]:
+        """Return what raises, while this process waits for others, if one of them has ended."""
+        wait = self._exchange.waiting()
+        wait.here.update(range(self.size))
+
+        def look() -> None:
+            self._exchange.look()
+            wait.look()
+
+        return look
+
+    def unreached(self) -> Set[int]:
+        """Return the numbers of the ranks that this one could not reach."""
+        return {self._numbers[rank] for rank in self._exchange.unreached}
+
+    def key(self) -> bytes:
+        """Return what the job's handshakes prove to know."""
+        return self._exchange.key
+
+    def leave(self, sound: bool) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        self._exchange.close()
+        self._mesh = None
+        _present.clear()
+
+    def tell_of(self, error: BaseException) -> None:
+        """Have the others raise an error of rank 0, where it is one of the job."""
+        if isinstance(error, HvdliteError) and not self.rank:
+            self._exchange.tell_of(error)
+
+    def let_go_in_a_child(self) -> None:
+        """A child keeps no connection: by it the others would take this process for alive."""
+        if self._mesh is not None:
+            mesh.close(self._mesh)
+        self._have_joined()
+        self.leave(False)
+
+
+def _opened(ranks: List[int], number: int) -> int:
+    group = ffi.new("int *")
+    call(lib.hvd_group_open_among, ranks, len(ranks), number, group)
+    return group[0]
+
+
+def _in_child() -> None:
+    for world in list(_present):
+        world.let_go_in_a_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+forks.keep_out()
+
+
+class SocketBootstrap(Bootstrap):
+    """A launcher has told each process its rank, and where rank 0 listens."""
+
+    transport = "tcp"
+
+    def __init__(self) -> None:
+        self._joined = 0  # jobs
+
+    def begin(self, comm: Any) -> None:
+        """:raises ValueError: ``comm`` is one of MPI's."""
+        if comm is not None:
+            raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
+        if forks.is_child():
+            raise HvdliteError(
+                "init(): this process was forked from a rank, and a child is none: call "
+                "hvdlite.init() in the process that the launcher has started"
+            )
+        if _place() == start.ALONE:
+            singleton_check.refuse_if_one_of_several("nobody has told it where the others are")
+        by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        if by_torchrun or _place().launcher == "srun" or agent_protocol.by_an_agent():
+            orphan.watch()
+
+    def join(
+        self, comm: Any, patience: float, members: Membership, enter: Callable[[World], None]
+    ) -> None:
+        meeting = members.next_meeting()
+        if meeting:
+            met = _met_again(meeting, patience)
+            world = SocketWorld(met, meeting.numbers, meeting.patience)
+        else:
+            met = exchange.meet(_place(), self._joined, patience)
+            world = SocketWorld(met, members.first_numbers())
+        self._joined += 1
+        try:
+            enter(world)
+        except BaseException as error:
+            if not topology.is_initialized():
+                world.tell_of(error)
+                world.leave(False)
+            raise
+        finally:
+            members.note_unreached(world.unreached())
+
+    def has_others(self) -> bool:
+        place = _place()
+        known = place.rank >= 0  # or MXNet's scheduler would have to be asked
+        return known and place.size > 1 and not forks.is_child() and not start.is_worker()
+
+    def rank(self) -> int:
+        return _place().rank
+
+    def report_gone(self) -> None:
+        exchange.report_gone(_place(), self._joined, GONE_SECONDS)
+
+    def end_all(self, code: int, patience: float) -> None:
+        if not self._joined:  # else the others see that this process is gone
+            exchange.report_gone(_place(), self._joined, patience)
+        os._exit(code)
+
+
+def _met_again(meeting: Meeting, patience: float) -> exchange.Exchange:
+    place = _place()._replace(rank=meeting.rank, size=len(meeting.numbers))
+    return exchange.Exchange(
+        place, meeting.key, meeting.epoch, patience, meeting.connections, ELASTIC_LIMIT
+    )

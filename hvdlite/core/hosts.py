@@ -1,0 +1,124 @@
+"""The hosts of a job: reads their lists, and tells how ssh reaches them."""
+
+import os
+import re
+import shlex
+import socket
+from typing import List, NamedTuple, Optional
+
+from hvdlite.core.files import text_of
+
+MOST_SLOTS = 1024  # a larger number is an ssh port: MXNet's host files have `host:port`
+_LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slots
+
+
+class Host(NamedTuple):
+    """A host of the job; without slots it gets an even share of the processes."""
+
+    name: str
+    slots: Optional[int] = None
+
+
+class SSH(NamedTuple):
+    """How to reach a host."""
+
+    program: List[str] = ["ssh"]  # options included
+    port: Optional[int] = None
+    identity: Optional[str] = None
+
+    def command(self) -> List[str]:
+        """Return the ssh command up to the host's name; it never asks a question."""
+        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+        options += ["-o", "ConnectTimeout=10"]
+        options += ["-p", str(self.port)] if self.port else []
+        options += ["-i", self.identity] if self.identity else []
+        return [*self.program, *options]
+
+
+def users_ssh(port: Optional[int] = None, identity: Optional[str] = None) -> SSH:
+    """Return the user's ssh, which HVDLITE_SSH names."""
+    return SSH(shlex.split(os.environ.get("HVDLITE_SSH") or "ssh"), port, identity)
+
+
+def named(text: str, slots: Optional[int] = None) -> Host:
+    """Check a host's name, and return the host. A name is NAME or USER@NAME.
+
+    A name that begins with - would be an option of ssh.
+
+    >>> named("me@server-1", 4)
+    Host(name='me@server-1', slots=4)
+    """
+    if not re.fullmatch(r"(?:[\w.][\w.+-]*@)?[\w.][\w.-]*", text):
+        raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
+    if slots is not None and not 0 < slots <= MOST_SLOTS:
+        raise ValueError(
+            f"'{text}:{slots}': a host takes 1 to {MOST_SLOTS} ranks (is that its ssh port? use "
+            "--ssh-port)"
+        )
+    return Host(text, slots)
+
+
+def parse_list(text: str) -> List[Host]:
+    """Parse the host list of Horovod and MPI.
+
+    >>> parse_list("server1:4, server2")
+    [Host(name='server1', slots=4), Host(name='server2', slots=None)]
+    """
+    return _checked([_parse_host(part.strip()) for part in text.split(",") if part.strip()], text)
+
+
+def read_file(path: str) -> List[Host]:
+    """Read a host file: a host a line, then `slots=4`, or `host:4`; # starts a comment."""
+    try:
+        text = text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            found += [_parse_line(words) for words in [line.partition("#")[0].strip()] if words]
+        except ValueError as error:
+            raise ValueError(f"host file {path}, line {number}: {error}") from None
+    return _checked(found, path)
+
+
+def _parse_line(line: str) -> Host:
+    name, *words = re.sub(r"\s*=\s*", "=", line).split()
+    slots = ""
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "slots" and not slots and ":" not in name:
+            slots = f":{value}"
+        elif key not in _LIMITS or not value.isdigit():
+            raise ValueError(f"'{word}' is unknown: expected one host a line, then slots=NUMBER")
+    return _parse_host(name + slots)
+
+
+def _parse_host(text: str) -> Host:
+    name, colon, slots = text.partition(":")
+    if colon and not re.fullmatch("[0-9]{1,9}", slots):
+        raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
+    return named(name, int(slots) if colon else None)
+
+
+def _checked(hosts: List[Host], where: str) -> List[Host]:
+    if not hosts:
+        raise ValueError(f"there is no host in '{where}'")
+    names = [host.name for host in hosts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"host {twice} is in '{where}' twice: give it once, with its slots")
+    return hosts
+
+
+def is_here(name: str) -> bool:
+    """Tell whether the name is this machine's: only its own addresses can be bound."""
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        with socket.socket() as sock:
+            sock.bind((socket.gethostbyname(name), 0))
+        return True
+    except (OSError, UnicodeError):  # the latter: no name of a host is so long
+        return False

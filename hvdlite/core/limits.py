@@ -1,0 +1,54 @@
+"""How long processes wait for lost hosts and ranks, how many may be lost; what ranks set alike."""
+
+import contextlib
+import os
+
+from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
+from hvdlite.core.world import World
+
+LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
+ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
+PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"  # after a death, how long for a rank to go on
+INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # how long init() waits for other ranks; 0: no limit
+EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # how long a failed script waits for them to learn of it
+DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
+_MAY_BE_0 = (INIT, EXIT)
+_A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
+# What decides which collectives a rank begins.
+_ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
+
+
+def limit_of(variable: str) -> float:
+    """Return the limit that the user has set, of a year at most.
+
+    :raises ValueError: it is no such number of seconds.
+    """
+    text = os.environ.get(variable) or str(DEFAULTS[variable])
+    may_be_0 = variable in _MAY_BE_0
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf") or (may_be_0 and float(text) == 0):
+            return min(float(text), _A_YEAR)
+    least = "of at least 0" if may_be_0 else "over 0"
+    raise ValueError(f"{variable} is '{text}': expected a number of seconds {least}")
+
+
+def check() -> None:
+    """Raise ValueError if a limit is wrong: so all ranks do, before one begins."""
+    for variable in DEFAULTS:
+        limit_of(variable)
+    for variable in (FEWEST, MOST, RESETS):
+        text = os.environ.get(variable) or "0"
+        if not text.isdecimal():
+            raise ValueError(f"{variable} is '{text}': expected a whole number")
+
+
+def check_alike(world: World) -> None:
+    """Raise ValueError on all ranks if they would wait for each other for ever. Collective."""
+    everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
+    for variable, values in zip(_ALIKE, zip(*everyone)):
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+        if other:
+            raise ValueError(
+                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set it "
+                "alike on all ranks; mpirun passes it on to other hosts by -x"
+            )

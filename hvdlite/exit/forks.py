@@ -1,0 +1,59 @@
+"""A child made by os.fork has its parent's memory, but no MPI: it ends without MPI_Finalize.
+
+mpi4py finalizes MPI at the very end of Python. In a child that would wait for ever for threads that
+only the parent has, or take the parent out of its job. So a child ends just before, with the exit
+code that Python would have given it.
+"""
+
+import atexit
+import ctypes
+import importlib
+import os
+import signal
+import sys
+
+from hvdlite.exit import script_end
+
+
+class _Own:
+    """What this process is."""
+
+    is_child = False
+    keeps_out = False  # a child is none of the job's
+
+
+def is_child() -> bool:
+    """Tell whether this process was forked from one that ran MPI, or was a rank."""
+    return _Own.is_child
+
+
+def keep_out() -> None:
+    """From now on a child of this process is none of the job's, though no MPI runs here."""
+    _Own.keeps_out = True
+
+
+def _runs_mpi() -> bool:
+    mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+    return mpi is not None and mpi() and not sys.modules["mpi4py.MPI"].Is_finalized()
+
+
+def _in_child() -> None:
+    script_end.forget()
+    if _Own.is_child or not (_Own.keeps_out or _runs_mpi()):
+        return
+    _Own.is_child = True
+    native = importlib.import_module("hvdlite.core.native")
+    end = int(native.ffi.cast("intptr_t", native.ffi.addressof(native.lib, "hvd_end_child")))
+    ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))  # called before those that were there
+    atexit.register(lambda: native.lib.hvd_end_child_with(_exit_code()))
+
+
+def _exit_code() -> int:
+    """Return Python's own."""
+    failed = script_end.failure()
+    if isinstance(failed and failed.error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    return failed.code if failed and not failed.unsaid else 0
+
+
+os.register_at_fork(after_in_child=_in_child)

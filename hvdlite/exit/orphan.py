@@ -1,0 +1,134 @@
+"""Ends a rank whose launcher is gone: mpirun, srun, torchrun, an agent. Reads the agent's news.
+
+Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
+train for ever, and a rank that waits would wait for ever.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Callable, List
+
+from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core.native import lib
+from hvdlite.exit import ancestors
+
+LOOK_SECONDS = 0.5
+TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
+# What adopts orphans, and may be the first process of a system or a container.
+_FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
+
+
+@functools.lru_cache(maxsize=None)
+def watch() -> None:
+    """Watch from now on, in a thread; a second call does nothing.
+
+    A launcher that was killed while this process imported is gone already, and who has adopted this
+    process is none: then this process ends here.
+    """
+    try:
+        pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
+    except (OSError, ValueError):  # no /proc, or the agent is outside of this container
+        return
+    if not is_there():  # its group, which this process may share, is not known any more
+        _end(pid, os.getpgrp() == os.getpid())
+    alone = os.getpgid(pid) != os.getpgrp()
+    threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
+
+
+def _agent() -> tuple:
+    """Return the agent's process, which this one may also see from a container of its own."""
+    pipe = Path(os.environ[agent_protocol.VARIABLE])  # /proc/PID/fd/N
+    if os.environ.get(agent_protocol.SPACE) != agent_protocol.own_space():
+        raise ProcessLookupError
+    return int(pipe.parts[2]), pipe.exists
+
+
+def _starter() -> tuple:
+    """Return the process that has started this rank; between them there may be a user's shell."""
+    top = ancestors.of_the_launcher()[-1]
+    starter = processes.parent(top)
+    if _has_adopted(starter):
+        return 0, lambda: False
+
+    def is_there() -> bool:
+        try:
+            return processes.parent(top) == starter
+        except OSError:
+            return False
+
+    return starter, is_there
+
+
+def _has_adopted(pid: int) -> bool:
+    """Tell whether this process has come to it as an orphan: it starts no ranks.
+
+    Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of its
+    system. Both may be the first process of a container; a process of 0 is outside of it.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return pid == 1 and _name(pid) in _FIRST
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # another user's
+        return pid == 1 and not re.search("python|torch", _name(pid) + _command(pid))
+    return "python" not in maps or (pid == 1 and "torch" not in maps)
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _open_news() -> List[int]:
+    """Return a new descriptor of the pipe by which the agent tells of hosts, if there is one.
+
+    Without MPI a rank learns of them by its own watch, and of replacements by this pipe.
+    """
+    if start.without_mpi() is not None:
+        return []
+    try:
+        return [os.open(os.environ[agent_protocol.NEWS], os.O_RDONLY | os.O_CLOEXEC)]
+    except (KeyError, OSError):
+        return []
+
+
+def _pass_on(news: int) -> bool:
+    """Let waits for the ranks of lost hosts fail; return False at the end of the news."""
+    data = os.read(news, 1 << 16)
+    for host in data.splitlines():
+        lib.hvd_lose_host(host)
+    return bool(data)
+
+
+def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:
+    news = select.poll()  # unlike select() it takes any descriptor
+    for pipe in _open_news():
+        news.register(pipe, select.POLLIN)
+    while is_there():
+        for pipe, _ in news.poll(1000 * LOOK_SECONDS):
+            if not _pass_on(pipe):  # the agent has ended
+                news.unregister(pipe)
+    _end(launcher, alone)
+
+
+def _end(launcher: int, alone: bool) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+        which = f" (process {launcher})" if launcher else ""
+        print(f"hvdlite: the launcher{which} is gone", file=sys.stderr, flush=True)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if alone:  # the shell above and the workers below this process end with it
+            os.killpg(0, number)
+        else:
+            os.kill(os.getpid(), number)
+        time.sleep(TERM_SECONDS)

@@ -1,0 +1,296 @@
+"""The life of a job: init, shutdown, and an exit that never hangs."""
+
+import atexit
+import contextlib
+import functools
+import importlib
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Callable, Optional, Tuple
+
+from hvdlite.bootstrap import servers, singleton_check
+from hvdlite.bootstrap.bootstrap import Bootstrap
+from hvdlite.core import (
+    agent_protocol,
+    frameworks,
+    limits,
+    names,
+    prepared,
+    registry,
+    start,
+    topology,
+)
+from hvdlite.core.agent_protocol import FOLD
+from hvdlite.core.log import logger
+from hvdlite.core.membership import Membership
+from hvdlite.core.native import failure_of, lib, new_error
+from hvdlite.core.topology import is_initialized
+from hvdlite.core.world import World
+from hvdlite.exit import ancestors, script_end
+from hvdlite.monitor import recorder
+
+EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
+INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
+_UNEVEN = (
+    "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
+    "hvd.join() after the last one"
+)
+GOOD_END = f"its script has ended; {_UNEVEN}"
+
+_joining = threading.RLock()  # two threads may call init() at once
+
+
+class _Own:
+    """The jobs of this process."""
+
+    has_joined = False  # ever
+    is_broken = False  # the last job has failed: a rank may never come to the end
+
+
+def init(comm=None, process_sets=None) -> None:
+    """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
+
+    :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
+        those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
+    :param process_sets: a list of :class:`ProcessSet` to register at once, the same on every rank.
+        Horovod's "dynamic" is accepted; ``add_process_set`` works with and without it.
+    :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable is wrong.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> hvd.rank() < hvd.size()
+    True
+    """
+    with _joining:
+        if not is_initialized():
+            limits.check()
+            singleton_check.refuse_in_a_child()
+            servers.serve()
+            servers.come(INIT_PATIENCE_SECONDS)
+            start.decide(comm)
+            bootstrap().begin(comm)
+            enter = functools.partial(_enter, process_sets)
+            bootstrap().join(comm, INIT_PATIENCE_SECONDS, membership(), enter)
+
+
+@functools.lru_cache(maxsize=None)
+def _way() -> Tuple[Bootstrap, Membership]:
+    """Return how this process joins its job, and who makes up the job: by MPI, or by sockets.
+
+    Only after ``start.decide()``: the import of the modules for MPI begins MPI.
+    """
+    assert start.is_decided()
+    if start.without_mpi() is None:
+        from hvdlite.bootstrap.mpi_world import MPIBootstrap
+        from hvdlite.membership.fixed import FixedMembership
+
+        return MPIBootstrap(), FixedMembership()
+    from hvdlite.bootstrap.socket_world import SocketBootstrap
+    from hvdlite.membership.elastic import ElasticMembership
+
+    return SocketBootstrap(), ElasticMembership()
+
+
+def bootstrap() -> Bootstrap:
+    return _way()[0]
+
+
+def membership() -> Membership:
+    return _way()[1]
+
+
+def _before_a_traceback(error: BaseException) -> Optional[str]:
+    """Tell the agent of it; return its text alone if other ranks have caused the error."""
+    failed = failure_of(error)
+    others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
+    if not (failed and failed.ranks and others):
+        agent_protocol.report_raised()
+        return None
+    how = {"stalled": agent_protocol.STALLED, "rank dead": agent_protocol.SILENT}.get(
+        failed.kind or "", 0
+    )
+    agent_protocol.report_raised(how, failed.ranks)
+    if os.environ.get(FOLD) != "1":
+        return None
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    return f"{text} (traceback folded: another rank is to blame)"
+
+
+def _enter(process_sets, world: World) -> None:
+    limits.check_alike(world)
+    world.init()
+    topology.enter(world)
+    membership().entered(world)
+    if not world.rank:
+        logger.info("%d ranks, transport %s", world.size, bootstrap().transport)
+    names.forget()
+    prepared.forget()
+    start.note_member()
+    if not _Own.has_joined:
+        bootstrap().before_end(shutdown)
+        script_end.watch_uncaught(_before_a_traceback)
+        _watch_end_of_a_worker()
+    _Own.has_joined, _Own.is_broken = True, False
+    recorder.begin(world, bootstrap().transport)
+    agent_protocol.report(agent_protocol.JOINED)
+    registry.begin(process_sets)
+    if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
+        sys.modules["hvdlite.horovod.variables"].set_all()
+
+
+def shutdown() -> None:
+    """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
+
+    Tensors that all ranks have submitted are still reduced; tensors that wait for this rank fail on
+    the other ranks. ``init()`` may be called again afterwards. Without a job the call does nothing.
+    """
+    if is_initialized():
+        frameworks.submit_all()
+        _leave(f"it called shutdown(); {_UNEVEN}")
+
+
+def begin_to_leave() -> None:
+    """Let those fail, too, that wait for this rank in a process set without the dead."""
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, b"it goes on without the dead")
+
+
+def leave_broken() -> None:
+    """Leave a job in which a rank has died; the other ranks leave it, too."""
+    if is_initialized():
+        _leave("it goes on without the dead")
+
+
+def _leave(reason: str, patience: float = float("inf")) -> bool:
+    """Leave and free everything. Return False, and free nothing, if other ranks stay too long."""
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, reason.replace("\0", "\\0").encode(errors="replace"))
+    deadline = time.monotonic() + patience
+    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1):  # short waits let Ctrl-C through
+        if time.monotonic() > deadline:
+            return False
+    sound = lib.hvd_check(new_error()) == lib.HVD_OK
+    _Own.is_broken = not sound
+    recorder.before_leaving()
+    lib.hvd_flight_bell(-1, b"")
+    lib.hvd_close()
+    recorder.end()
+    agent_protocol.report(agent_protocol.LEFT)
+    topology.leave(sound)
+    return sound
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register how a framework waits, and what it does before and after this process leaves.
+
+    From now on this process leaves the job before the exit functions registered so far run. MXNet's
+    exit function waits for all its operations, so operations that can't complete must fail first.
+
+    :param after: called at exit only.
+    """
+    frameworks.register(wait, before, after)
+    _run_first_at_exit()
+
+
+def _run_first_at_exit() -> None:
+    atexit.unregister(at_exit)
+    atexit.register(at_exit)
+
+
+def _watch_end_of_a_worker() -> None:
+    """Leave as multiprocessing ends this process: where it was forked, exit functions don't run."""
+    process = sys.modules.get("multiprocessing.process")
+    if process and process.parent_process():
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, _end_of_a_worker, exitpriority=0)
+
+
+def _end_of_a_worker() -> None:
+    if not is_initialized():
+        return
+    failed = script_end.failure_under_way()
+    if failed is None:
+        frameworks.submit_all()
+    if _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,))):
+        frameworks.after_exit()
+
+
+def at_exit() -> None:
+    """Leave the job, or end it, as the script has ended. The interpreter calls this."""
+    failed = script_end.failure()
+    until = time.monotonic() + EXIT_PATIENCE_SECONDS
+    if failed:  # before the others fail for it; sys.excepthook sees no SystemExit, or is the user's
+        agent_protocol.report_raised()
+    if not _may_have_others(failed is None):
+        return
+    if failed and membership().is_elastic():
+        script_end.flush()
+        os._exit(failed.code)  # the other ranks go on
+    clean = True
+    if is_initialized():
+        if failed is None:
+            frameworks.submit_all()
+        clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
+        clean = clean or membership().is_elastic()
+        if clean:
+            frameworks.after_exit()
+    elif failed and not _Own.has_joined and bootstrap().has_others():
+        if failed.error and failure_of(failed.error):  # another rank failed first: let it report
+            time.sleep(EXIT_PATIENCE_SECONDS)
+        clean = False  # the others wait in init(), and the usual end would wait for them
+    elif not _Own.has_joined and bootstrap().has_others():
+        bootstrap().report_gone()
+    servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
+    if not clean or (failed and failed.unsaid and bootstrap().has_others()):
+        _end_job(failed.code if failed else 1)
+    if (failed or _Own.is_broken) and bootstrap().has_others():  # they may compute for hours
+        bootstrap().end_by(until, failed.code if failed else 1, _last_words())
+    script_end.call_for_later_failures(_end_of_a_later_failure)
+
+
+def _may_have_others(well: bool) -> bool:
+    """Tell whether ranks may wait for this process, though it may never have called init().
+
+    Not for a child that a rank has started: they wait for the rank itself.
+
+    :param well: the script has not failed: only its launcher ends the ranks that wait in MPI_Init.
+    """
+    runs_or_can_begin = start.ranks_of_mpi() or (well and start.has_launcher_of_mpi())
+    can_tell = start.without_mpi() is not None or runs_or_can_begin
+    if can_tell and not start.is_decided() and ancestors.is_outermost():
+        start.decide()
+    return start.is_decided()
+
+
+def _leave_before_threads_are_joined() -> None:
+    """Leave if the script failed: its threads may wait for ranks that wait for this process."""
+    main = threading.main_thread()
+    if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
+        at_exit()
+
+
+def _end_of_a_later_failure(later: script_end.Failure) -> None:
+    if bootstrap().has_others():
+        _end_job(later.code)
+
+
+def _last_words() -> str:
+    return f"hvdlite: rank {bootstrap().rank()} ends the job\n"
+
+
+def _end_job(code: int) -> None:
+    """Kill all ranks: MPI, for one, is broken, or would wait at its end for those that compute."""
+    recorder.before_leaving()
+    script_end.flush(_last_words())
+    if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
+        os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
+    bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
+
+
+_run_first_at_exit()
+# Python waits for threads before it calls exit functions. What registers last comes first, before
+# the executors' threads are waited for. Python 3.8 lacks this; an exit function is too late for it.
+with contextlib.suppress(AttributeError, RuntimeError):
+    importlib.import_module("concurrent.futures.thread")
+    threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]

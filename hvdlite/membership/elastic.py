@@ -1,0 +1,245 @@
+"""The processes that make up an elastic job: how those that are left go on, and others come in.
+
+The launcher starts new ranks in the place of those that have died, and tells them where the ports
+of the others are. One that is ready opens its own port and comes to the next rerendezvous; the
+launcher tells the others of that port. At a commit they meet again, if the first of them knows of
+one.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any, Dict, List, Optional, Set
+
+from hvdlite.bootstrap.acceptor import listen, reach
+from hvdlite.bootstrap.handshake import LIFE, Hello
+from hvdlite.core import agent_protocol, topology
+from hvdlite.core.agent_protocol import FEWEST, RESETS
+from hvdlite.core.limits import ELASTIC_LIMIT, limit_of
+from hvdlite.core.membership import ALL_IS_DONE, SOMETHING_FAILED, Meeting, Membership
+from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
+from hvdlite.membership.lives import Lives
+from hvdlite.membership.open_port import OpenPort
+from hvdlite.membership.rerendezvous import Address, Met, Rerendezvous
+
+REACH_SECONDS = 10.0  # after a death, for a rank to get its connections with all that are left
+_OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
+
+
+class ElasticMembership(Membership):
+    """The processes of an elastic job over sockets, as this process knows them."""
+
+    def __init__(self) -> None:
+        self._world: Any = None  # the newest SocketWorld
+        self._port: Optional[OpenPort] = None
+        self._lives = Lives()
+        self._addresses: Dict[int, Address] = {}  # of the ports, by number
+        self._number = self._epoch = 0
+        self._key = b""
+        self._met: Optional[Met] = None  # those of the next job
+        self._coming: Dict[int, Address] = {}  # replacements that are ready
+        self._unreached: Set[int] = set()  # by this rank, when it last began anew
+        self._news: Optional[int] = None  # a descriptor of the agent's pipe
+        self._resets = 0  # how often the job has begun anew after deaths: the same on every rank
+        os.register_at_fork(after_in_child=self._let_go)
+
+    def is_replacement(self) -> bool:
+        return agent_protocol.REPLACEMENT in os.environ and not self._have_died()
+
+    def first_numbers(self) -> Optional[List[int]]:
+        return [_told()["number"]] if self.is_replacement() else None
+
+    def is_elastic(self) -> bool:
+        return self._port is not None
+
+    def _have_died(self) -> bool:
+        """Tell whether this process goes on without some that it was started with."""
+        return self._epoch > 0
+
+    # ---- in a job ----
+
+    def entered(self, world: Any) -> None:
+        if self._have_died():
+            self._world = world
+            self._connect_lives(world)
+            world.watch.set_limit(limit_of(ELASTIC_LIMIT))
+        elif os.environ.get(agent_protocol.ELASTIC) == "1":
+            self.begin(world)
+
+    def begin(self, world: Any) -> None:
+        """Open this process's port, and learn of the others'."""
+        limit = limit_of(ELASTIC_LIMIT)
+        if world is not self._world:
+            self._close()
+            address = os.environ.get(agent_protocol.ELASTIC_ADDRESS) or world.address()
+            self._world, self._key, self._lives = world, world.key(), Lives()
+            self._number = world.members()[world.rank]
+            listener = listen([address], [0])
+            self._port = OpenPort(listener, self._number, self._key, world.size)
+            self._addresses = dict(zip(world.members(), world.allgather(self._port.address)))
+            self._connect_lives(world)
+        world.watch.set_limit(limit)
+
+    def _connect_lives(self, world: Any) -> None:
+        """Make the connections that tell of lives, to those members that lack one. Collective."""
+        assert self._port is not None
+        own, look = self._number, world.looking()
+        known = dict(zip(world.members(), world.allgather(self._lives.numbers())))
+        for other in sorted(set(known) - {own}):
+            if other in known[own] and own in known[other]:
+                continue
+            if other < own:
+                host, port = self._addresses[other]
+                connection, _ = reach(host, [port], Hello(LIFE, own, 0, 0), self._key, look)
+            else:
+                connection = self._port.await_one((LIFE, other), look)
+            self._lives.add(other, connection)
+
+    def _close(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._lives.close()
+            self._port = None
+
+    def _let_go(self) -> None:
+        """Close the descriptors in a child: they would hide that this process has ended."""
+        if self._port is not None:
+            self._port.let_go()
+            self._lives.close()
+            self._port = None
+
+    # ---- after a death, and at a commit with replacements ----
+
+    def have_caused(self, error: BaseException) -> bool:
+        failed = failure_of(error)
+        if failed is not None and failed.kind in _OF_DEATHS:
+            return True
+        return bool(lib.hvd_is_initialized()) and lib.hvd_check(new_error()) != lib.HVD_OK
+
+    def agree(self, vote: int) -> int:
+        self._drop()
+        meet = self._rerendezvous(self._addresses, self._ready_ones()).meet
+        self._met = meet(vote, self._epoch, self._resets)
+        self._coming.clear()  # who has not come is gone
+        return self._met.verdict
+
+    def _rerendezvous(self, old: Dict[int, Address], new: Dict[int, Address]) -> Rerendezvous:
+        assert self._port is not None
+        limit = limit_of(ELASTIC_LIMIT)
+        own, apart = self._number, self._unreached
+        return Rerendezvous(
+            own, old, self._port, self._key, self._lost, new, limit, self._lives, apart
+        )
+
+    def note_unreached(self, numbers: Set[int]) -> None:
+        self._unreached = numbers
+
+    def _lost(self) -> Set[int]:
+        members = self._world.members()
+        return {members[rank] for rank in self._world.watch.lost}
+
+    def _drop(self) -> None:
+        """Forget a meeting that came to nothing."""
+        if self._met is not None:
+            for connection in self._met.connections.values():
+                connection.close()
+        self._met = None
+
+    def go_on(self) -> None:
+        assert self._met is not None
+        gone = sorted(set(self._addresses) - set(self._met.members))
+        if gone and self._number == self._met.members[0]:
+            agent_protocol.report_gone(gone)
+        self._epoch, self._addresses = self._met.epoch, self._met.addresses
+
+    def shrink(self) -> None:
+        self.go_on()
+        self._resets += 1
+        _check_left(len(self._addresses), self._resets)
+
+    def next_meeting(self) -> Optional[Meeting]:
+        if not self._have_died():
+            return None
+        if self._met is None:
+            self.agree(SOMETHING_FAILED)
+            self.shrink()
+        assert self._met is not None
+        met, self._met = self._met, None
+        rank = met.members.index(self._number)
+        return Meeting(rank, met.members, met.epoch, self._key, met.connections, REACH_SECONDS)
+
+    # ---- replacements ----
+
+    def wait_for_replacements(self) -> None:
+        """Tell the launcher where this process's port is.
+
+        A script without ``hvd.elastic.run`` lets nobody in: a new rank would train alone.
+        """
+        assert self._port is not None
+        agent_protocol.report_port(*self._port.address)
+
+    def may_grow(self) -> bool:
+        most = int(os.environ.get(agent_protocol.MOST) or 0)
+        return self.is_elastic() and topology.size() < most
+
+    def are_ready(self) -> bool:
+        return bool(self._ready_ones())
+
+    def _ready_ones(self) -> Dict[int, Address]:
+        """Return the ports of replacements that are ready, as far as the launcher has told."""
+        if self._news is None and agent_protocol.NEWS in os.environ:
+            with contextlib.suppress(OSError):
+                path = os.environ[agent_protocol.NEWS]
+                self._news = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if self._news is not None:
+            with contextlib.suppress(BlockingIOError):  # nothing new
+                for line in os.read(self._news, 1 << 16).splitlines():
+                    if line.startswith(agent_protocol.COMES):
+                        told = json.loads(line[1:])
+                        self._coming[told["number"]] = (told["address"], told["port"])
+        return self._coming
+
+    def come_in(self) -> None:
+        try:
+            self._come_in()
+        except HvdliteError as error:
+            print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
+            sys.exit(agent_protocol.TOO_LATE)
+        agent_protocol.report(agent_protocol.LET_IN)
+
+    def _come_in(self) -> None:
+        assert self._port is not None
+        told = _told()["ports"]
+        others = {int(number): (at[0], at[1]) for number, at in told.items()}
+        meet = self._rerendezvous(others, {}).meet
+        agent_protocol.report_port(*self._port.address)
+        self._met = meet(0, 0, 0)
+        if self._met.verdict & ALL_IS_DONE:
+            raise HvdliteError("the others have ended")
+        self._resets = self._met.resets + (self._met.verdict == SOMETHING_FAILED)
+        self.go_on()
+
+
+def _told() -> Dict[str, Any]:
+    """Return what the launcher has told this replacement."""
+    return json.loads(os.environ[agent_protocol.REPLACEMENT])
+
+
+def _check_left(left: int, resets: int) -> None:
+    """Check that enough ranks are left, and that ranks have not died too often.
+
+    :raises HvdliteError: too few are left, or ranks have died too often.
+    """
+    fewest = int(os.environ.get(FEWEST) or 1)
+    if left < fewest:
+        raise HvdliteError(
+            f"{left} of the ranks are left, and elastic training goes on with {fewest} at least "
+            f"({FEWEST}, --min-np)"
+        )
+    limit = os.environ.get(RESETS)
+    if limit and resets > int(limit):
+        raise HvdliteError(
+            f"ranks have died {resets} times, and elastic training goes on {limit} times at most "
+            f"({RESETS}, --reset-limit): see why they die, above, or raise the limit"
+        )

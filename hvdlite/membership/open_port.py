@@ -1,0 +1,113 @@
+"""The port of a rank of an elastic job: it stays open, whatever the rank does.
+
+A thread accepts all connections and drops those that do not prove to be of the job: so strangers
+fill no queue. The others wait here: for a rerendezvous that this rank leads, or as its lives.
+"""
+
+import contextlib
+import socket
+import threading
+from typing import Callable, Set, Tuple
+
+from hvdlite.bootstrap.acceptor import Acceptor, Peer
+from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, PendingPeer, Stranger
+
+
+class OpenPort(Acceptor):
+    """The port and its thread; ``ranks`` may come at once."""
+
+    def __init__(self, listener: socket.socket, number: int, key: bytes, ranks: int) -> None:
+        own = Hello(READY, number, 0, 0)
+        super().__init__(listener, own, key, {(READY, rank) for rank in range(ranks)}, lambda: None)
+        self.address: Tuple[str, int] = listener.getsockname()[:2]
+        self._came = threading.Condition()  # its lock guards all but the selector's wait
+        self._closed = False
+        self._selector.register(listener, 1)
+        threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
+
+    def present(self) -> Set[Peer]:
+        """Return those that have proved who they are, and wait."""
+        with self._came:
+            return set(self.peers)
+
+    def wait_for_one(self, seconds: float) -> None:
+        """Return after these seconds, or when somebody has come or gone."""
+        with self._came:
+            self._came.wait(seconds)
+
+    def take(self, peer: Peer) -> socket.socket:
+        """Return the peer's connection, which is the caller's then.
+
+        :raises KeyError: it has gone.
+        """
+        with self._came:
+            connection = self.peers.pop(peer)
+            self._forget(connection)
+        connection.setblocking(True)
+        return connection
+
+    def await_one(self, peer: Peer, look: Callable[[], None]) -> socket.socket:
+        """Return the peer's connection when it is there; what ``look`` raises ends the wait."""
+        while True:
+            look()
+            with contextlib.suppress(KeyError):
+                return self.take(peer)
+            self.wait_for_one(self.LOOK_SECONDS)
+
+    def send_away(self) -> None:
+        """Close the connections of a rerendezvous: they come again, here or to another rank.
+
+        A life waits on: its end would be that of this process.
+        """
+        with self._came:
+            for peer in [each for each in self.peers if each[0] != LIFE]:
+                self._ended(peer)
+
+    def close(self) -> None:
+        """Close the port, and let nobody wait."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the rest
+
+    def let_go(self) -> None:
+        """Close the descriptors in a child, which has no thread: the parent's stay open."""
+        for connection in [self._listener, *self.peers.values(), *self._pending]:
+            connection.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            ready = self._selector.select(self.LOOK_SECONDS if self._pending else None)
+            with self._came:
+                before = set(self.peers)
+                for key, _ in ready:
+                    self._serve(key.fileobj)
+                self._end_the_slow()
+                if before != set(self.peers):
+                    self._came.notify_all()
+        for connection in self.peers.values():
+            connection.close()
+        self.peers.clear()
+        self._close()
+
+    def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
+        """A peer that comes again has left the earlier connection."""
+        peer = (hello.purpose, hello.rank)
+        if hello.purpose not in (READY, NEW, LIFE) or hello[2:] != self._own[2:]:
+            raise Stranger("it comes to no rerendezvous")
+        if peer in self.peers:
+            self._ended(peer)
+        del self._pending[pending.connection]
+        self.peers[peer] = pending.connection
+
+    def _ended(self, peer: Peer) -> None:
+        connection = self.peers.pop(peer)
+        self._forget(connection)
+        connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        with contextlib.suppress(KeyError):  # it has sent something, and is looked after no more
+            self._selector.unregister(connection)
+
+    def _turn_away(self, pending: PendingPeer, why: str) -> None:
+        self._drop(pending)

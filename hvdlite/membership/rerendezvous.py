@@ -1,0 +1,350 @@
+"""The rerendezvous: after a death the ranks that are left meet again, and agree who they are.
+
+Each rank of an elastic job has a port that stays open. The lowest rank that lives leads: the others
+connect to its port. ``Lives`` alone tells who lives: what answers at a port may be anybody, until
+it has proved to be of the job. So the leader waits for a rank that computes, or is stopped.
+Replacements connect to the leader's port, too, and wait there for the next rerendezvous. They know
+nobody yet, and take a rank for gone that does not prove who it is within the limit. The connections
+of a rerendezvous become those of the next job's exchange.
+"""
+
+import contextlib
+import functools
+import math
+import operator
+import socket
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from hvdlite.bootstrap.acceptor import Patient, Peer, bound
+from hvdlite.bootstrap.handshake import (
+    LIFE,
+    NEW,
+    READY,
+    Hello,
+    Stranger,
+    introduce,
+    receive,
+    send,
+)
+from hvdlite.core.limits import ELASTIC_LIMIT, PATIENCE, limit_of
+from hvdlite.core.native import HvdliteError
+from hvdlite.membership.lives import ANSWERS, GONE, SILENT, Lives
+from hvdlite.membership.open_port import OpenPort
+
+LOOK_SECONDS = 0.01  # between two looks at who lives
+PAUSE_SECONDS = 0.02  # between two attempts to connect
+CONNECT_SECONDS = 1.0  # the kernel's own pauses between attempts grow
+DOUBT_SECONDS = 1.0  # for a leader that leads only if the watch is right
+REPLACEMENT_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
+Address = Tuple[str, int]
+_LEFT = (
+    "the others have trained on, or ended, without this rank, which did not answer: it ends, too. "
+    f"{PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
+)
+_APART = (
+    "this rank and a lower one do not reach each other, though others reach both: the others train "
+    "on without this rank"
+)
+
+
+class Met(NamedTuple):
+    """What the ranks that are left have agreed on, the same on all of them."""
+
+    verdict: int  # the bits that all votes have; 0: some are gone
+    epoch: int
+    members: List[int]  # their numbers: a rank's number stays its own in all epochs
+    addresses: Dict[int, Address]  # by number
+    resets: int  # how often ranks have died
+    connections: Dict[int, socket.socket]  # by new rank, as a Exchange has them
+
+
+class Rerendezvous:
+    """One rerendezvous, of one rank.
+
+    :param own: this rank's number.
+    :param old: the addresses of the job's ranks as it has been, by number; a new rank is not in it.
+    :param lost: returns the numbers of those that the watch takes for lost, now.
+    :param coming: the addresses of replacements that are known to be ready, by number.
+    :param limit: seconds that a host may be silent.
+    :param lives: this rank's connections to the others of the job as it has been.
+    :param unreached: those to which this rank got no connection when the job was to begin anew.
+    """
+
+    def __init__(
+        self, own: int, old: Dict[int, Address], port: OpenPort, key: bytes,
+        lost: Callable[[], Set[int]], coming: Dict[int, Address], limit: float, lives: Lives,
+        unreached: Iterable[int] = (),
+    ) -> None:  # fmt: skip
+        self._own, self._old, self._port, self._key = own, old, port, key
+        self._limit, self._lost, self._lives = limit, lost, lives
+        self._unreached = frozenset(unreached)
+        self._addresses = {**old, **coming}
+        self._silent: Set[int] = set()
+        self._asked: Set[int] = set()  # whatever the watch finds of them
+        self._dead: Set[int] = set()
+        self._unproved: Dict[int, float] = {}  # those to which no life leads; since when
+        self._patience = limit_of(PATIENCE)
+        self._ends = time.monotonic() + self._patience if own in old else math.inf
+
+    def meet(self, vote: int, epoch: int, resets: int) -> Met:
+        """Return what all that are left have agreed on; replacements have no vote.
+
+        :param epoch: of the job as it has been.
+        :raises HvdliteError: some did not come in time; or this rank is with the fewer; or it is a
+            replacement, and nobody is left.
+        """
+        try:
+            while True:
+                leader = min(self._living() & set(self._old), default=None)
+                if leader is None:
+                    raise HvdliteError("the others have ended")
+                met = None
+                if leader != self._own:
+                    met = self._follow(leader, vote, epoch)
+                else:
+                    with contextlib.suppress(_Follows):
+                        return self._lead(vote, epoch, resets)
+                if met:
+                    return met
+                self._check_time({leader})
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            self._port.send_away()  # who has come to the wrong rank, or too late
+
+    def _living(self) -> Set[int]:
+        self._silent |= self._lost() - self._asked
+        return set(self._addresses) - self._silent - self._dead
+
+    def _check_time(self, awaited: Set[int]) -> None:
+        if time.monotonic() > self._ends:
+            self._leave(awaited)
+            hosts = ", ".join(self._addresses[each][0] for each in sorted(awaited))
+            raise HvdliteError(
+                f"a rank has waited {self._patience:g} s for others to go on together after a "
+                f"death, of those at {hosts}: one computes, or stands still. {PATIENCE} sets how "
+                "long"
+            )
+
+    def _leave(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._lives.leave(number)
+
+    # ---- the leader ----
+
+    def _lead(self, vote: int, epoch: int, resets: int) -> Met:
+        peers = self._receive()
+        told, came = {self._own: (vote, epoch, self._addresses[self._own], self._cut_off())}, {}
+        for number, connection in peers.items():
+            try:
+                patience = self._patience if number in self._old else REPLACEMENT_SECONDS
+                connection.settimeout(patience)
+                bound(connection, self._limit)
+                told[number], came[number] = tuple(receive(connection)), connection
+            except OSError:  # it has died since, or stands still
+                connection.close()
+        for number in _apart({number: set(each[3]) for number, each in told.items()}):
+            _send_all({number: came[number]}, {"error": _APART})
+            came.pop(number).close()
+            del told[number]
+        members = sorted(told)
+        try:
+            self._check_left(set(self._old) - set(members))
+            self._check_majority(members)
+        except HvdliteError as error:
+            _send_all(came, {"error": str(error)})
+            raise
+        votes = [told[number][0] for number in self._old if number in told]
+        verdict = functools.reduce(operator.and_, votes) if len(votes) == len(self._old) else 0
+        addresses = [told[number][2] for number in members]
+        epoch = max(each[1] for each in told.values()) + 1
+        agreed = (verdict, epoch, members, addresses, resets)
+        _send_all(came, {"value": agreed})
+        self._leave(set(self._old) - set(members))
+        return _met(agreed, {members.index(number): each for number, each in came.items()})
+
+    def _receive(self) -> Dict[int, socket.socket]:
+        awaited = self._living() - {self._own}
+        expected = {(READY if number in self._old else NEW, number) for number in awaited}
+        alone = math.inf  # since when all but replacements are here
+        doubted, begun = self._doubted(self._own), time.monotonic()
+        while True:
+            if doubted and time.monotonic() > begun + DOUBT_SECONDS:
+                self._doubt(doubted)
+                if any(self._state(number) == ANSWERS for number in doubted):
+                    self._port.send_away()  # to the one that leads
+                    raise _Follows
+            here = {peer for peer in self._port.present() if peer[0] != LIFE}
+            for purpose, number in expected - here:
+                if purpose == READY and (self._is_gone(number) or self._proof_in(number) < 0):
+                    expected.discard((purpose, number))
+            missing = expected - here
+            if not missing:
+                return self._taken(here)
+            ranks = {number for purpose, number in missing if purpose == READY}
+            alone = math.inf if ranks else min(alone, time.monotonic())
+            if ranks:
+                self._check_time(ranks)
+            elif time.monotonic() > alone + REPLACEMENT_SECONDS:
+                return self._taken(here)
+            self._port.wait_for_one(LOOK_SECONDS)
+
+    def _taken(self, peers: Set[Peer]) -> Dict[int, socket.socket]:
+        found: Dict[int, socket.socket] = {}
+        strange: Dict[int, socket.socket] = {}
+        for purpose, number in peers:
+            of_the_job = purpose == NEW or number in self._old
+            with contextlib.suppress(KeyError):  # it has ended a moment ago
+                taken = self._port.take((purpose, number))
+                (found if of_the_job else strange)[number] = taken
+        _send_all(strange, {"error": "the others have taken this rank for lost, and train on"})
+        for connection in strange.values():
+            connection.close()
+        return found
+
+    def _check_left(self, missing: Set[int]) -> None:
+        """Those that have ended may have waited for this rank, or have trained on without it."""
+        for number in missing:
+            self._lives.state(number, self._limit)
+        if self._lives.left_by:
+            raise HvdliteError(_LEFT)
+
+    def _check_majority(self, members: List[int]) -> None:
+        """The others may live, behind a broken network, and train on: only one side may."""
+        here = set(members) & set(self._old)
+        silent = (self._silent - here) & set(self._old)
+        if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
+            raise HvdliteError(
+                f"{len(here)} of the ranks are left on this side of the network, and "
+                f"{len(silent)} do not answer: these may train on without this side, which ends. "
+                "More than half go on, or half with the lowest rank"
+            )
+
+    # ---- the others ----
+
+    def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
+        """Connect to the leader; None: it is gone, or lets nobody in, or another one leads."""
+        question = self._connected(leader)
+        if question is None:
+            return None
+        doubted = self._doubted(leader)
+        patience = DOUBT_SECONDS if doubted else self._ends - time.monotonic()
+        waits = self._waits(question, leader, min(patience, self._proof_in(leader)))
+        purpose = READY if self._own in self._old else NEW
+        try:
+            introduce(waits, Hello(purpose, self._own, 0, 0), self._key)
+            self._unproved.pop(leader, None)
+            waits.set_patience(patience)
+            send(waits, [vote, epoch, self._port.address, self._cut_off()])
+            told = receive(waits)
+        except (OSError, Stranger):
+            question.close()
+            self._give_up(leader)
+            self._doubt(doubted)
+            return None
+        if "error" in told:
+            question.close()
+            raise HvdliteError(told["error"])
+        question.settimeout(None)
+        met = _met(told["value"], {0: question})
+        self._leave(set(self._old) - set(met.members))
+        return met
+
+    def _connected(self, leader: int) -> Optional[socket.socket]:
+        """Return a connection to the leader's port; None: the leader is gone."""
+        while not self._is_gone(leader):
+            question = socket.socket(_family(self._addresses[leader]))
+            try:
+                bound(question, self._limit)
+                address = tuple(self._addresses[leader])
+                self._waits(question, leader, CONNECT_SECONDS).connect(address)
+                return question
+            except ConnectionRefusedError:  # only its process can close its port
+                self._dead.add(leader)
+            except OSError:  # strangers may have filled its queue
+                time.sleep(PAUSE_SECONDS)
+            question.close()
+            self._give_up(leader)
+            self._check_time({leader})
+        return None
+
+    def _waits(self, question: socket.socket, leader: int, seconds: float) -> Patient:
+        def look() -> None:
+            gone = self._is_gone(leader)
+            if leader in self._lives.left_by:
+                raise HvdliteError(_LEFT)
+            if gone:
+                raise ConnectionResetError("its process has ended")
+
+        return Patient(question, look, seconds)
+
+    def _give_up(self, leader: int) -> None:
+        if self._proof_in(leader) < 0:
+            self._silent.add(leader)
+
+    def _proof_in(self, number: int) -> float:
+        """Return for how long it may still not prove who it is, where no life leads to it."""
+        if number in self._lives.numbers():
+            return math.inf
+        now = time.monotonic()
+        return self._unproved.setdefault(number, now) + max(self._limit, REPLACEMENT_SECONDS) - now
+
+    # ---- who lives ----
+
+    def _cut_off(self) -> List[int]:
+        """Return those that this rank does not reach, though others may."""
+        return sorted(self._lost() | self._unreached)
+
+    def _doubted(self, leader: int) -> Set[int]:
+        """Return who would lead if this rank's watch were wrong, as the others may know."""
+        return {n for n in self._lost() - self._asked if n in self._old and n < leader}
+
+    def _doubt(self, doubted: Set[int]) -> None:
+        """Ask them, whatever the watch finds."""
+        self._silent -= doubted - self._asked
+        self._asked |= doubted
+
+    def _state(self, number: int) -> str:
+        state = self._lives.state(number, self._limit)
+        if state == GONE:
+            self._dead.add(number)
+        if state == SILENT:
+            self._silent.add(number)
+        return state
+
+    def _is_gone(self, number: int) -> bool:
+        if number in self._living():
+            self._state(number)
+        return number not in self._living()
+
+
+class _Follows(Exception):
+    """This rank does not lead: its watch was wrong."""
+
+
+def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
+    """Return who has to go because it and a lower one do not reach each other.
+
+    Where only one of two says so, its watch was wrong.
+    """
+    stay: List[int] = []
+    for number in sorted(cut_off):
+        if not any(number in cut_off[other] and other in cut_off[number] for other in stay):
+            stay.append(number)
+    return sorted(set(cut_off) - set(stay))
+
+
+def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
+    verdict, epoch, members, addresses, resets = agreed
+    by_number = {number: (at[0], at[1]) for number, at in zip(members, addresses)}
+    return Met(verdict, epoch, members, by_number, resets, connections)
+
+
+def _family(at: Address) -> int:
+    return socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+
+
+def _send_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:
+    for connection in connections.values():
+        with contextlib.suppress(OSError):
+            send(connection, value)

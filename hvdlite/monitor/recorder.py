@@ -1,0 +1,169 @@
+"""The rank's own part of the flight recorder: its stacks, its neighbours', and a report if needed.
+
+Under hvdliterun the agents and the launcher write the report. Under other launchers the survivors
+do, one for each host: a thread sleeps until the engine notes a stall or a failure.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import threading
+import time
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from hvdlite.core import agent_protocol
+from hvdlite.core.native import lib
+from hvdlite.core.world import World
+from hvdlite.monitor import memory, report
+
+
+class _State:
+    """Of this process."""
+
+    stacks: Optional[int] = None  # a file descriptor that stays the same for ever
+    bell: Optional[int] = None  # the engine writes there
+    neighbours: List[memory.Recorder] = []  # of this host, this rank's own included
+    reporter: Optional["Reporter"] = None
+
+
+def begin(world: World, transport: str) -> None:
+    """Join the recorders of the job. Collective, after the C library's init."""
+    file = lib.hvd_flight_file()
+    job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
+    own = (socket.gethostname(), os.getpid(), file, job)
+    cards = world.allgather(own)
+    job = cards[0][3]
+    about = {"job": job, "host": own[0], "began": time.strftime("%Y-%m-%d %H:%M:%S")}
+    members = json.dumps(about)[1:-1].encode()
+    lib.hvd_set_clock(*offset_to_first(world, [card[0] for card in cards]), members)
+    if file < 0:
+        return
+    signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
+    lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
+    _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
+    if agent_protocol.by_an_agent():
+        agent_protocol.report_recorder(f"/proc/{os.getpid()}/fd/{file}")
+        _State.bell = agent_protocol.open_pipe()
+        word = agent_protocol.line_of(agent_protocol.TROUBLE)
+    else:
+        _State.reporter = Reporter(job, _State.neighbours)
+        _State.bell, word = _State.reporter.bell, b"!"
+    if _State.bell is not None:
+        lib.hvd_flight_bell(_State.bell, word)
+
+
+def _open(cards):
+    for _, pid, file, _ in cards:
+        with contextlib.suppress(OSError, memory.NoRecorder):  # another container's process
+            yield memory.Recorder(f"/proc/{pid}/fd/{file}")
+
+
+def _register_stacks(file: int) -> bool:
+    """Append stacks to the recorder's file whenever the signal comes; leave it to others, too."""
+    try:
+        end = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError:
+        return False
+    if _State.stacks is None:
+        _State.stacks = end
+        lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
+        # Only of the thread that has the signal: another one may end while its stack is read.
+        faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=False, chain=False)
+        lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
+    else:
+        os.dup2(end, _State.stacks, inheritable=False)
+        os.close(end)
+    return True
+
+
+def before_leaving() -> None:
+    """If the job has failed, return when its report is written."""
+    if _State.reporter:
+        _State.reporter.finish()
+
+
+def end() -> None:
+    """Let go of the recorders; the C library has closed the job."""
+    for recorder in _State.neighbours:
+        recorder.close()
+    _State.neighbours = []
+    if _State.reporter:
+        _State.reporter.close()
+    elif _State.bell is not None:
+        os.close(_State.bell)
+    _State.reporter = _State.bell = None
+    if _State.stacks is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _State.stacks, inheritable=False)
+        os.close(nowhere)
+
+
+class Reporter:
+    """Writes a report with each stall or failure, in a thread that sleeps until then."""
+
+    def __init__(self, job: str, neighbours: List[memory.Recorder]):
+        self._job, self._neighbours = job, neighbours
+        self._reader, self.bell = os.pipe()
+        os.set_blocking(self.bell, False)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="hvdlite-report", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            words = os.read(self._reader, 64)
+            if b"!" in words:
+                report.write_for_host(self._job, self._neighbours)
+            if b"." in words or not words:
+                return
+
+    def finish(self) -> None:
+        """Return when all that was noted so far is written."""
+        if os.getpid() == self._pid and self._thread.is_alive():
+            with contextlib.suppress(OSError):
+                os.write(self.bell, b".")
+            self._thread.join(report.PATIENCE)
+
+    def close(self) -> None:
+        self.finish()
+        if not self._thread.is_alive():
+            os.close(self.bell)
+            os.close(self._reader)
+
+
+_EXCHANGES = 8
+
+
+def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
+    """Return how many seconds rank 0's clock is ahead of this rank's, and the error at most.
+
+    Collective. The first rank of each host exchanges messages with rank 0; the exchange that took
+    the shortest time counts, and the error is half of it. Clocks that no NTP steers may drift by
+    another 50 us a second afterwards. Ranks of rank 0's host have its clock: 0, 0.
+    """
+    firsts: Dict[str, int] = {}
+    for rank, host in enumerate(hosts):
+        firsts.setdefault(host, rank)
+    others = [rank for rank in firsts.values() if rank]
+    if not others:
+        return 0.0, 0.0
+    if world.rank == 0:
+        for other in others:
+            for _ in range(_EXCHANGES):
+                world.receive(other)
+                world.send(time.monotonic(), other)
+    measured = _measure(world) if world.rank in others else (0.0, 0.0)
+    return world.allgather(measured)[firsts[hosts[world.rank]]]
+
+
+def _measure(world: World) -> Tuple[float, float]:
+    trips = []
+    for _ in range(_EXCHANGES):
+        begin = time.monotonic()
+        world.send(None, 0)
+        there = world.receive(0)
+        trips.append((time.monotonic() - begin, begin, there))
+    seconds, begin, there = min(trips)
+    return there - (begin + seconds / 2), seconds / 2

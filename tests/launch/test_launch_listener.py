@@ -1,0 +1,259 @@
+"""Who comes to the launcher's port without being of the job: it is told of once, and dropped."""
+
+import contextlib
+import fcntl
+import json
+import resource
+import selectors
+import socket
+import sys
+import threading
+import time
+
+import pytest
+from launching import SCRIPTS, call
+
+from hvdlite.launch import channel, encryption, listener
+from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+
+HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": {}}
+
+
+class Open:
+    """A listener, and what it lets in."""
+
+    def __init__(self, key=None):
+        self.selector = selectors.DefaultSelector()
+        self.let_in = []
+        self.listener = listener.Listener(self.selector, ["127.0.0.1"], 2, key, self._welcome)
+        self.invitation = self.listener.invitation()
+        self.address = ("127.0.0.1", int(self.invitation.addresses[0].split(":")[1]))
+
+    def _welcome(self, link, hello):
+        self.let_in.append((link, hello))
+
+    def turn(self, seconds=0.2):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for key, _ in self.selector.select(0.02):
+                key.data(key.fileobj)
+            self.listener.drop_the_silent()
+
+
+@pytest.fixture
+def opened():
+    one = Open()
+    yield one
+    one.listener.close()
+
+
+def hello(invitation, **other):
+    return json.dumps({**HELLO, "token": invitation.token, **other}).encode()
+
+
+def is_dropped(sock):
+    sock.settimeout(2)
+    with contextlib.suppress(ConnectionResetError):
+        return sock.recv(1) == b""
+    return True
+
+
+def frame(kind, body):
+    return channel._HEAD.pack(kind, len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(frame(0, b"abcd"), frame(0, b"[1]"), frame(0, b"17"), frame(0, b"\xff\xfe")),
+        *(frame(0, b"[" * 9000), frame(0, b'{"token": null}'), b"GET / HTTP/1.1\r\n\r\n"),
+        *(b"\0\x7f\xff\xff\xff", frame(channel.OUTPUT, b"\0"), frame(channel.BYE, b"")),
+        frame(0, json.dumps({**HELLO, "token": "\ud800"}).encode()),
+    ],
+)
+def test_a_bad_frame_drops_its_sender_alone(opened, sent, capsys):
+    good = channel.connect(opened.invitation)
+    with socket.create_connection(opened.address) as sock:
+        sock.sendall(sent)
+        opened.turn()
+        assert is_dropped(sock)
+    good.send(channel.HELLO, hello(opened.invitation))
+    opened.turn()
+    assert [told["host"] for _, told in opened.let_in] == ["h"]
+    err = capsys.readouterr().err
+    assert err.startswith("hvdliterun: dropped a connection from 127.0.0.1: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_wrong_token_is_told_once(opened, capsys):
+    for _ in range(5):
+        link = channel.connect(opened.invitation)
+        link.send(channel.HELLO, hello(opened.invitation, token="é"))
+        opened.turn(0.1)
+        assert is_dropped(link.sock)
+    err = capsys.readouterr().err
+    assert err.splitlines() == [
+        "hvdliterun: dropped a connection from 127.0.0.1: it does not know the token of this job "
+        "(told once)"
+    ]
+    assert not opened.let_in
+
+
+def test_who_says_nothing_is_dropped_in_time_and_when_there_are_too_many(opened, monkeypatch):
+    silent = [socket.create_connection(opened.address) for _ in range(3)]
+    opened.turn()
+    monkeypatch.setattr(listener, "PATIENCE", 0.1)
+    opened.turn()
+    assert all(is_dropped(sock) for sock in silent)
+    monkeypatch.setattr(listener, "PATIENCE", 60)
+    opened.listener._most = 2
+    silent = [socket.create_connection(opened.address) for _ in range(3)]
+    opened.turn()
+    assert is_dropped(silent[0])
+    newest = socket.create_connection(opened.address)
+    silent[1].close()  # in the moment in which it is dropped
+    opened.turn()
+    assert list(opened.listener._strangers)[1].sock.getpeername() == newest.getsockname()
+
+
+@contextlib.contextmanager
+def descriptors_left(number):
+    with socket.socket() as lowest:
+        limit = lowest.fileno() + number
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+
+
+@pytest.mark.parametrize("strangers", (0, 2))
+def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
+    opened, strangers, monkeypatch
+):
+    pauses = []
+    monkeypatch.setattr(listener.time, "sleep", pauses.append)
+    # The kernel keeps these in its queue until the listener takes them.
+    silent = [socket.create_connection(opened.address) for _ in range(strangers)]
+    agent = channel.connect(opened.invitation)
+    agent.send(channel.HELLO, hello(opened.invitation))
+    with descriptors_left(min(strangers, 1)):
+        opened.turn()
+        assert (len(opened.let_in), bool(pauses)) == ((1, False) if strangers else (0, True))
+    opened.turn()
+    assert len(opened.let_in) == 1
+    for sock in silent:
+        sock.close()
+
+
+def test_what_an_agent_may_send_is_bounded_too():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = socket.create_connection(listener.getsockname())
+        link = Channel(listener.accept()[0], channel.FROM_AGENTS)
+        agent.sendall(channel._HEAD.pack(channel.EXIT, 1 << 20))
+        time.sleep(0.1)
+        with pytest.raises(BadFrame, match="kind 3 and 1048576 bytes"):
+            link.receive()
+
+
+def test_of_a_thousand_ranks_one_may_die():
+    """select() takes no descriptor from 1024 on."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
+        pytest.skip("so many files may not be open here")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = socket.create_connection(listener.getsockname())
+        high = fcntl.fcntl(agent.fileno(), fcntl.F_DUPFD, 1024)
+        with agent, socket.socket(fileno=high) as sock:
+            assert not Channel(sock, {}).has_more()
+
+
+def test_a_frozen_agent_does_not_stop_the_launcher():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        frozen = socket.create_connection(listener.getsockname())
+        link = Channel(listener.accept()[0], channel.FROM_AGENTS, patience=0.2)
+        with pytest.raises(ChannelClosed):
+            link.send(channel.DATA, bytes(64 << 20))
+        frozen.close()
+
+
+@pytest.fixture(scope="module")
+def key():
+    made = encryption.new_key()
+    if made is None:
+        pytest.skip("there is no openssl")
+    return made
+
+
+def test_between_hosts_the_connection_is_encrypted(key):
+    opened = Open(key)
+    links = []
+    thread = threading.Thread(target=lambda: links.append(channel.connect(opened.invitation)))
+    thread.start()
+    opened.turn(0.5)
+    thread.join()
+    (link,) = links
+    assert link.sock.version() == "TLSv1.3"
+    link.send(channel.HELLO, hello(opened.invitation))
+    opened.turn()
+    ((mine, _),) = opened.let_in
+    big = bytes(range(256)) * 4096
+    sender = threading.Thread(target=lambda: mine.send(channel.DATA, big))
+    sender.start()
+    frames, until = [], time.monotonic() + 5
+    while not frames and time.monotonic() < until:
+        frames += link.receive()
+    sender.join()
+    assert frames == [(channel.DATA, big)]
+    opened.listener.close()
+
+
+def test_an_agent_does_not_talk_to_another_launcher(key):
+    opened = Open(key)
+    invitation = opened.invitation._replace(fingerprint="0" * 64)
+    errors = []
+
+    def connect():
+        try:
+            channel.connect(invitation)
+        except ConnectionError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    opened.turn(0.5)
+    thread.join()
+    assert "another job" in errors[0]
+    assert not opened.let_in
+    opened.listener.close()
+
+
+def test_plain_bytes_are_no_way_in_where_it_is_encrypted(key, capsys):
+    opened = Open(key)
+    with socket.create_connection(opened.address) as sock:
+        sock.sendall(channel._HEAD.pack(0, 4) + b"abcd" * 10)
+        opened.turn()
+        assert is_dropped(sock)
+    assert "no TLS handshake" in capsys.readouterr().err
+    opened.listener.close()
+
+
+def test_without_openssl_it_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert encryption.new_key() is None
+
+
+def test_it_listens_where_ranks_come_from():
+    assert listener.listening_addresses(False, [], []) == ["127.0.0.1"]
+    assert listener.listening_addresses(True, [], ["localhost"]) == ["127.0.0.1"]
+    everywhere = listener.listening_addresses(True, [], ["a-name-that-only-ssh-knows"])
+    assert everywhere == listener.listening_addresses(True, [], [])
+    assert "0.0.0.0" not in everywhere
+
+
+def test_a_job_under_attack_goes_on_and_ends_in_time():
+    done = call("-n", 2, sys.executable, SCRIPTS / "attacks.py").passed()
+    assert sorted(done.out.splitlines()) == ["[0] 0 2.0", "[0] listens at 127.0.0.1", "[1] 1 2.0"]
+    lines = [line for line in done.err.splitlines() if "dropped a connection" in line]
+    assert 1 <= len(lines) <= 3, done.err
+    assert done.seconds < 40

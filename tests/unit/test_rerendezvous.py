@@ -1,0 +1,248 @@
+"""Who of a job's ranks is left: rerendezvous after deaths, lives, lost hosts; ranks as threads."""
+
+import contextlib
+import itertools
+import re
+import socket
+import threading
+import time
+
+import pytest
+from threads import as_threads
+
+from hvdlite.bootstrap import acceptor, arrivals, handshake, host_watch, mesh
+from hvdlite.core import limits
+from hvdlite.core.native import RankFailedError
+from hvdlite.membership import lives, open_port, rerendezvous
+
+
+def pair():
+    """Both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        return near, listener.accept()[0]
+
+
+def lives_of(numbers) -> dict:
+    """What each process of a job knows of the others' lives."""
+    found = {number: lives.Lives() for number in numbers}
+    for one, other in itertools.combinations(numbers, 2):
+        near, far = pair()
+        found[one].add(other, near)
+        found[other].add(one, far)
+    return found
+
+
+def called(
+    numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=(), squatted=(),
+    late=(),
+) -> list:  # fmt: skip
+    """What a rerendezvous of these ranks comes to; those that are gone have ended.
+
+    Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost. A stranger
+    listens in the place of those that are squatted: it accepts and says nothing. Those that are
+    late come when all others have ended.
+    """
+    living, ports = lives_of(set(numbers) - set(new)), []
+    listeners = {number: acceptor.listen(["127.0.0.1"], [0]) for number in numbers}
+    addresses = {number: listener.getsockname() for number, listener in listeners.items()}
+    for number in gone:
+        if number not in squatted:
+            listeners[number].close()
+        living.get(number, lives.Lives()).close()
+
+    def meet(number: int):
+        old = {n: at for n, at in addresses.items() if n not in new}
+        coming = {} if number in new else {n: addresses[n] for n in new}
+        if number in mute:
+            with socket.create_connection(addresses[min(old)]) as leader:
+                hello = handshake.Hello(handshake.NEW, number, 0, 0)
+                handshake.introduce(leader, hello, b"key")
+                return leader.recv(1)
+        silent = {*lost, *(b for a, b in wrong if a == number)} if number not in late else set()
+        own = living.get(number, lives.Lives())
+        port = open_port.OpenPort(listeners[number], number, b"key", len(numbers))
+        ports.append(port)
+        call = rerendezvous.Rerendezvous(
+            number, old, port, b"key", lambda: silent, coming, 1.0, own
+        )
+        met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
+        for connection in met.connections.values():
+            connection.close()
+        return met[:3]
+
+    there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped, *late)]
+    try:
+        found = as_threads(meet, there)
+        for each in [*ports, *(living[number] for (number,) in there if late)]:
+            each.close()
+        return found + as_threads(meet, [(number,) for number in late])
+    finally:
+        for each in (*ports, *living.values(), *(listeners[n] for n in (*gone, *lost, *stopped))):
+            each.close()
+
+
+def test_a_rerendezvous_comes_to_the_same_on_all_that_are_left(monkeypatch):
+    monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 2.0)
+    assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
+    assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
+    assert called([0, 1, 2, 3], gone=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
+    assert called([0, 1, 2, 3], lost=[2, 3]) == 2 * [(0, 2, [0, 1])]
+    assert called([0, 2, 5], new=[5], votes={0: 2, 2: 2}) == 3 * [(2, 6, [0, 2, 5])]
+    assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
+    assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
+    assert str(*called([0, 5], new=[5], gone=[0])) == "the others have ended"
+
+
+def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
+    """The others waited for that rank, and the job ended."""
+    assert called([0, 1, 2], gone=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
+    assert called([0, 1, 2], gone=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
+
+
+@pytest.fixture
+def unreachable():
+    """A port like that of a host without power: the kernel tries again and again to connect."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    with listener, socket.create_connection(listener.getsockname()):  # its queue is full
+        yield listener.getsockname()
+
+
+def test_who_connects_to_a_lost_host_learns_of_the_loss_meanwhile(unreachable, monkeypatch):
+    """A rerendezvous after a power cut took a second longer, or two, than the watch."""
+    for module in rerendezvous, acceptor:
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 1e4)
+    known, looks = lives_of([0, 1]), itertools.count()
+
+    def lost():
+        if next(looks) == 5:
+            known[0].close()
+        return set()
+
+    port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 1, b"key", 2)
+    addresses = {0: unreachable, 1: port.address}
+    call = rerendezvous.Rerendezvous(1, addresses, port, b"key", lost, {}, 60.0, known[1])
+    assert call.meet(0, 0, 0).members == [1]
+    port.close()
+    known[1].close()
+
+    def look():
+        if next(looks) > 20:
+            raise arrivals.ended(0)
+
+    own = handshake.Hello(handshake.LIFE, 1, 0, 0)
+    with pytest.raises(RankFailedError):
+        acceptor.reach(*unreachable[:1], unreachable[1:], own, b"key", look)
+
+
+def test_strangers_at_an_open_port_let_nobody_wait():
+    """They filled its queue while its rank computed, which was then taken for lost."""
+    port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
+    strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
+    for stranger, junk in zip(
+        strangers, itertools.cycle([b"", b"GET /", b"hvdlite\0", bytes(100)])
+    ):
+        with contextlib.suppress(OSError):  # it may have been sent away
+            stranger.sendall(junk)
+    with socket.create_connection(port.address, timeout=30) as peer:
+        handshake.introduce(peer, handshake.Hello(handshake.READY, 1, 0, 0), b"key")
+        while not port.present():
+            port.wait_for_one(1)
+        assert port.present() == {(handshake.READY, 1)}
+        port.take((handshake.READY, 1)).close()
+    for stranger in strangers:
+        stranger.close()
+    port.close()
+
+
+def test_a_life_ends_with_its_process_alone():
+    known = lives_of([0, 1])
+    states = set()
+    while states != {lives.UNKNOWN, lives.ANSWERS}:
+        states.add(known[0].state(1, 10))
+    assert states == {lives.UNKNOWN, lives.ANSWERS}
+    assert known[0].state(2, 60) == lives.UNKNOWN
+    known[1].close()
+    while (state := known[0].state(1, 60)) != lives.GONE:
+        assert state in states
+    known[0].close()
+
+
+def test_a_replacement_that_is_stopped_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 0.2)
+    found = called([0, 1, 5, 6], new=[5, 6], stopped=[5], votes={0: 2, 1: 2})
+    assert found == 3 * [(2, 7, [0, 1, 6])]
+    found = called([0, 1, 5, 6], new=[5, 6], mute=[5], votes={0: 2, 1: 2})
+    assert found == [(2, 7, [0, 1, 6])] * 2 + [b""] + [(2, 7, [0, 1, 6])]
+
+
+@pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
+def test_a_wrong_alarm_on_one_rank_holds_nobody(alarm):
+    assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
+def test_two_ranks_that_do_not_reach_each_other_do_not_both_stay(pair):
+    """Others reached both: all met, and waited for the connection of these two for ten minutes."""
+    found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
+    goes = stay.pop(max(pair))
+    assert re.search("the others (have trained|train) on.* without this rank", str(found.pop(goes)))
+    assert found == 3 * [(0, max(stay) + 1, stay)]
+
+
+def test_the_fewer_ranks_behind_a_broken_network_end():
+    for error in called([0, 1, 2, 3], lost=[0, 2]):
+        assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
+
+
+def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monkeypatch):
+    """It took them for dead, and trained on from where it had stood still."""
+    *others, late = called([0, 1, 2], lost=[1], late=[1])
+    assert others == 2 * [(0, 3, [0, 2])]
+    assert "the others have trained on, or ended, without this rank" in str(late)
+    monkeypatch.setenv(limits.PATIENCE, "0.2")
+    for stopped in 0, 1:
+        *others, late = called([0, 1, 2], late=[stopped])
+        assert all("has waited 0.2 s for others to go on" in str(error) for error in others)
+        assert "the others have trained on, or ended, without this rank" in str(late)
+
+
+@pytest.fixture
+def watching():
+    """A watch of another host that answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    streams = mesh.Mesh([0, 1], [], [], [-1, near.detach()], ["a", "b"])
+    watching = host_watch.HostWatch(0, streams, lambda *_: None)
+    yield watching
+    watching.close()
+    far.close()
+    listener.close()
+
+
+def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
+    """Also while the thread is in the pause of a longer one."""
+    looked = threading.Event()
+    monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())
+    monkeypatch.setattr(host_watch, "_LONGEST_PAUSE", 1e4)
+    watching.set_limit(1e6)
+    assert looked.wait(60)  # and its pause begins
+    looked.clear()
+    watching.set_limit(0.1)
+    assert looked.wait(60)
+
+
+def test_a_rank_that_stood_still_as_it_looked_takes_no_host_for_lost(monkeypatch, watching):
+    """It had no core, or its script did not let the thread have Python's lock."""
+    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # it counts from when the limit was set
+
+    def silence(_) -> float:
+        time.sleep(silences[0])
+        return silences.pop(0) if silences[1:] else silences[0]
+
+    monkeypatch.setattr(host_watch, "_silence", silence)
+    watching.set_limit(0.4)
+    while silences[1:]:
+        time.sleep(0.01)
+    assert not watching.lost
