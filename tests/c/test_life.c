@@ -72,6 +72,20 @@ TEST(test_a_killed_process_is_seen_with_few_files_allowed) {
     see_killed(1);
 }
 
+/* Nobody was told that the process is not watched. */
+TEST(test_without_descriptors_it_says_so) {
+    struct rlimit old, none;
+    struct life *l = NULL;
+    struct life_card card = life_card_of_this_process();
+    REQUIRE(life_open(&l, 1, died, NULL) == HVD_OK);
+    getrlimit(RLIMIT_NOFILE, &old);
+    none = (struct rlimit){0, old.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    CHECK_INT(life_add(l, &card, 0), HVD_NO_MEMORY);
+    setrlimit(RLIMIT_NOFILE, &old);
+    life_close(l);
+}
+
 TEST(test_what_cannot_be_watched_is_refused) {
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
@@ -81,7 +95,7 @@ TEST(test_what_cannot_be_watched_is_refused) {
     card = life_card_of_this_process();
     card.pid = child();
     end((pid_t)card.pid, SIGKILL);
-    CHECK_INT(life_add(l, &card, 1), HVD_UNSUPPORTED);
+    CHECK_INT(life_add(l, &card, 1), HVD_RANK_DEAD);
     life_close(l);
     life_close(NULL);
 }

@@ -140,6 +140,11 @@ static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
         log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
                  transport_blocks(t) ? "sockets" : "MPI", t->no_window.text);
+    if (t->no_watch.code)
+        log_line(&j->config.log, LOG_WARNING,
+                 "%s: if it dies, this rank learns of that from others, or after "
+                 "HVDLITE_DATA_TIMEOUT_SECONDS. Raise the limit of open files (ulimit -n)",
+                 t->no_watch.text);
     log_line(&j->config.log, LOG_INFO,
              "local rank %d of %d, %s window, %d threads for large collectives, fusion %zu bytes, "
              "cache %zu tensors",

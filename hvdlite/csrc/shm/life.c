@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/poller.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -55,7 +56,8 @@ int life_add(struct life *l, const struct life_card *card, int rank) {
     struct process *w = &l->processes[l->n];
     if (!card->space || card->space != l->space) return HVD_UNSUPPORTED;
     *w = (struct process){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0)};
-    if (w->file < 0) return HVD_UNSUPPORTED;
+    if (w->file < 0 && errno == ESRCH) return HVD_RANK_DEAD;
+    if (w->file < 0) return errno == ENOSYS || errno == EPERM ? HVD_UNSUPPORTED : HVD_NO_MEMORY;
     l->n++;
     return poller_add(l->poller, w->file, end, w, NULL);
 }

@@ -29,7 +29,8 @@ struct life;
 
 /* At most `most` processes; `died` is called on another thread. */
 int life_open(struct life **out, int most, void (*died)(void *arg, int rank), void *arg);
-/* Fails if the kernel has no pidfd or the process is in another pid namespace. */
+/* HVD_RANK_DEAD: it has ended already; HVD_NO_MEMORY: no descriptor is left; HVD_UNSUPPORTED: the
+ * kernel has no pidfd, or the process is in another space. */
 int life_add(struct life *l, const struct life_card *card, int rank);
 int life_start(struct life *l);
 void life_close(struct life *l); /* NULL does nothing */

@@ -87,10 +87,18 @@ static void wake(void *transport) { transport_wake(transport); }
 
 static int watch_host(struct on_host *o, struct transport *t) {
     const struct comm *host = &t->layout.host;
+    char who[TRANSPORT_WHO];
     HVD_TRY(life_open(&o->life, host->size, died, t));
-    for (int i = 0; i < host->size; i++)
-        if (i != host->rank)
-            HVD_TRY(life_add(o->life, &o->cards[host->ranks[i]].life, host->ranks[i]));
+    for (int i = 0; i < host->size; i++) {
+        int rank = host->ranks[i];
+        if (i == host->rank) continue;
+        int code = life_add(o->life, &o->cards[rank].life, rank);
+        if (code == HVD_UNSUPPORTED) return code; /* as for all others */
+        if (code == HVD_RANK_DEAD) died(t, rank);
+        if (code != HVD_NO_MEMORY) continue;
+        transport_who(t, rank, who);
+        error_set(&t->no_watch, code, "no descriptor is left to watch %s", who);
+    }
     return life_start(o->life);
 }
 

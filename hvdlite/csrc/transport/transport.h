@@ -63,6 +63,7 @@ struct transport {
     struct comm all;      /* every rank */
     struct layout layout; /* of all */
     hvd_error no_window;  /* why the ranks of this host share no window */
+    hvd_error no_watch;   /* why the death of one of them may be seen late */
     struct stats *stats;  /* NULL: no counting */
     struct patience patience;
     struct helpers
