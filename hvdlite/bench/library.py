@@ -118,7 +118,7 @@ class HvdliteArrays(MXNetArrays):
 
 
 class Alone(MXNetArrays):
-    """No library: equally many processes that train alone."""
+    """Training without a library: as many processes as ranks, which exchange nothing."""
 
     synchronises = False
 

@@ -116,7 +116,7 @@ def _servers_placed(job: Job) -> List[Tuple[str, List[str]]]:
 
 
 def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
-    """Return the hosts of these processes, as the job names them; the backend knows the others."""
+    """Return the job's names of these processes' hosts, without hosts that the backend chose."""
     by_number = [host for host, count in placement(job) for _ in range(count)] if job.hosts else []
     return sorted({by_number[number] for number in numbers if number < len(by_number)})
 

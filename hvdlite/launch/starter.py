@@ -38,7 +38,7 @@ def plan(job: Job, where: str) -> Plan:
 
 
 def plan_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
-    """Return the command that starts so many agents on each host, with numbers from the first."""
+    """Return the command that starts the agents of each host, numbered from ``first``."""
     command = [*START, "--", *job.command]
     order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
     return Plan(_ME, script=json.dumps(order) + "\n", remote=bool(job.hosts))

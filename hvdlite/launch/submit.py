@@ -92,7 +92,7 @@ _FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")  # job.command has pyt
 
 
 def command_inside(job: Job, *more: str) -> List[str]:
-    """Return the command that runs this job inside the batch job; ``more`` options win."""
+    """Return the command that runs this job inside the batch job; ``more`` overrides options."""
     options = [word for word in job.arguments if word not in _FOR_OUTSIDE]
     return [sys.executable, "-m", "hvdlite.launch", *options, *more, *job.command]
 
