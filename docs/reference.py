@@ -35,6 +35,7 @@ FRAMEWORKS = {
     "keras": "Keras",
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
+    "jax": "JAX",
 }
 FRAMEWORK_PAGE = """\
 {0}

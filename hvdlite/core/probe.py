@@ -22,6 +22,7 @@ FRAMEWORKS = {  # beside MXNet: the distributions that have them
     "Keras": ("keras",),
     "XGBoost": ("xgboost", "xgboost-cpu"),
     "LightGBM": ("lightgbm",),
+    "JAX": ("jax",),
 }
 
 
