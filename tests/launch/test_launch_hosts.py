@@ -24,11 +24,11 @@ def test_a_bad_list_is_refused(text, says):
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [("b slots=0", "'b:0': a host takes 1 to 1024 ranks"), ("b slot=2", "'slot=2' is not known"),
-     ("b,c", "'b,c' is no host"), ("b c", "'c' is not known"), ("b slots=", "'b:' is no host"),
+    [("b slots=0", "'b:0': a host takes 1 to 1024 ranks"), ("b slot=2", "'slot=2' is unknown"),
+     ("b,c", "'b,c' is no host"), ("b c", "'c' is unknown"), ("b slots=", "'b:' is no host"),
      ("-oProxyCommand=id slots=1", "'-oProxyCommand=id' is no host"), ("b:2 slots=2", "'slots=2'"),
-     ("b slots=1 slots=2", "'slots=2' is not known"), ("b max_slots=x", "'max_slots=x'"),
-     ("b 4", "'4' is not known"), ("b\0", "no host"), ("b slots=" + 99 * "9", "no host")],
+     ("b slots=1 slots=2", "'slots=2' is unknown"), ("b max_slots=x", "'max_slots=x'"),
+     ("b 4", "'4' is unknown"), ("b\0", "no host"), ("b slots=" + 99 * "9", "no host")],
 )  # fmt: skip
 def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
     """Words that are not known were dropped; a list was taken for one host's name."""
