@@ -48,7 +48,7 @@ def test_the_code_of_the_page_on_jobs_from_python(tmp_path):
 
 def test_no_page_has_code_that_no_test_runs():
     tested = {"training", "compression", "elastic", "kvstore", "migrate", "launch"}
-    tested |= {"programs", "pytorch", "backend", "tensorflow", "trees"}  # frameworks/test_ranks.py
+    tested |= {"programs", "pytorch", "backend", "tensorflow", "trees", "jax"}  # test_ranks.py
     pages = {page.stem for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text()}
     assert pages == tested
 

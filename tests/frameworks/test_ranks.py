@@ -97,7 +97,7 @@ def test_the_whole_program(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
 
-@pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees"])
+@pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees", "jax"])
 def test_the_code_of_the_page(page, tmp_path):
     assert assert_pieces_run(page, tmp_path) > 0
 

@@ -39,6 +39,7 @@ model = torch.nn.Linear(10, 1)
 """,
     "compression.md": GLUON,
     "elastic.md": GLUON,
+    "jax.md": "import hvdlite.jax",
     "kvstore.md": GLUON
     + """
 batches = mx.io.NDArrayIter(mx.nd.ones((8, 3)), mx.nd.ones((8,)), 4, label_name="softmax_label")
