@@ -17,7 +17,7 @@ import numpy as np
 from hvdlite.core import frameworks, grouped, prepared, rows
 from hvdlite.core.collectives import dense, run
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
-from hvdlite.core.names import group_names, recurring_name, tensor_name
+from hvdlite.core.names import group_names, recurring_name, restart_calls, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import check_out, check_outs, result_array
 from hvdlite.core.prepared import Prepared, again, described
@@ -240,6 +240,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     last = np.empty(1, np.int64)
     frameworks.wait_all()  # the last rank must have finished every step
     run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
+    restart_calls(process_set)
     return process_set.ranks[last[0]]
 
 

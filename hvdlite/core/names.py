@@ -28,6 +28,16 @@ def forget() -> None:
     _owners.clear()
 
 
+def restart_calls(process_set: ProcessSet) -> None:
+    """Count the set's unnamed calls from 0: all ranks have joined, after different numbers of them.
+
+    No call is under way then.
+    """
+    for counted in (_calls, _recurring):
+        for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
+            counted.pop(place, None)
+
+
 def owners() -> Dict[str, int]:
     """Return how many trainers, optimizers, ... this process has made in the job, by kind."""
     return dict(_owners)

@@ -288,6 +288,21 @@ def test_averages_are_over_the_ranks_that_have_not_joined(lib, rank, size):
     assert lib.hvd.join() == size - 1
 
 
+@every_library
+def test_unnamed_calls_meet_again_after_ranks_have_joined(lib, rank, size):
+    """Ranks have made different numbers of them: with three ranks two waited for other names."""
+    for first in range(size):
+        if rank != first:
+            with pytest.raises(
+                (hvd.HvdliteError, *lib.errors), match=f"rank {first} already joined"
+            ):
+                lib.call("allgather", np.ones(1))
+            lib.call("allreduce", np.ones(1))
+        lib.hvd.join()
+        assert lib.call("allreduce", np.ones(1), op=hvd.Sum) == size
+        assert hvd.allgather_object(rank) == list(range(size))
+
+
 @of_frameworks
 def test_objects(lib, rank, size):
     assert lib.hvd.broadcast_object({"of": rank}, root_rank=size - 1) == {"of": size - 1}
