@@ -45,6 +45,7 @@ typedef struct hvd_tensor {
     int waited; /* 1: the caller calls hvd_finish at once, and steps the engine there */
     int last;   /* 1: this rank starts no other tensor before this one ends */
     int queued; /* 1: waits until the tensor of its name under way ends; 0: that is an error */
+    int states; /* digest of the states that its optimizer has loaded since its last step; 0 */
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;
     /* 2bit, 1bit, topk: the residual, the part that the codec left out, kept from call to call. As

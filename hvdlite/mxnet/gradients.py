@@ -1,11 +1,13 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
 import itertools
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from weakref import WeakKeyDictionary
 
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core import topology
 from hvdlite.core.names import natural_order, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.objects import agree
@@ -16,6 +18,10 @@ from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
 from hvdlite.training.plan import Plan, Reduction, agree_on_layers
+
+# The job and the owner that have paired a Parameter, and its label. Gluon's load_states() makes a
+# new optimizer, on one rank maybe, which must not pair them once more: the other ranks would not.
+_paired: "WeakKeyDictionary[Any, Tuple[int, str, int]]" = WeakKeyDictionary()
 
 
 def common_order(params: Dict[int, Any]) -> List[int]:
@@ -63,15 +69,49 @@ class Gradients(Plan):
 
     def __init__(self, owner: str, reduction: Reduction) -> None:
         super().__init__(owner, reduction)
-        self.restart(owner)
+        self.restored = False  # from a file: its parameters may have been paired in this job
+        self._begin(owner)
 
     def restart(self, owner: str) -> None:
         """Forget all matched parameters, and begin again under this name (equal on all ranks)."""
+        for param, (_, known, _) in list(_paired.items()):
+            if known in (owner, self.owner):
+                del _paired[param]
+        self._begin(owner)
+
+    def _begin(self, owner: str) -> None:
         self.owner = owner
+        self.loaded(0)
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
         self.forget()
+
+    def loaded(self, digest: int) -> None:
+        """Compare in the next step what ranks have loaded; 0: nothing, or the same."""
+        self.states = digest
+        self._told: Set[int] = set()  # gradients whose ranks have compared it
+
+    def states_of(self, indices: Iterable[int]) -> int:
+        """Return the digest that these gradients are to tell: 0 from their second step on."""
+        if not self._told.isdisjoint(indices):
+            self.loaded(0)
+        self._told.update(indices if self.states else ())
+        return self.states
+
+    def left_out(self) -> Dict[str, np.ndarray]:
+        """Return what compression has left out of gradients on this rank, by their labels."""
+        begin = self.name("")
+        return {
+            name[len(begin) :]: residual.asnumpy()
+            for name, residual in self._reducer.residuals.items()
+            if name.startswith(begin)
+        }
+
+    def leave_out(self, left_out: Dict[str, np.ndarray]) -> None:
+        """Have compression add this to the next gradients."""
+        residuals = {self.name(label): mx.nd.array(each) for label, each in left_out.items()}
+        self._reducer.residuals = residuals
 
     def pair(self, params: Dict[int, Any]) -> bool:
         """Match parameters, by index, with those of the other ranks. Collective.
@@ -80,10 +120,18 @@ class Gradients(Plan):
         """
         if self._labels or self.alone:
             return False
+        job = topology.job_number()
+        known = {i: _paired[param] for i, param in params.items() if param in _paired}
+        owners = {owner for number, owner, _ in known.values() if number == job}
+        if self.restored and len(known) == len(params) and len(owners) == 1:
+            self.owner = owners.pop()  # not that of the file
+            self._labels = {index: label for index, (*_, label) in known.items()}
+            return False
         order, process_set = common_order(params), self.reduction.process_set
         facts = [_facts(params[i]) for i in order]
         agree_on_layers(self.owner, [params[i].name for i in order], facts, process_set)
         self._labels = {index: label for label, index in enumerate(order)}
+        _paired.update({params[i]: (job, self.owner, label) for i, label in self._labels.items()})
         self.forget()
         agree_on_order(self.owner, params, self._labels, process_set)
         return True
@@ -97,8 +145,9 @@ class Gradients(Plan):
 
         Submits all dense gradients, then waits for the sparse ones.
         """
+        states = self.states_of(grads)
         group = 0 if self.alone else group_of(self.reduction.process_set)
-        key = (group, *grads, *[type(arrays[0]) for arrays in grads.values()])
+        key = (group, states, *grads, *[type(arrays[0]) for arrays in grads.values()])
         layout = self.kept(key, lambda: self._lay_out(grads))
         for index in layout.dense:
             first, *others = grads[index]
@@ -128,10 +177,14 @@ class Gradients(Plan):
         op, scales = self.reduction.of_arrays()
         if self.reduction.compression is NoneCompressor:
             group = group_of(self.reduction.process_set)
-            reduce = InPlace(names, Settings(op, scales[0], scales[1], priority, group)).push
+            settings = Settings(op, scales[0], scales[1], priority, group, self.states)
+            reduce = InPlace(names, settings).push
             return _Operation(indices, reduce)
         how = names, priority, op, scales, self.reduction.process_set
-        return _Operation(indices, lambda arrays: self._reducer.grouped_allreduce_(arrays, *how))
+        states = self.states
+        return _Operation(
+            indices, lambda arrays: self._reducer.grouped_allreduce_(arrays, *how, states)
+        )
 
     def _average_sparse(self, index: int, arrays: Sequence) -> None:
         if self.reduction.sparse_as_dense:
@@ -179,7 +232,7 @@ class Reducer:
     def __init__(self, compression=NoneCompressor) -> None:
         check_compression(compression)
         self.compression = compression
-        self._residuals: Dict[str, mx.nd.NDArray] = {}
+        self.residuals: Dict[str, mx.nd.NDArray] = {}  # by full names
 
     def allreduce_(
         self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
@@ -193,8 +246,9 @@ class Reducer:
         return self.grouped_allreduce_([tensor], names, priority, op, scales, process_set)[0]
 
     def grouped_allreduce_(
-        self, tensors, names: Sequence[str], priority: int, op: int, scales, process_set: ProcessSet
-    ):
+        self, tensors, names: Sequence[str], priority: int, op: int, scales,
+        process_set: ProcessSet, states: int = 0,
+    ):  # fmt: skip
         """Do the same for several tensors together, by their full names; return ``tensors``."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
@@ -202,24 +256,24 @@ class Reducer:
         codecs = [codec_of(self.compression, is_float) for is_float in floats]
         coded = [codec is not None for codec in codecs]
         how = op, scales, priority, process_set
-        self._allreduce_coded(*_only(coded, names, tensors, codecs), *how)
+        self._allreduce_coded(*_only(coded, names, tensors, codecs), states, *how)
         self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
         return tensors
 
     def _residual(self, tensor, name: str):
-        known = self._residuals.get(name)
+        known = self.residuals.get(name)
         if known is None or known.size != tensor.size:
             with mx.util.np_shape(True):  # otherwise a size of 0 means unknown
                 known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
-            self._residuals[name] = known
+            self.residuals[name] = known
         return known
 
-    def _allreduce_coded(self, names, tensors, codecs, *how) -> None:
+    def _allreduce_coded(self, names, tensors, codecs, states, *how) -> None:
         residuals = [
             self._residual(tensor, name) if codec.has_residual else None
             for codec, name, tensor in zip(codecs, names, tensors)
         ]
-        of_all = reduction(*how)
+        of_all = {**reduction(*how), "states": states}
         details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
         push(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
 

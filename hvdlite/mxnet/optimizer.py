@@ -10,6 +10,7 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.gradients import Aside, Gradients
 from hvdlite.mxnet.parameters import trainer_of
+from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
 
@@ -101,8 +102,11 @@ class DistributedOptimizer:
 
     def __reduce__(self):
         plain, own = undistribute(self), self._averaging
+        left_out.refuse_begun(own.passes, bool(own.rescales))
         options = (own.gradients.owner, own.gradients.reduction, own.passes)
-        return _restore, (type(plain), plain.__getstate__(), *options)
+        kept = own.gradients.left_out()
+        state = {**plain.__getstate__(), **({left_out.KEY: left_out.tagged(kept)} if kept else {})}
+        return _restore, (type(plain), state, *options)
 
 
 class _Averaging:
@@ -114,7 +118,7 @@ class _Averaging:
         self.given = None  # the optimizer that shares its attributes with the distributed one
         self.updating = False  # the optimizer is updating with averaged gradients
         self._aside = Aside()
-        self._rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
+        self.rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
 
     def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
         """Average the gradients if this is their step's last pass, and return its rescale_grad.
@@ -126,9 +130,9 @@ class _Averaging:
             self._average(grads, params)
             return rescale
         key = next((index, grad.context) for index, grad in grads.items())
-        rescales = [*self._rescales.pop(key, ()), rescale]
+        rescales = [*self.rescales.pop(key, ()), rescale]
         if len(rescales) < self.passes:
-            self._rescales[key] = rescales
+            self.rescales[key] = rescales
             for index, grad in grads.items():
                 grad_req = params[index].grad_req if index in params else "write"
                 self._aside.put((index, grad.context), grad, grad_req)
@@ -181,6 +185,11 @@ def undistribute(optimizer) -> Any:
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
     """Rebuild an unpickled optimizer under its old name, which is the same on every rank."""
-    plain = object.__new__(kind)
+    plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
-    return _distribute(plain, _Averaging(Gradients(owner, reduction), passes))
+    gradients = Gradients(owner, reduction)
+    gradients.restored = True
+    gradients.loaded(1 + plain.num_update)
+    if kept:
+        gradients.leave_out(left_out.own_of(kept))
+    return _distribute(plain, _Averaging(gradients, passes))

@@ -44,6 +44,7 @@ class Settings(NamedTuple):
     postscale: float
     priority: int
     group: int
+    states: int = 0  # a digest of those that the optimizer has just loaded
 
 
 class Described(NamedTuple):

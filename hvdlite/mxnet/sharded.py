@@ -184,7 +184,7 @@ class HostUpdater(mx.optimizer.Updater):
         assert self._gradients is not None
         by_index = dict(zip(indices, grads))
         order = self._gradients.in_order(indices)
-        key = (*order, self.sums)
+        key = (*order, self.sums, self._gradients.states_of(order))
         fused = self._fused.get(key)
         rule = rule_of(self.optimizer)
         assert rule is not None

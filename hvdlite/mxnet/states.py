@@ -1,13 +1,15 @@
 """Broadcasts and packs the states of a gluon.Trainer: momentum, master weights, step counts."""
 
 import pickle
-from typing import Any, Dict, List
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional
 
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree, result_of_root
 from hvdlite.core.process_set import check_root, global_process_set
-from hvdlite.mxnet.gradients import common_order
+from hvdlite.mxnet.gradients import Gradients, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
+from hvdlite.training import left_out
 
 
 def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
@@ -34,8 +36,27 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     whole = whole_states(trainer)
     packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
+    gradients = _gradients_of(trainer)
+    if gradients is None:
+        return
+    own = gradients.left_out()  # stays on its rank
     if _is_distributed(trainer):  # load_states() may have replaced the optimizer on some ranks
-        trainer.optimizer._averaging.gradients.restart(packed["owner"])
+        gradients.restart(packed["owner"])
+        gradients.leave_out(own)
+    gradients.loaded(0)
+    if packed["left_out"] and not own:
+        left_out.warn(f"rank {root_rank} has its own, and this rank has loaded none")
+
+
+@contextmanager
+def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
+    """In the block the plain optimizer has, as an attribute, what compression has left out."""
+    own = gradients.left_out()
+    vars(optimizer).update({left_out.KEY: left_out.tagged(own)} if own else {})
+    try:
+        yield
+    finally:
+        vars(optimizer).pop(left_out.KEY, None)
 
 
 def whole_states(trainer) -> Dict[Any, Any]:
@@ -54,11 +75,12 @@ def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     :param whole: the trainer's :func:`whole_states`.
     """
     scaler = getattr(trainer, "_amp_loss_scaler", None)
-    updater = _updaters(trainer)[0]
+    updater, gradients = _updaters(trainer)[0], _gradients_of(trainer)
     return {
         "states": pickle.dumps((whole, undistribute(updater.optimizer))),
         "order": _order(trainer),
         "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
+        "left_out": bool(gradients and gradients.left_out()),
         "loss_scaler": None if scaler is None else vars(scaler),
     }
 
@@ -113,6 +135,12 @@ def _updaters(trainer) -> List[Any]:
 def _order(trainer) -> List[int]:
     """Return the indices of the parameters in an order that is the same on every rank."""
     return common_order(dict(enumerate(trainer._params)))
+
+
+def _gradients_of(trainer) -> Optional[Gradients]:
+    if _is_distributed(trainer):
+        return trainer.optimizer._averaging.gradients
+    return getattr(trainer, "_gradients", None)
 
 
 def _is_distributed(trainer) -> bool:

@@ -15,8 +15,9 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet.gradients import Aside, Gradients, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
+from hvdlite.mxnet.states import with_left_out
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
-from hvdlite.training import guards
+from hvdlite.training import guards, left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.guards import steps_from_environment
 from hvdlite.training.plan import Reduction, check_passes
@@ -134,6 +135,23 @@ class DistributedTrainer(mx.gluon.Trainer):
         forget_shared(self._params)
         self._shared = self._share_gradients(self._zero_copy)
         self._aside, self._pass, self._rows, self._unused = Aside(), 0, 0, None
+
+    def save_states(self, fname) -> None:
+        """Save what Gluon does, and what compression has left out of this rank's gradients.
+
+        :raises RuntimeError: some of a step's several backward passes have been done.
+        """
+        left_out.refuse_begun(self._passes, 0 < self._pass < self._passes)
+        with with_left_out(self._gradients, self._updaters[0].optimizer):
+            super().save_states(fname)
+
+    def load_states(self, fname) -> None:
+        """Load what Gluon does; the next step fails unless all ranks load states of one step."""
+        super().load_states(fname)
+        saved = self._optimizer.__dict__.pop(left_out.KEY, None)
+        self._gradients.loaded(1 + self._optimizer.num_update)
+        if saved:
+            self._gradients.leave_out(left_out.own_of(saved))
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks and update the parameters.

@@ -87,7 +87,8 @@ class ByRule:
 
     def _operation(self, weights, gradients, reduction, grads, at) -> Holding:
         op, (prescale, postscale) = reduction
-        settings = Settings(op, prescale, postscale, -min(at[i] for i in grads), 0)
+        front = -min(at[i] for i in grads)
+        settings = Settings(op, prescale, postscale, front, 0, gradients.states)
         described = [
             describe_holding(
                 tensor_name("update", gradients.known_as(i)), settings, self._updates + at[i]

@@ -4,7 +4,7 @@ The ranks of a host share that memory, so the allreduce does not copy between ra
 bucket of gradients on a GPU lies on the GPU; the allreduce works on a pinned copy on the host.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -51,8 +51,11 @@ class Bucket:
         self._sent = self._flat
         self._host: Optional[torch.Tensor] = None  # what is sent, or the pinned copy of it
 
-    def start(self) -> None:
-        """Move the gradients into the bucket and start their allreduce."""
+    def start(self, states: int = 0) -> None:
+        """Move the gradients into the bucket and start their allreduce.
+
+        :param states: a digest of those that the optimizer has just loaded; equal on all ranks.
+        """
         self._write()
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
@@ -61,9 +64,9 @@ class Bucket:
             sent = sent.contiguous()
             self._compressed = whole, sent, context
         self._sent, self._host = sent, on_host(sent, self._host)
-        key = group_of(self._reduction.process_set), sent.dtype, sent.shape
+        key = group_of(self._reduction.process_set), sent.dtype, sent.shape, states
         if self._described is None or self._described[0] != key:
-            self._described = key, self._describe(self._host)
+            self._described = key, self._describe(self._host, states)
         at = [self._host.data_ptr()]
         self.started = self._described[1].start(at, at, self._host)
 
@@ -111,8 +114,19 @@ class Bucket:
     def _codec(self) -> Optional[Codec]:
         return codec_of(self._reduction.compression, self._flat.dtype == torch.float32)
 
-    def _describe(self, sent: torch.Tensor) -> Repeated:
+    def left_out(self) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
+        """Return each parameter with a view of what compression has left out of its gradient."""
+        codec = self._codec()
+        if codec is None or not codec.has_residual:
+            return
+        if self._residual is None:
+            self._residual = torch.zeros_like(self._flat, device="cpu")
+        for param, start in zip(self.params, self._starts):
+            yield param, self._residual[start : start + param.numel()]
+
+    def _describe(self, sent: torch.Tensor, states: int) -> Repeated:
         members, codec = {**self._reduction.members(), "priority": self._priority}, self._codec()
+        members["states"] = states
         if codec is not None:
             members.update(codec=codec.kind, parameter=codec.parameter)
             if codec.has_residual:

@@ -1,11 +1,15 @@
 """TorchState: models and optimizers in the state of elastic training (:mod:`hvdlite.elastic`)."""
 
+import copy
+from typing import Any
+
 import torch
 
 from hvdlite.elastic.loop import run
 from hvdlite.elastic.sampler import ElasticSampler
 from hvdlite.elastic.state import ObjectState, Part, State, StateDict
 from hvdlite.torch.optimizer import DistributedOptimizer
+from hvdlite.torch.states import plain_states
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
@@ -48,6 +52,13 @@ class _Module(StateDict):
 
 class _Optimizer(StateDict):
     """An optimizer. The gradients of an unfinished step are dropped."""
+
+    def take(self, value) -> Any:
+        return copy.deepcopy(plain_states(value).state_dict())
+
+    def give(self, value, taken) -> Any:
+        plain_states(value).load_state_dict(copy.deepcopy(taken))
+        return value
 
     def reset(self, value) -> None:
         value.zero_grad(set_to_none=True)

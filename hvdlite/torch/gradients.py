@@ -58,6 +58,8 @@ class Gradients(Plan):
         self._frozen: Dict[torch.Tensor, str] = {}  # require no gradient so far
         self._unreached: List[torch.Tensor] = []  # on no rank so far
         self._taken: Optional[str] = None  # a parameter that a newer object took, and its owner
+        self._loaded = self._states = 0  # digests of loaded states: of the next step, of this one
+        self._left_out: Dict[str, torch.Tensor] = {}  # by compression, of what has no bucket yet
         self.add(named)
         _alive.add(self)
 
@@ -103,6 +105,33 @@ class Gradients(Plan):
         """Whether backward has written a gradient in this step."""
         return bool(self._written or any(bucket.written for bucket in self._buckets or ()))
 
+    @property
+    def due(self) -> bool:
+        """Whether backward has written some gradient as often as a step has passes."""
+        if self.passes == 1 or not self.written:
+            return self.written
+        times = Counter(param for bucket in self._buckets or () for param in bucket.written)
+        return max({**times, **self._written}.values()) >= self.passes
+
+    def loaded(self, digest: int) -> None:
+        """Compare in the next step that begins what ranks have loaded; 0: nothing, or the same."""
+        if digest and self.written:
+            self._loaded = digest
+        else:
+            self._states, self._loaded = digest, 0
+
+    def left_out(self) -> Dict[str, torch.Tensor]:
+        """Return what compression has left out of gradients on this rank so far, by name."""
+        buckets = [each for bucket in self._buckets or () for each in bucket.left_out()]
+        return {**self._left_out, **{self._names[p]: part.clone() for p, part in buckets}}
+
+    def leave_out(self, left_out: Dict[str, torch.Tensor]) -> None:
+        """Have compression add this to the next gradients."""
+        self._left_out = left_out
+        for param, part in (each for bucket in self._buckets or () for each in bucket.left_out()):
+            known = self._left_out.pop(self._names[param], None)
+            part.copy_(torch.zeros_like(part) if known is None else known)
+
     def restart(self) -> None:
         """Count passes from 0 again."""
         self._written.clear()
@@ -116,9 +145,12 @@ class Gradients(Plan):
                 with contextlib.suppress(HvdliteError):
                     bucket.finish()
         self._forget_buckets()
+        self._left_out.clear()
+        self.loaded(0)
         self.restart()
 
     def _forget_buckets(self) -> None:
+        self._left_out = self.left_out()
         self._buckets, self._unreached = None, []
         for param in self._hooks:
             self._call(partial(Gradients._note, proxy(self)), param)
@@ -149,7 +181,7 @@ class Gradients(Plan):
             self._refuse(param)
         bucket.written.append(param)
         if self._is_full(bucket):
-            bucket.start()
+            bucket.start(self._states)
 
     def _is_full(self, bucket: Bucket) -> bool:
         """Return True if backward has written all; raise if it wrote one too often."""
@@ -185,6 +217,7 @@ class Gradients(Plan):
             self._reduce(self._buckets)
         finally:
             self.restart()
+            self._states, self._loaded = self._loaded, 0
         for bucket in self._buckets if done else ():  # new buckets, reduced once more
             for param, view in zip(bucket.params, bucket.views):
                 if param in done:
@@ -198,7 +231,7 @@ class Gradients(Plan):
     def _reduce(self, buckets: Sequence[Bucket]) -> None:
         late, errors = [bucket for bucket in buckets if not bucket.started], []
         for bucket in late:
-            bucket.start()
+            bucket.start(self._states)
         for bucket in buckets:
             try:
                 bucket.finish()
@@ -270,6 +303,9 @@ class Gradients(Plan):
             self._wait_for(bucket, group[0])
         if shared:
             shared_memory.join(memory, self.owner)
+        for param, part in (each for bucket in buckets for each in bucket.left_out()):
+            if self._names[param] in self._left_out:
+                part.copy_(self._left_out.pop(self._names[param]))
         return buckets
 
     def _split(self, params: Sequence[torch.Tensor]) -> List[Sequence]:

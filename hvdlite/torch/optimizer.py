@@ -12,7 +12,9 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import notes, ops
+from hvdlite.torch.digest import digest_of
 from hvdlite.torch.gradients import Gradients
+from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
 
@@ -103,6 +105,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             deltas = _Deltas(owner, named, process_set)
             return _distribute(optimizer, _AdasumOptimizer, deltas, known)
         gradients = Gradients(owner, named, reduction, lists, passes)
+        if optimizer.state:  # that a rank may have loaded alone
+            gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
         return _distribute(optimizer, DistributedOptimizer, gradients, known)
 
     _synchronized: bool
@@ -116,9 +120,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def param_groups(self) -> list:
         """The optimizer's groups of parameters.
 
-        Reading them after backward, as GradScaler does, first averages the gradients.
+        Reading them after a step's last backward, as GradScaler does, first averages the gradients.
         """
-        waits = self._gradients is not None and self._gradients.written
+        waits = self._gradients is not None and self._gradients.due
         if waits and torch._C._current_graph_task_id() == _NO_SUCH_STEP:
             self._finish()
         return self.__dict__["param_groups"]
@@ -149,6 +153,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Call the optimizer's own, and drop averages that no step has used."""
         if not (self._gradients and self._gradients.written):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
+        elif not self._gradients.due:
+            self._gradients.restart()  # the passes so far are given up
         super().zero_grad(set_to_none)
 
     def __reduce_ex__(self, protocol) -> NoReturn:
@@ -156,6 +162,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "a DistributedOptimizer can't be copied or pickled: keep its state_dict(), and wrap "
             "another optimizer"
         )
+
+    def state_dict(self) -> dict:
+        """Return the optimizer's, with what compression has left out on this rank, if it has.
+
+        :raises RuntimeError: some of a step's several backward passes have been done.
+        """
+        if not isinstance(self._gradients, Gradients):
+            return super().state_dict()
+        left_out.refuse_begun(self._gradients.passes, self._gradients.written)
+        own = self._gradients.left_out()
+        return {**super().state_dict(), **({left_out.KEY: left_out.tagged(own)} if own else {})}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Do what the optimizer's does; the next step raises unless all ranks load the same."""
+        super().load_state_dict(state_dict)
+        if isinstance(self._gradients, Gradients):
+            self._gradients.loaded(digest_of(state_dict))
+            if left_out.KEY in state_dict:
+                self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))
 
     def synchronize(self) -> None:
         """Wait until the gradients are those of all ranks. Collective.
@@ -185,8 +210,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Add a group of parameters without names. Call it on every rank."""
         super().add_param_group(param_group)
         at = len(self.param_groups) - 1
-        group = self.param_groups[at]["params"]
-        added = {param: f"noname.{at}.{i}" for i, param in enumerate(group)}
+        added = {p: f"noname.{at}.{i}" for i, p in enumerate(self.param_groups[at]["params"])}
         self._parameter_names.update(added)
         if self._gradients is not None:
             self._gradients.add(added)
@@ -218,7 +242,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 class _Deltas:
     """The parameters whose changes in a step Adasum combines."""
 
-    written = ()  # gradients are not averaged
+    written = due = False  # gradients are not averaged
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set
@@ -302,8 +326,8 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
     distributed.__dict__ = optimizer.__dict__  # one dict for both objects
-    distributed.__dict__.update(known, _gradients=gradients)
-    distributed.__dict__.update(_synchronized=False, _asked=False, _skipping=False)
+    flags = dict.fromkeys(("_synchronized", "_asked", "_skipping"), False)
+    distributed.__dict__.update(known, _gradients=gradients, **flags)
     _keep_scheduler(distributed)
     return distributed
 
@@ -315,7 +339,6 @@ def _keep_scheduler(distributed) -> None:
     """
     if "step" not in distributed.__dict__:
         return
-
     kind, own = type(distributed), weakref.ref(distributed)  # the optimizer holds this function
 
     def step(closure: Optional[Callable] = None):

@@ -9,7 +9,10 @@ from hvdlite.core.names import group_names, owner_name
 from hvdlite.core.objects import agree, broadcast_object
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.torch import exchange
+from hvdlite.torch.gradients import Gradients
+from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.tensors import check
+from hvdlite.training import left_out
 
 
 def broadcast_parameters(
@@ -63,15 +66,29 @@ def broadcast_optimizer_state(
     agree(owner, facts, remedy="Make the same optimizer on every rank.")
     tensors: List[torch.Tensor] = []
     is_root = topology.rank() == root_rank
-    packed = _pack(optimizer.state_dict(), tensors) if is_root else None
-    packed = broadcast_object(packed, root_rank, owner)
+    # What compression has left out stays on its rank.
+    plain = plain_states(optimizer)
+    gradients = getattr(optimizer, "_gradients", None)
+    has_left_out = bool(gradients.left_out()) if isinstance(gradients, Gradients) else False
+    packed = (_pack(plain.state_dict(), tensors), has_left_out) if is_root else None
+    packed, has_root = broadcast_object(packed, root_rank, owner)
     if not is_root:
         state = _unpack(packed, tensors)
     _broadcast(tensors, root_rank, owner, global_process_set)
     if not is_root:
-        optimizer.load_state_dict(state)
-    if not optimizer.state_dict()["state"]:
+        plain.load_state_dict(state)
+    if isinstance(gradients, Gradients):
+        gradients.loaded(0)
+        if has_root and not has_left_out:
+            left_out.warn(f"rank {root_rank} has its own, and this rank has loaded none")
+    if not plain.state_dict()["state"]:
         _make_gradients(optimizer)
+
+
+def plain_states(optimizer) -> Any:
+    """Return what has the plain optimizer's ``state_dict()`` and ``load_state_dict()``."""
+    distributed = isinstance(optimizer, DistributedOptimizer)
+    return super(DistributedOptimizer, optimizer) if distributed else optimizer
 
 
 def _make_gradients(optimizer: torch.optim.Optimizer) -> None:

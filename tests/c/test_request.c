@@ -129,6 +129,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(codec, ((struct codec){HVD_CODEC_1BIT, 0.5}), FIELD_CODEC);
     CONFLICT(kind, HVD_BROADCAST, FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
+    CONFLICT(states, 7, FIELD_STATES);
     CONFLICT(grouped, 2, FIELD_GROUPED);
     other = sum = broadcast_of("x", 3, 0);
     CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* not a broadcast's */

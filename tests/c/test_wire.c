@@ -45,6 +45,7 @@ static void make_items(struct wire_item *items) {
                                         .op = HVD_AVERAGE,
                                         .uneven = true,
                                         .grouped = 70000,
+                                        .states = 0x7fffffff,
                                         .dtype = HVD_BOOL,
                                         .prescale = -0.1,
                                         .postscale = 1e300,

@@ -31,6 +31,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->root = from->root;
     r->priority = from->priority;
     r->grouped = from->grouped;
+    r->states = from->states;
     r->prescale = from->prescale;
     r->postscale = from->postscale;
     r->codec = (struct codec){from->codec, from->parameter};

@@ -178,6 +178,10 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
     free(failed);
 }
 
+static const char LOAD_ALIKE[] =
+    "Load the same states on every rank before a step, or broadcast what one rank has loaded: "
+    "hvd.broadcast_optimizer_state(), with MXNet hvd.broadcast_trainer_states()";
+
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     if (p->failed) {
         (p->refused ? explain_refused : explain_failed)(p, err);
@@ -202,9 +206,9 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     }
     free(told);
     free(alike);
-    error_set(err, HVD_MISMATCH,
-              "tensor '%s': ranks disagree on the %s: %s. Submit the same %s on every rank.",
-              p->request.name, field_name(field), list, field_name(field));
+    snprintf(value, sizeof value, "Submit the same %s on every rank", field_name(field));
+    error_set(err, HVD_MISMATCH, "tensor '%s': ranks disagree on the %s: %s. %s.", p->request.name,
+              field_name(field), list, field == FIELD_STATES ? LOAD_ALIKE : value);
 }
 
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {

@@ -168,6 +168,7 @@ bool request_same_codec(const struct request *a, const struct request *b) {
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->failed || b->failed) return FIELD_FAILED;
     if (a->grouped != b->grouped) return FIELD_GROUPED;
+    if (a->states != b->states) return FIELD_STATES;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->rule != b->rule) return FIELD_RULE;
@@ -209,6 +210,7 @@ const char *field_name(enum request_field field) {
     static const char *const NAMES[] = {"nothing",
                                         "data",
                                         "number of tensors",
+                                        "states loaded before this step",
                                         "kind",
                                         "compression",
                                         "update rule",
@@ -231,6 +233,9 @@ static void shape_text(const struct request *r, char *text, size_t size) {
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
     case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped); break;
+    case FIELD_STATES:
+        snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);
+        break;
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
     case FIELD_CODEC: codec_text(r->codec, text, size); break;
     case FIELD_RULE:

@@ -17,6 +17,7 @@ struct request {
     int32_t root;               /* rank; of a broadcast */
     int32_t priority;           /* higher goes first; never compared between ranks */
     int32_t grouped;            /* tensors of its grouped call, named x[0], x[1], ...; 0: alone */
+    int32_t states;             /* digest of what its optimizer has just loaded; 0: nothing */
     int32_t contributors;       /* number of ranks with data; the coordinator's */
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
@@ -45,6 +46,7 @@ enum request_field {
     FIELD_NONE,
     FIELD_FAILED,
     FIELD_GROUPED,
+    FIELD_STATES,
     FIELD_KIND,
     FIELD_CODEC,
     FIELD_RULE,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 12 };
+enum { WIRE_VERSION = 13 };
 
 /* A message that is written or read. Each function below passes a value in either direction, so
  * that both directions have the same fields in the same order. Writing does not change the
@@ -107,6 +107,7 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_int(s, &q->root, 4));
     HVD_TRY(pass_int(s, &q->priority, 4));
     HVD_TRY(pass_int(s, &q->grouped, 4));
+    HVD_TRY(pass_int(s, &q->states, 4));
     HVD_TRY(pass_int(s, &q->region, 4));
     HVD_TRY(pass_long(s, &q->offset));
     HVD_TRY(pass_double(s, &q->prescale));
