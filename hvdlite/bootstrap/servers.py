@@ -9,10 +9,11 @@ import importlib
 import os
 import sys
 
-from hvdlite.core import agent_protocol, start
+from hvdlite.core import start
 from hvdlite.core.native import HvdliteError
 
 _MODULE = "hvdlite.mxnet.servers"  # imports MXNet
+_NUMBERS = ("DMLC_TASK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # of a process
 
 
 def serve() -> None:
@@ -34,12 +35,26 @@ def come(patience: float) -> None:
     :param patience: seconds; 0: no limit.
     :raises HvdliteError: some have not come in time; there is no MXNet.
     """
+    _warn_of_tracker()
     if start.is_of_servers() and not agent_protocol.by_an_agent():
         _import("learns from MXNet's scheduler where the others are", _MODULE)
         place = sys.modules[_MODULE].come(patience)
         known = start.without_mpi()
         if known is not None and known.launcher == start.SERVERS:
             start.give(place)
+
+
+def _warn_of_tracker() -> None:
+    """Print, as one worker, that dmlc's tracker for jobs without servers outlives the job."""
+    of_tracker = os.environ.get("DMLC_ROLE") == "worker" and "DMLC_TRACKER_URI" in os.environ
+    is_first = all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
+    if of_tracker and is_first and "DMLC_PS_ROOT_URI" not in os.environ:
+        print(
+            "hvdlite: dmlc-submit, or launch.py with `-s 0`, waits for workers of Rabit even after "
+            f"this job: end it by Ctrl-C. {_way_out()}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def go(patience: float = 0) -> None:

@@ -48,7 +48,8 @@ _LAUNCHERS = (
         "DMLC_ROLE",
         "DMLC_NUM_WORKER",
         f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
-        "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say",
+        "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its tracker "
+        "waits for ever: end it by Ctrl-C",
     ),
     Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", _OTHER_MPI),
     Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", _OTHER_MPI),

@@ -4,6 +4,8 @@ import pytest
 from jobs import alone as run
 from versions import mxnet_alone
 
+from hvdlite.bootstrap import servers
+
 USE = """
 kv = mx.kv.create("dist_sync_mpi")
 a = mx.nd.ones(2)
@@ -119,3 +121,17 @@ print(kv.type, kv.num_workers)
 def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
     code = USE + "hvdlite.init(); hvdlite.shutdown(); hvdlite.init(); print(hvdlite.size())"
     assert run(f"import hvdlite; import mxnet as mx\n{code}") == USED + "1\n"
+
+
+@pytest.mark.parametrize("with_servers", [False, True])
+def test_a_tracker_that_outlives_the_job_is_told(with_servers, monkeypatch, capsys):
+    """launch.py -s 0 and dmlc-submit waited for ever, and nobody said what to do."""
+    for name in servers._NUMBERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DMLC_ROLE", "worker")
+    monkeypatch.setenv("DMLC_NUM_WORKER", "4")
+    monkeypatch.setenv("DMLC_TRACKER_URI", "h1")
+    if with_servers:
+        monkeypatch.setenv("DMLC_PS_ROOT_URI", "h1")
+    servers._warn_of_tracker()
+    assert ("`hvdliterun -n 4 python train.py`" in capsys.readouterr().err) != with_servers
