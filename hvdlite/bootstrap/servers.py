@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-from hvdlite.core import start
+from hvdlite.core import agent_protocol, start
 from hvdlite.core.native import HvdliteError
 
 _MODULE = "hvdlite.mxnet.servers"  # imports MXNet

@@ -1,7 +1,8 @@
 """A communication hook: DistributedDataParallel reduces its gradients by hvdlite."""
 
 import functools
-from typing import List, Optional, Tuple
+import gc
+from typing import Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -69,3 +70,22 @@ def _finish(state: AllreduceState) -> None:
             first = first or error
     if first:
         raise first
+
+
+def refuse_reduced_by_ddp(names: Dict[torch.Tensor, str]) -> None:
+    """Raise ValueError if a DistributedDataParallel reduces gradients of these parameters, too.
+
+    It writes its averages to ``.grad`` while the allreduce of hvdlite's optimizer reads that.
+    """
+    if not (dist.is_available() and dist.is_initialized()):  # then there is no such module
+        return
+    kind = torch.nn.parallel.DistributedDataParallel
+    for module in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
+        both = [names[param] for param in module.parameters() if param in names]
+        if both:
+            raise ValueError(
+                f"parameter '{both[0]}': a DistributedDataParallel reduces its gradient, and so "
+                "does this DistributedOptimizer, so ranks would get different weights: use the "
+                "plain optimizer with DistributedDataParallel, or give hvd.DistributedOptimizer "
+                "the module that is not wrapped"
+            )

@@ -17,6 +17,7 @@ from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, can_share, is_elementwise
+from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
 from hvdlite.training.plan import Plan, Reduction
@@ -274,6 +275,7 @@ class Gradients(Plan):
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets by what this step has shown; rank 0's view counts. Collective."""
         names = {name: param for param, name in self._names.items()}
+        refuse_reduced_by_ddp(self._names)
         process_set = self.reduction.process_set
         facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
         agree(self.owner, facts, process_set=process_set, remedy="Make the same model everywhere.")

@@ -154,3 +154,16 @@ def test_a_sparse_gradient_when_a_rank_has_joined(rank, size, several):
         with pytest.raises(hvd.HvdliteError, match="allreduced with sparse_as_dense=True"):
             optimizer.step()
     hvd.join()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
+    """Before, ranks came to different weights: both wrote to the same gradients."""
+    model = multilayer()
+    wrap = torch.nn.parallel.DistributedDataParallel
+    module = model if late else wrap(model)
+    optimizer = sgd(model)
+    module = wrap(model) if late else module
+    loss_of(module, batch_of(rank, 0)).backward()
+    with pytest.raises(ValueError, match=r"'0\.weight': a DistributedDataParallel reduces"):
+        optimizer.step()
