@@ -306,3 +306,17 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]
+
+
+@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+def test_two_optimizers_of_one_net_in_turn(kind):
+    """Each averages when it is called, so each has the gradients of all ranks."""
+    net, alone = dense_net(), dense_net()
+    pairs = [
+        (make_trainer(kind, net.collect_params(), sgd()), plain_trainer(alone, sgd()))
+        for _ in range(2)
+    ]
+    for trainer, plain in pairs * 2:
+        expected = train(alone, plain, steps=1, joined=True)
+        assert_close(train(net, trainer, steps=1), expected)
+    assert_equal_on_all_ranks(weights(net))
