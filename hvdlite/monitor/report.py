@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import List, Sequence, TextIO
 
 from hvdlite.core import files
-from hvdlite.monitor import live
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
@@ -115,6 +114,8 @@ def _who(one: Snapshot) -> str:
 
 def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
     """Return one line about a rank: its state, what it waits for, and its last operation."""
+    from hvdlite.monitor import live  # takes 10 ms, which init() of each rank would wait for
+
     wait = live.wait_of(one, ranks)
     parts = [f"{_who(one)} {one.state}"]
     if wait and one.state == "runs":
@@ -138,6 +139,8 @@ def _more(ops: Sequence[Op]) -> str:
 
 
 def _brief(op: Op) -> str:
+    from hvdlite.monitor import live
+
     batch = f", batch {_batch(op)}" if op["batch"] else ""
     phase = {"waits": ", not submitted by all ranks", "agreed": ", agreed on", "moves": ", moving"}
     if op["kind"] in MESSAGES:
@@ -146,13 +149,15 @@ def _brief(op: Op) -> str:
 
 
 def _batch(op: Op) -> str:
-    """Return the batch's number; "e3" is the third one without negotiation."""
+    """Return the batch's number; "f3" is the third one without negotiation."""
     fast, number = divmod(op["batch"], _FAST_PATH)
     return "f" * bool(fast) + str(number) if op["batch"] else "-"
 
 
 def operations(one: Snapshot) -> List[str]:
     """Return the last operations, the latest last; times are seconds before the report."""
+    from hvdlite.monitor import live
+
     lines = [" submitted    agreed   started     ended  phase   batch     bytes  name"]
     for op in one.ops[-_LAST_OPS:]:
         times = " ".join(
