@@ -19,7 +19,7 @@ from hvdlite.core.log import logger
 
 HANDSHAKE_SECONDS = 10.0  # from a connection to its proof
 CONNECT_SECONDS = 3.0
-RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
+RETRY_SECONDS = (0.002, 0.5)  # between attempts: at first, at last
 MOST_PENDING = 64  # without proof, beside the expected ranks; one more closes the oldest
 MOST_LINES = 5  # in the log, about pending peers that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
