@@ -48,24 +48,14 @@ struct window {
     uint64_t rounds;           /* done so far; equal on all ranks between collectives */
 };
 
-static inline size_t window_bytes(int n) { return (size_t)n * sizeof(struct window_rank); }
-
 /* The memory must be zeroed before the first rank calls window_init. */
-static inline void window_init(struct window *w, void *memory, int n, int self) {
-    *w = (struct window){.ranks = memory, .n = n, .self = self};
-}
+size_t window_bytes(int n);
+void window_init(struct window *w, void *memory, int n, int self);
 
 /* Raises this rank's flag: the round is done. */
-static inline void window_raise(struct window *w, enum window_flag flag, uint64_t round) {
-    atomic_store_explicit(&w->ranks[w->self].flags[flag].rounds, round + 1, memory_order_release);
-}
-
+void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* That rank has raised the flag for the round. */
-static inline bool window_raised(const struct window *w, int local_rank, enum window_flag flag,
-                                 uint64_t round) {
-    return atomic_load_explicit(&w->ranks[local_rank].flags[flag].rounds, memory_order_acquire) >
-           round;
-}
+bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
 /* Slots take turns: the round WINDOW_SLOTS ago was in the same slot. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
