@@ -162,6 +162,8 @@ void thread_join(pthread_t thread) {
     sg_actor_unref(actor);
 }
 
+void thread_give_way(void) {} /* simulated threads have cores enough */
+
 int fork_watch(void (*in_child)(void), hvd_error *err) {
     (void)in_child, (void)err;
     return HVD_OK;
