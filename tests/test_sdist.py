@@ -15,13 +15,14 @@ from hvdlite._version import __version__
 pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
 
-# Compiled by the user, for his PyTorch.
-FOR_PYTORCH = {f"hvdlite/csrc/{name}.h" for name in ("hvd", "base/error", "base/types")}
-FOR_PYTORCH.update(
+# Compiled by the user, for his PyTorch and his JAX.
+FOR_FRAMEWORKS = {f"hvdlite/csrc/{name}.h" for name in ("hvd", "base/error", "base/types")}
+FOR_FRAMEWORKS.update(
     str(path.relative_to(ROOT))
     for path in (ROOT / "hvdlite/torch/backend").iterdir()
     if path.suffix in (".h", ".cpp")
 )
+FOR_FRAMEWORKS.update({"hvdlite/jax/calls.c", "hvdlite/jax/core.h"})
 
 
 def run(*command, cwd) -> None:
@@ -79,7 +80,7 @@ def test_the_sdist_is_whole_and_a_wheel_of_it_runs(built, tmp_path):
     run(*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, sdist, cwd=tmp_path)
     (wheel,) = tmp_path.glob("hvdlite-*.whl")
     installed = zipfile.ZipFile(wheel).namelist()
-    assert {name for name in installed if name.endswith((".c", ".h", ".cpp"))} == FOR_PYTORCH
+    assert {name for name in installed if name.endswith((".c", ".h", ".cpp"))} == FOR_FRAMEWORKS
     assert "hvdlite_autoload.py" in installed
     run(*pip, "install", "--no-deps", "--force-reinstall", wheel, cwd=tmp_path)
     script = """if True:
