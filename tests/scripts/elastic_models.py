@@ -132,7 +132,7 @@ class Keras(Model):
         model.compile(optimizer, "mse", metrics=["mae"])
         return hvd.elastic.KerasState(model, epoch=0, batch=0)
 
-    def after_batch(self, *_) -> None:
+    def after_batch(self, batch, logs=None) -> None:
         self.batches_done += 1
         if first == dead and self.batches_done == when:
             die()
