@@ -14,7 +14,7 @@ from hvdlite.jax import replica_groups
 from hvdlite.jax.library import Library
 
 TARGET = "hvdlite_collective"  # of the custom calls for programs of one process
-_MAKERS = "compile_and_load", "deserialize_executable", "compile", "load"  # by jaxlib's version
+_MAKERS = "compile_and_load", "deserialize_executable"
 
 
 class Cliques:
@@ -36,8 +36,8 @@ class Cliques:
 
         :raises RuntimeError: this version of jaxlib makes executables in an unknown way.
         """
-        made = [name for name in _MAKERS[:2] if hasattr(client, name)]
-        if len(made) < 2:
+        made = [name for name in _MAKERS if hasattr(client, name)]
+        if len(made) < len(_MAKERS):
             raise RuntimeError(
                 "hvdlite.jax: unknown version of jaxlib: docs/jax.md has those tested"
             )

@@ -18,7 +18,7 @@ from hvdlite.core.collectives import DTYPES
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
-from hvdlite.core.reduce_ops import Average, Sum, check_linear, scatter_gradient_scale
+from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.jax.calls import Collective, carried, run
 
 
@@ -168,18 +168,11 @@ def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
 
 
 def _one_by_one(c: Collective, arrays: Sequence[np.ndarray], name: str) -> List[np.ndarray]:
-    names = [f"{name}[{i}]" for i in range(len(arrays))]
     if c.kind == lib.HVD_ALLTOALL:
-        handles = [
-            collectives.alltoall_async(array, None, each, c.process_set)
-            for array, each in zip(arrays, names)
-        ]
+        begin, how = collectives.alltoall_async, None  # splits: equal ones
     else:
-        root = c.process_set.ranks[c.root]
-        handles = [
-            collectives.broadcast_async(array, root, each, c.process_set)
-            for array, each in zip(arrays, names)
-        ]
+        begin, how = collectives.broadcast_async, c.process_set.ranks[c.root]
+    handles = [begin(array, how, f"{name}[{i}]", c.process_set) for i, array in enumerate(arrays)]
     return [handle.synchronize() for handle in handles]
 
 
@@ -200,18 +193,16 @@ def _inside(collective: Collective, *arrays) -> List[Any]:
 
 
 def _forward(collective: Collective, *arrays):
-    return _inside(collective, *arrays), [array.shape for array in arrays]
+    return _inside(collective, *arrays), None
 
 
-def _backward(collective: Collective, shapes, grads):
+def _backward(collective: Collective, _, grads):
     """Horovod's gradients, scale included, as in docs/training.md."""
     c = collective
     name, ps = f"{c.name}.grad", c.process_set
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
         check_linear(c.name, c.op)
-    if c.kind == lib.HVD_ALLREDUCE:
-        return tuple(_inside(c._replace(name=name), *grads))
-    if c.kind == lib.HVD_ALLTOALL:
+    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
         return tuple(_inside(c._replace(name=name), *grads))
     if c.kind == lib.HVD_REDUCESCATTER:
         scale = scatter_gradient_scale(c.op, c.scales, ps.size())
@@ -226,8 +217,3 @@ def _backward(collective: Collective, shapes, grads):
 
 
 _inside.defvjp(_forward, _backward)
-
-__all__ = [
-    "Average", "Sum", "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters",
-    "reducescatter",
-]  # fmt: skip
