@@ -64,7 +64,7 @@ def _finish() -> None:
 def _join(jax) -> None:
     """Have JAX's processes meet, unless the program has done so."""
     if jax.distributed.is_initialized():
-        found, here = jax.distributed.global_state, (hvdlite.rank(), hvdlite.size())
+        found, here = jax._src.distributed.global_state, (hvdlite.rank(), hvdlite.size())
         if (found.process_id, found.num_processes) != here:
             raise RuntimeError(
                 f"hvdlite.jax: this is rank {here[0]} of {here[1]}, but jax.distributed.initialize "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jobs import ROOT, alone, assert_passed, mpirun
+from places import start_ranks
 
 SCRIPT = """
 import hvdlite.jax as hvd
@@ -112,6 +113,31 @@ def test_hvdliterun_lets_scripts_import_jax_first(tmp_path):
     line = ["-m", "hvdlite.launch", "-n", "2", "--transport", "tcp", sys.executable, str(script)]
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=120)
     assert done.stdout.count("SIZE 2") == 2, done.stdout + done.stderr
+
+
+JOINED = """
+import os, sys
+import hvdlite.jax as hvd
+import jax
+rank = int(os.environ["RANK"])
+address = f"127.0.0.1:{int(os.environ['MASTER_PORT']) + 100}"
+jax.distributed.initialize(address, 2, rank if sys.argv[1] == "same" else 1 - rank)
+try:
+    hvd.init()
+    print(f"PROCESS {jax.process_index() == hvd.rank()} of {jax.process_count()}\\n", end="")
+except RuntimeError as error:
+    print(f"REFUSED {error}\\n", end="")
+"""
+
+
+@pytest.mark.parametrize(
+    "numbers, text", [("same", "PROCESS True of 2"), ("other", "leave the call to hvd.init()")]
+)
+def test_a_program_that_has_joined_jax_itself(numbers, text, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(JOINED)
+    jobs = start_ranks(2, str(script), numbers)
+    assert [text in job.output for job in jobs] == [True, True], [job.output for job in jobs]
 
 
 def test_jax_without_hvdlite_is_not_affected_by_the_library():
