@@ -68,6 +68,17 @@ def test_rank_that_leaves_while_others_wait(how, wait):
     assert (job.status == 0) == (how == "end")
 
 
+@pytest.mark.parametrize("how", ["end", "shutdown"])
+def test_a_group_with_a_rank_that_has_left_can_not_be_opened(how):
+    job = assert_passed(script(3, "leave", how, "group"))
+    first, last = job.results()[0], job.results()[2]
+    assert first["text"].endswith(
+        f"from which it was to come, has left: {REASONS[how]} hvd.join() after the last one"
+    ), first
+    assert last["text"] == "rank 1 has left the job: ranks [0, 1, 2] can't open a group of ranks"
+    assert (first["again"], last["again"]) == (first["text"], last["text"])
+
+
 @pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
 def test_each_way_to_leave_is_told_to_those_who_wait(how):
     job = script(3, "leave", how, "numpy")

@@ -2,9 +2,12 @@
 
 from typing import Dict, List, Sequence, Union
 
+import numpy as np
+
 from hvdlite.core import frameworks, topology
 from hvdlite.core.arguments import whole, wrong
-from hvdlite.core.native import lib
+from hvdlite.core.collectives import run, start_all
+from hvdlite.core.native import HvdliteError, lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
@@ -107,9 +110,39 @@ def open_among(ranks: List[int], number: int) -> int:
     If one dies or stands still meanwhile, the job ends: by an error, or, over MPI, at once.
 
     :param number: one that the first of them has not given yet, and gives to all of them.
+    :raises hvdlite.HvdliteError: one of them has left the job.
     """
     topology.world().check_groups()
+    _meet(ranks, f"group.{ranks[0]}.{number}")
     return topology.world().open_among(ranks, number)
+
+
+def _meet(ranks: List[int], name: str) -> None:
+    """Return when all these ranks are here. The first of them tells the others who has left.
+
+    MPI, or the sockets of a group, would wait for ever for a rank that has left; messages do not.
+    """
+    rank, first, lost = topology.rank(), ranks[0], np.zeros(1, np.int32)
+    if rank != first:
+        start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
+        told = np.zeros(1, np.int32)
+        run(lib.HVD_RECV, f"{name}.{rank}.lost", told, told, root=first)
+        if told:
+            who = int(told[0]) - 1
+            text = f"rank {who} has left the job: ranks {ranks} can't open a group of ranks"
+            raise HvdliteError(text, kind="rank left", ranks=(who,))
+        return
+    others, error = ranks[1:], None
+    for other in others:
+        try:
+            run(lib.HVD_RECV, f"{name}.{other}", lost, lost, root=other)
+        except HvdliteError as left:
+            lost[0], error = other + 1, left
+            break
+    for other in others:  # one that is late takes it later: this rank does not wait for that
+        start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
+    if error:
+        raise error
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import hvdlite as hvd
 import hvdlite.numpy
+from hvdlite.core.registry import open_among
 
 how, wait = sys.argv[1:]
 errors = [hvd.HvdliteError]
@@ -55,6 +56,8 @@ def waiting_for_rank_1() -> None:
         hvd.allreduce(mx.nd.ones(3), name="w").wait_to_read()
     elif wait == "object":
         hvd.broadcast_object(None, root_rank=1, name="w")
+    elif wait == "group":
+        open_among([0, 1, 2], 7)
     else:
         train()
 
