@@ -1,12 +1,10 @@
 """The only importer of the C library, and the only place that turns its codes into exceptions."""
 
-import collections
-import copy
 import functools
 import os
 import sys
 import threading
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 try:
     from hvdlite._hvdlite_core import ffi, lib  # type: ignore[import-not-found]
@@ -98,7 +96,6 @@ def exception_of(error) -> Exception:
     raised = _ERRORS.get(error.code, HvdliteError)(text)
     if isinstance(raised, HvdliteError):
         raised.__dict__.update(_fields(error))
-        _recent.append(copy.copy(raised))  # without what its traceback keeps alive
     return raised
 
 
@@ -118,23 +115,12 @@ def _fields(error) -> Dict[str, Any]:
 
 
 _KINDS = ffi.typeof("hvd_code").elements
-_recent: Deque[HvdliteError] = collections.deque(maxlen=16)
-_found_by_text: List[Callable[[BaseException], Optional[HvdliteError]]] = []
+_finders: List[Callable[[BaseException], Optional[HvdliteError]]] = []
 
 
 def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
     """Let ``find`` tell :func:`failure_of` which failure an exception of a framework is."""
-    _found_by_text.append(find)
-
-
-def find_failures_in(kind: type) -> None:
-    """Let :func:`failure_of` look into exceptions that quote what Python raises in a graph."""
-
-    def find(error: BaseException) -> Optional[HvdliteError]:
-        quoted = (each for each in reversed(_recent) if str(each) in str(error))
-        return next(quoted, None) if isinstance(error, kind) else None
-
-    find_failures_by(find)
+    _finders.append(find)
 
 
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
@@ -148,7 +134,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    return next(filter(None, (find(error) for find in _found_by_text)), None)
+    return next(filter(None, (find(error) for find in _finders)), None)
 
 
 _own = threading.local()

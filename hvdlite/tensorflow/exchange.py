@@ -10,7 +10,7 @@ import itertools
 import re
 import weakref
 from collections import Counter, deque
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -18,12 +18,14 @@ import tensorflow as tf
 from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import call_name, calling_line
-from hvdlite.core.native import find_failures_in
+from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
 _under_way: Dict[int, Handle] = {}  # handles started by a graph, without a wait so far
 _keys = itertools.count()
+_failures: Dict[int, HvdliteError] = {}  # of this process's graphs, by the number in their texts
+_MOST_FAILURES = 64
 _MOST_AWAITED = 64  # results of one node: iterations of a loop may overlap
 
 
@@ -55,8 +57,33 @@ def _within(graph) -> str:
     return found
 
 
-find_failures_in(tf.errors.OpError)
 _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
+
+
+@contextlib.contextmanager
+def _numbered() -> Iterator[None]:
+    """Number the failure that the block of a graph's node raises.
+
+    TensorFlow raises an error of its own with the text, by which :func:`_failure_of` finds it.
+    """
+    try:
+        yield
+    except HvdliteError as error:
+        if len(_failures) >= _MOST_FAILURES:
+            del _failures[min(_failures)]
+        number = next(_keys)
+        _failures[number] = type(error)(*error.args, **vars(error))  # without its traceback
+        raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
+
+
+def _failure_of(error: BaseException) -> Optional[HvdliteError]:
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    number = re.search(r" \[failure (\d+)\]", str(error))
+    return _failures.get(int(number[1])) if number else None
+
+
+find_failures_by(_failure_of)
 
 
 def run(
@@ -84,7 +111,8 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
         if before:  # of the same name, as in a loop or a function called twice
             with contextlib.suppress(Exception):  # its own wait raises it
                 before.synchronize()
-        _under_way[key] = handle = start(list(arrays))
+        with _numbered():
+            _under_way[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
         if len(started) > _MOST_AWAITED:  # a result that nothing uses is never waited for
@@ -99,7 +127,8 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
 
     def wait_now(*keys):
         handles = [_under_way.pop(int(key)) for key in keys]
-        return [each for handle in handles for each in handle.synchronize()]
+        with _numbered():
+            return [each for handle in handles for each in handle.synchronize()]
 
     results = tf.numpy_function(wait_now, list(begun), list(dtypes), stateful=False)
     results = list(results) if isinstance(results, (list, tuple)) else [results]

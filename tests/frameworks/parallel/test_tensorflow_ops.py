@@ -7,6 +7,7 @@ from libraries import Eager, InFunction, InSession
 from threads import in_threads, outcomes
 
 import hvdlite.tensorflow as hvd
+from hvdlite import failure_of
 from hvdlite.tensorflow import exchange
 from hvdlite.tensorflow.differentiable import start_allreduce
 
@@ -199,3 +200,15 @@ def test_results_that_a_graph_does_not_use_do_not_stay(size):
     for _ in range(2 * most):
         step(tf.ones(1))
     assert len(exchange._under_way) == before + most
+
+
+def test_failure_of_finds_the_failure_that_a_graph_has_raised_and_no_quotation_of_it():
+    @tf.function
+    def send(splits):
+        return hvd.alltoall(tf.zeros([2]), splits, name="too-many")
+
+    with pytest.raises(tf.errors.OpError) as raised:
+        send(tf.fill([hvd.size()], 9))
+    failure = failure_of(raised.value)
+    assert failure.tensor == "alltoall.too-many" and "add up to" in str(failure)
+    assert failure_of(tf.errors.UnknownError(None, None, f"seen before: {failure}")) is None
