@@ -1,4 +1,4 @@
-"""How the ranks of a job meet: over MPI, or at rank 0's port and then by a connection each to each.
+"""How the ranks of a job meet: over MPI; or at rank 0's port, then by a mesh of connections.
 
 ``mpi_world`` and ``socket_world`` are the two implementations of ``core.world``.
 """

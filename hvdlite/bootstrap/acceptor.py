@@ -1,7 +1,7 @@
-"""Makes the connections between the ranks of a job without MPI, and accepts no others.
+"""Makes the connections between the ranks of a job without MPI, and refuses all others.
 
-One selector serves a port. Junk, silent connections and a flood of them are logged, in few lines.
-The port is closed when all expected ranks are connected.
+One selector serves a port. The log has a few lines about strangers, however many connect. The port
+is closed when all expected ranks are connected.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from hvdlite.bootstrap.arrivals import ended, ended_without
 from hvdlite.bootstrap.handshake import GONE, Hello, PendingPeer, Stranger, introduce, send
 from hvdlite.core.log import logger
 
-HANDSHAKE_SECONDS = 10.0  # from a connection to its proof
+HANDSHAKE_SECONDS = 10.0  # from accepting a connection to its proof
 CONNECT_SECONDS = 3.0
-RETRY_SECONDS = (0.002, 0.5)  # between attempts: at first, at last
-MOST_PENDING = 64  # without proof, beside the expected ranks; one more closes the oldest
-MOST_LINES = 5  # in the log, about pending peers that were turned away
+RETRY_SECONDS = (0.002, 0.5)  # between attempts to connect: the first pause, the longest
+MOST_PENDING = 64  # unproved connections beside those of expected ranks; one more closes the oldest
+MOST_LINES = 5  # in the log, about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
-LOOKS = 10  # after a silent host, within the limit
-SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
+LOOKS = 10  # keepalive probes to a silent host within its limit
+SHORTEST_SECONDS = 2.0  # the kernel sends at most one probe a second
 _TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
 _MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
 
@@ -32,9 +32,9 @@ Peer = Tuple[int, int]  # purpose and rank of a proved connection
 
 
 def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
-    """Return a socket that listens on the first port that is free on the first address.
+    """Return a socket that listens on the first free port, at the first address that has it.
 
-    :raises OSError: none is.
+    :raises OSError: no port is free.
     """
     failed: OSError = OSError("no address")
     for port in ports:
@@ -57,7 +57,7 @@ class Acceptor:
     """Accepts the connections of processes that prove to be ranks of the job.
 
     :param expected: the purposes and ranks to wait for.
-    :param look: called a few times a second; what it raises ends the wait.
+    :param look: called a few times a second; an exception that ``look`` raises ends the wait.
     """
 
     LOOK_SECONDS = 0.1
@@ -74,10 +74,10 @@ class Acceptor:
         self._selector = selectors.DefaultSelector()
 
     def wait(self) -> Dict[Peer, socket.socket]:
-        """Return the connections of all that were expected, when all have come.
+        """Return the connections of the expected ranks when all of them have connected.
 
-        :raises RankFailedError: one that has come is gone again.
-        :raises HvdliteError: one has ended its script without init().
+        :raises RankFailedError: a rank that had connected has ended.
+        :raises HvdliteError: a rank's script has ended without calling init().
         """
         try:
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -95,13 +95,13 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # else it was turned away a moment ago
+        elif connection in self.peers.values():  # otherwise it was turned away a moment ago
             self._look_after(connection)
 
     def _admit(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # it is gone again; or it stays in the queue
+        except OSError as error:  # the peer has closed it; or it stays in the queue
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(NO_DESCRIPTORS_SECONDS)
             return
@@ -110,7 +110,7 @@ class Acceptor:
         self._pending[connection] = PendingPeer(connection, self._own, self._key, deadline)
         self._selector.register(connection, selectors.EVENT_READ)
         if len(self._pending) > MOST_PENDING + len(self._expected):
-            self._turn_away(next(iter(self._pending.values())), "too many come at once")
+            self._turn_away(next(iter(self._pending.values())), "too many connect at once")
 
     def _receive(self, pending: PendingPeer) -> None:
         try:
@@ -127,12 +127,11 @@ class Acceptor:
             raise ended_without(hello.rank)
         peer, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
-            told = "of {} ranks (its init() number {}, version {})".format(*hello[2:])
-            why = f"rank {hello.rank} comes to a job {told}, this one is " + (
-                "of {} ranks (init() number {}, version {})".format(*self._own[2:])
-            )
+            job = "a job of {} ranks (init() number {}, version {})"
+            theirs, own = job.format(*hello[2:]), job.format(*self._own[2:])
+            why = f"rank {hello.rank} comes to {theirs}, and this rank is in {own}"
         elif peer not in self._expected or peer in self.peers:
-            why = f"rank {hello.rank} is here already, or is not expected here"
+            why = f"rank {hello.rank} is connected already, or is not expected here"
         if why:
             with contextlib.suppress(OSError):
                 send(pending.connection, {"error": why})
@@ -141,8 +140,8 @@ class Acceptor:
         self.peers[peer] = pending.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """Look at a proved connection: what can be read is its end, or a later exchange's."""
-        if self._own.purpose == GONE:  # it has been told
+        """Look at a proved connection that is readable: its end, or data of a later exchange."""
+        if self._own.purpose == GONE:  # the handshake has told the peer
             self._selector.unregister(connection)
             return
         try:
@@ -162,7 +161,7 @@ class Acceptor:
     def _end_the_slow(self) -> None:
         now = time.monotonic()
         for pending in [v for v in self._pending.values() if v.deadline < now]:
-            self._turn_away(pending, f"it has not proved who it is within {HANDSHAKE_SECONDS:g} s")
+            self._turn_away(pending, f"no proof of its identity within {HANDSHAKE_SECONDS:g} s")
 
     def _turn_away(self, pending: PendingPeer, why: str) -> None:
         self._turned_away += 1
@@ -189,10 +188,10 @@ class Acceptor:
 
 
 class Patient:
-    """A new connection. Its waits end in time, and when ``look`` raises and nothing has come.
+    """A new connection whose waits end after some seconds, or when ``look`` raises.
 
-    The kernel tries for a second or more to connect to a host that is gone; what tells of its loss
-    may come meanwhile.
+    The kernel tries for a second or more to connect to a lost host; the news of the loss may come
+    meanwhile, through ``look``.
     """
 
     LOOK_SECONDS = 0.01
@@ -205,9 +204,9 @@ class Patient:
         self._until = time.monotonic() + seconds
 
     def connect(self, where: Tuple[Any, ...]) -> None:
-        """Connect, and let the kernel send for as long as this may wait.
+        """Connect; a later send may block for CONNECT_SECONDS.
 
-        :raises OSError: nothing listens there, or nothing answers in time.
+        :raises OSError: nobody listens there, or the host does not answer in time.
         """
         self._connection.setblocking(False)
         error = self._connection.connect_ex(where)
@@ -232,7 +231,7 @@ class Patient:
             try:
                 self._look()
             except Exception:
-                if not poll.poll(0):  # what has come goes before what is known of its sender
+                if not poll.poll(0):  # data that has arrived counts before news about its sender
                     raise
             if time.monotonic() > self._until:
                 raise socket.timeout
@@ -241,9 +240,9 @@ class Patient:
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
-    """Connect to a rank that listens there, or will; return the connection and its hello.
+    """Connect to a rank that listens there, now or later; return the connection and its hello.
 
-    :param look: called again and again; what it raises ends the attempts.
+    :param look: called again and again; an exception that ``look`` raises ends the attempts.
     """
     told: Set[str] = set()
 
@@ -282,7 +281,7 @@ def _addresses(
     found: List[tuple] = []
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:  # its name may become known later
+    except OSError as error:  # the host's name may become known later
         tell(error)
     for port in ports:
         for family, _, _, _, address in found:
@@ -290,7 +289,7 @@ def _addresses(
 
 
 def set_patience(connection: socket.socket, limit: float) -> None:
-    """Let the kernel ask the other one ten times within the limit, at most once a second."""
+    """Let the kernel probe the other host ten times within the limit, at most once a second."""
     pause = min(max(1, int(limit / LOOKS)), _MOST_PAUSE)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -301,7 +300,7 @@ def set_patience(connection: socket.socket, limit: float) -> None:
 
 
 def bound(connection: socket.socket, limit: float) -> None:
-    """Let the connection break when the other host has been silent for so long."""
+    """Let the connection break when the other host has been silent for ``limit`` seconds."""
     set_patience(connection, limit)
     milliseconds = min(int(1000 * max(limit, SHORTEST_SECONDS)), 2**31 - 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -1,4 +1,4 @@
-"""Which ranks are in init(), and the texts and errors of a rank that waits there for others."""
+"""The ranks that have arrived in init(), and the errors of a rank that waits there for others."""
 
 import socket
 import time
@@ -10,13 +10,13 @@ from hvdlite.core.native import HvdliteError, RankFailedError
 
 
 def ended(rank: int) -> RankFailedError:
-    """Return the error of a rank that was there, and has died before the job began."""
+    """Return the error about a rank that arrived and died before the job began."""
     text = f"init(): rank {rank} has ended while the job began"
     return RankFailedError(text, kind="rank dead", ranks=(rank,))
 
 
 def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
-    """Return the error of a rank that others reach, and this one does not."""
+    """Return the error about a rank that rank 0 reaches and this rank does not."""
     text = (
         f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
         "others did: a firewall or a broken network keeps the two ranks apart"
@@ -25,7 +25,7 @@ def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
 
 
 def ended_without(rank: int) -> HvdliteError:
-    """Return the error of a rank that will not come to init()."""
+    """Return the error about a rank that will never call init()."""
     text = f"init(): rank {rank}'s script has ended without calling init()"
     return HvdliteError(text, kind="rank left", ranks=(rank,))
 
@@ -33,8 +33,8 @@ def ended_without(rank: int) -> HvdliteError:
 class Arrivals:
     """The ranks that this rank knows to be in init().
 
-    :param warn: seconds after which it logs once for which ranks it waits.
-    :param limit: seconds after which it waits no more, if they are more than those; 0: none.
+    :param warn: seconds after which :meth:`look` logs, once, which ranks are missing.
+    :param limit: seconds after which :meth:`look` raises, at least ``warn``; 0: no limit.
     """
 
     def __init__(self, rank: int, size: int, warn: float, limit: float):
@@ -45,9 +45,9 @@ class Arrivals:
         self._ends = self.began + max(limit, warn) if limit else float("inf")
 
     def look(self) -> None:
-        """Warn once about the ranks that are awaited.
+        """Warn once about the missing ranks.
 
-        :raises HvdliteError: they are still awaited after the limit.
+        :raises HvdliteError: ranks are still missing after the limit.
         """
         now = time.monotonic()
         waited = now - self.began
@@ -55,7 +55,7 @@ class Arrivals:
             raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")
-            if self._rank == min(self.here):  # one of those that know of each other warns
+            if self._rank == min(self.here):  # one rank warns, of those that know of each other
                 logger.warning("%s", self._text(waited))
 
     def _text(self, waited: float) -> str:

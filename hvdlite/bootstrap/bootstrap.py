@@ -7,19 +7,19 @@ from hvdlite.core.world import World
 
 
 class Bootstrap(Protocol):
-    """What the ranks of a job meet by: MPI, or sockets. One object a process.
+    """How the ranks of a job meet: by MPI, or by sockets. One object a process.
 
-    The bodies here are for ranks that nothing but the job itself joins.
+    The bodies here are the defaults, for ranks that only the job itself joins.
     """
 
     transport: str
 
     def begin(self, comm: Any) -> None:
-        """Make ready to join, and watch what this process depends on.
+        """Prepare to join, and watch the launcher on which this process depends.
 
         :param comm: the argument of init().
-        :raises HvdliteError: this process can't be in a job, or is one of several and knows no
-            others.
+        :raises HvdliteError: this process can't be in a job; or it was started as one of several
+            and knows none of the others.
         """
 
     def join(
@@ -31,7 +31,7 @@ class Bootstrap(Protocol):
         """
 
     def before_end(self, leave: Callable[[], None]) -> None:
-        """Call the function before the script itself ends what joins the processes, as MPI."""
+        """Call the function before the script itself ends MPI, if MPI joins the processes."""
         return
 
     def has_others(self) -> bool:
@@ -41,11 +41,11 @@ class Bootstrap(Protocol):
         """Return this process's number among those that were started together."""
 
     def report_gone(self) -> None:
-        """Tell those who wait for this process in init(), now or soon, that it ends without."""
+        """Tell ranks that wait in init(), now or soon, that this process ends without it."""
 
     def end_by(self, until: float, code: int, words: str) -> None:
-        """Let this process's end wait for other ranks until then; then print the words and end."""
+        """Let the end of this process wait for other ranks until then; then print and end."""
         return
 
     def end_all(self, code: int, patience: float) -> None:
-        """End this process at once; the others end, or are told so within these seconds."""
+        """End this process at once; end the other ranks, or tell them within these seconds."""

@@ -14,16 +14,16 @@ from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
+GRACE_SECONDS = 10.0  # after the limit, for rank 0 to name the missing ranks
 
 
 class Exchange:
     """Exchanges values between the ranks, through rank 0, as JSON.
 
-    :param connections: of rank 0: to every other rank; of another: to rank 0.
-    :param joined: how often this process has been in a job before.
+    :param connections: on rank 0 to every other rank; on another rank to rank 0.
+    :param joined: the number of jobs that this process was in before.
     :param patience: seconds; 0: no limit.
-    :param limit: the variable that says how long another host may be silent.
+    :param limit: the variable with the seconds that another host may be silent.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Exchange:
         return Hello(purpose, self.rank, self.size, self.joined)
 
     def waiting(self) -> Arrivals:
-        """Return a clock for a wait for others, which begins now."""
+        """Return the arrivals of a wait for other ranks that begins now."""
         return _arrivals(self.rank, self.size, self.patience)
 
     def look(self) -> None:
-        """Raise if the job can't begin, as far as that is known here without waiting."""
+        """Raise if this rank knows, without waiting, that the job can't begin."""
         for rank, connection in self.connections.items():
             connection.setblocking(False)
             try:
@@ -59,7 +59,7 @@ class Exchange:
                 connection.settimeout(self._timeout)
             if not something:
                 raise ended(rank)
-            if self.rank:  # between two calls rank 0 tells of errors only
+            if self.rank:  # between two calls rank 0 sends nothing but errors
                 self.receive(0)
 
     def allgather(self, value: Any) -> List[Any]:
@@ -85,7 +85,7 @@ class Exchange:
         try:
             told = receive(self.connections[rank])
         except socket.timeout as error:
-            if error.errno == errno.ETIMEDOUT:  # the kernel has given the other host up
+            if error.errno == errno.ETIMEDOUT:  # the kernel has given up the other host
                 raise ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
             raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
@@ -98,7 +98,7 @@ class Exchange:
         return told["value"]
 
     def tell_of(self, error: HvdliteError) -> None:
-        """Make the other ranks raise this error at their next exchange; rank 0 alone calls it."""
+        """Make the other ranks raise this error at their next exchange. For rank 0 only."""
         told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
         for connection in self.connections.values():
             try:
@@ -107,9 +107,9 @@ class Exchange:
                 continue
 
     def lose(self, ranks: Set[int]) -> None:
-        """End the waits for these ranks, of any thread: their hosts have vanished."""
+        """End the waits of all threads for these ranks, whose hosts are lost."""
         for rank in ranks & self.connections.keys():
-            with contextlib.suppress(OSError):  # it has been done
+            with contextlib.suppress(OSError):  # shut down already
                 self.connections[rank].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -123,9 +123,9 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 
 
 def meet(place: start.Place, joined: int, patience: float) -> Exchange:
-    """Wait at rank 0's port until all ranks are in init().
+    """Meet at rank 0's port: wait until all ranks are in init().
 
-    :raises HvdliteError: some have not come in time, or have ended.
+    :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
     hello = Hello(EXCHANGE, place.rank, place.size, joined)
@@ -163,7 +163,7 @@ def _receive_all(place: start.Place, hello: Hello, key: bytes, wait: Arrivals) -
 
 
 def _rank0_listener(place: start.Place) -> socket.socket:
-    """Return rank 0's listener, on the address by which the launcher has named it."""
+    """Return rank 0's listener, at the address that the launcher has told all ranks."""
     try:
         found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
@@ -183,7 +183,7 @@ def _rank0_listener(place: start.Place) -> socket.socket:
 
 
 def report_gone(place: start.Place, joined: int, seconds: float) -> None:
-    """Tell the ranks that wait in init(), now or within these seconds, of this process's end."""
+    """Tell ranks that wait in init(), now or within these seconds, that this process ends."""
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit
     ends = Arrivals(place.rank, place.size, seconds, seconds)

@@ -1,11 +1,11 @@
-"""The handshake of two ranks on a new connection, and the values that they exchange then.
+"""The handshake of two ranks on a new connection, and the values that they exchange afterwards.
 
-Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos, first the
-side that has connected. Of a stranger nothing is used or kept, and only its hello is
-answered. A recorded proof can not be used again: each hello has a new nonce. Data is not encrypted.
+Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos; the side
+that connects begins. A listener answers a stranger's hello, and neither uses nor keeps anything
+else from it. Each hello has a new nonce, so a recorded proof is worthless. Data is not encrypted.
 
-The key is made of the job's name and of HVDLITE_SECRET, or of what the file HVDLITE_SECRET_FILE
-holds. Without either it keeps jobs apart, and nobody out who knows the job's name.
+The key is made from the job's name and HVDLITE_SECRET, or the contents of HVDLITE_SECRET_FILE.
+Without a secret the key keeps jobs apart, but keeps out nobody who knows the job's name.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
-# What a connection is for. GONE: a rank ends without init(). READY: for the job without the dead.
-# NEW: a replacement's, for that job. LIFE: by its end a process's end is known.
+# The purposes of a connection. GONE: a rank ends without calling init(). READY: a rank comes to a
+# rerendezvous; NEW: a replacement does. LIFE: the end of this connection is the process's end.
 EXCHANGE, DATA, MESSAGES, GONE, WATCH, READY, NEW, LIFE = range(8)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
@@ -40,7 +40,7 @@ class Hello(NamedTuple):
     purpose: int
     rank: int
     size: int
-    joined: int  # how often it has been in a job before
+    joined: int  # the number of jobs that the rank was in before
     version: int = VERSION
 
     def packed(self) -> bytes:
@@ -51,14 +51,14 @@ class Hello(NamedTuple):
 def _unpacked(data: bytes) -> Hello:
     magic, version, purpose, rank, size, joined, _ = _HELLO.unpack(data)
     if magic != _MAGIC:
-        raise Stranger("it does not speak hvdlite's words")
+        raise Stranger("it does not speak hvdlite's protocol")
     return Hello(purpose, rank, size, joined, version)
 
 
 def key_of(job: str) -> bytes:
     """Return the key of this job.
 
-    :raises ValueError: others may read the file of the secret, or it has none.
+    :raises ValueError: other users may read the secret's file, or the file is empty.
     """
     secret = os.environ.get(SECRET, "").encode()
     path = os.environ.get(SECRET_FILE)
@@ -79,10 +79,10 @@ def _proof(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
 
 
 def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
-    """Prove to the side that listens who this is; return what it has proved of itself.
+    """Prove this rank's identity to the listening side; return the hello that the side has proved.
 
-    :raises Stranger: it is none of the job, or of another version.
-    :raises OSError: it has not answered within the connection's timeout, or has closed it.
+    :raises Stranger: the other side is not of this job, or has another version.
+    :raises OSError: no answer within the connection's timeout, or the connection was closed.
     """
     client = own.packed()
     connection.sendall(client)
@@ -92,16 +92,16 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
         connection.sendall(_proof(key, b"client", client, server))
         proof = _exactly(connection, _PROOF)
     except ConnectionError:
-        raise Stranger("it refuses this rank: it has another key, or is of another job") from None
+        raise Stranger("it refuses this rank: it has another key, or another job") from None
     if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
         raise Stranger("it has another key")
     if other.version != VERSION:
-        raise Stranger(f"it has version {other.version} of the handshake, this one {VERSION}")
+        raise Stranger(f"it has version {other.version} of the handshake, this rank has {VERSION}")
     return other
 
 
 class PendingPeer:
-    """A connection to a side that listens, until it is known. Never blocks."""
+    """An accepted connection whose peer has not proved its identity yet. Never blocks."""
 
     def __init__(self, connection: socket.socket, own: Hello, key: bytes, deadline: float) -> None:
         self.connection, self.deadline = connection, deadline
@@ -109,9 +109,9 @@ class PendingPeer:
         self._client = self._server = self._received = b""
 
     def receive(self) -> Any:
-        """Take what has come; return the other side's Hello when it is proved, None before.
+        """Read what has arrived; return the peer's proved Hello, or None before it is complete.
 
-        :raises Stranger: it is none of the job.
+        :raises Stranger: the peer is not of this job.
         :raises OSError: the connection is broken.
         """
         want = _PROOF if self._client else _HELLO.size
@@ -120,7 +120,7 @@ class PendingPeer:
             raise Stranger("it has closed the connection")
         self._received += data
         if not self._client and not _MAGIC.startswith(self._received[: len(_MAGIC)]):
-            raise Stranger("it does not speak hvdlite's words")
+            raise Stranger("it does not speak hvdlite's protocol")
         if len(self._received) < want:
             return None
         received, self._received = self._received, b""
@@ -149,7 +149,7 @@ def _exactly(connection: Any, size: int) -> bytes:
 
 
 def send(connection: Any, value: Any) -> None:
-    """Send a value; both sides are known."""
+    """Send a value, after the handshake."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
         raise ValueError(f"a value has {len(text)} bytes: expected {MOST_BYTES} at most")
@@ -159,7 +159,7 @@ def send(connection: Any, value: Any) -> None:
 def receive(connection: Any) -> Any:
     """Return the next value.
 
-    :raises OSError: the connection is broken, or nothing has come within its timeout.
+    :raises OSError: the connection is broken, or nothing has arrived within its timeout.
     """
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if length > MOST_BYTES:

@@ -1,9 +1,10 @@
-"""The watch of a job without MPI: it tells which hosts have vanished, and takes no others for dead.
+"""The watch of hosts in a job without MPI: it finds the lost hosts, and only those.
 
-The lowest ranks of the hosts are joined by connections on which nothing waits behind data. The
-kernel answers there, so a stopped process is no dead host, nor is a busy one; and what asks is the
-kernel, too (keepalive), without growing pauses: so a link may be down for nearly the whole time.
-Seconds are too coarse for a short limit: then bytes ask, which the other kernel acknowledges.
+The lowest ranks of the hosts have connections of their own, on which nothing waits behind data. On
+both ends the kernel asks and answers (keepalive), so a host whose processes are stopped or busy is
+not lost. The pauses between probes do not grow, so a link may be down for nearly the whole limit.
+Keepalive counts whole seconds. With a shorter limit this module sends bytes, which the other kernel
+acknowledges.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ from hvdlite.bootstrap.mesh import Mesh
 from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.core.log import logger
 
-_BYTES_ASK = 5.0  # seconds: with a shorter limit
+_BYTES_ASK = 5.0  # seconds: with a shorter limit bytes are sent
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
 
 
 class HostWatch:
-    """Watches the other hosts, or waits for news of them from this host's lowest rank.
+    """Watches the other hosts; a rank that is not its host's lowest gets the news from that rank.
 
     :param lose: called with each lost host's name and all lost ranks, in a thread, again and again.
     """
@@ -42,7 +43,7 @@ class HostWatch:
             self._thread.start()
 
     def set_limit(self, limit: float) -> None:
-        """Wait so many seconds for a silent host, from now on."""
+        """From now on, take a host for lost after so many seconds of silence."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
         self._changed.set()  # the thread may be in a longer pause
@@ -69,7 +70,7 @@ class HostWatch:
             self._changed.wait(self._pause)
             self._changed.clear()
             now = time.monotonic()
-            if now - last > self._limit / 2:  # this process stood still: all count from now
+            if now - last > self._limit / 2:  # this process was stopped: count silence from now
                 self._since = now
             last = now
             for rank in list(self._streams):
@@ -85,7 +86,7 @@ class HostWatch:
             self._take(stream.recv(1 << 12), rank)
         except BlockingIOError:
             pass
-        except OSError:  # a process has ended, which is no host: or the kernel has given up
+        except OSError:  # the other process has ended, but maybe not its host
             self._streams.pop(rank).close()
             return
         if self._leads and not here:
@@ -94,11 +95,11 @@ class HostWatch:
                 self._declare(rank, silent)
 
     def _is_here(self, rank: int) -> bool:
-        """Tell whether the other rank is on this host."""
+        """Return True if the other rank is on this host."""
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Take beats of other hosts, or news of this host's lowest rank: ranks that are lost."""
+        """Read another host's bytes, or from this host's lowest rank those of lost hosts."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):
@@ -124,6 +125,6 @@ class HostWatch:
 
 
 def _silence(stream: socket.socket) -> float:
-    """Return how long the other host's kernel has told nothing."""
+    """Return the seconds since the other host's kernel last sent anything."""
     info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _AGES.size)
     return min(_AGES.unpack(info)) / 1000

@@ -1,4 +1,4 @@
-"""The mesh: the connections of each rank to each, for the C library of a job that no MPI joins."""
+"""The mesh: the connections of each rank to each other rank, for the C library, without MPI."""
 
 import math
 import os
@@ -16,22 +16,25 @@ from hvdlite.core.listening import networks
 
 
 class Mesh(NamedTuple):
-    """By rank, the first three as ``hvd_sockets`` has them: this process owns the descriptors."""
+    """The connections, by rank; the first three fields are those of ``hvd_sockets``.
 
-    lowest: List[int]  # rank of its host
+    This process owns the descriptors.
+    """
+
+    lowest: List[int]  # rank of that rank's host
     data: List[int]
     messages: List[int]
-    watch: List[int]  # between the hosts' lowest ranks, and from these to the others of their hosts
-    hosts: List[str]  # their names
+    watch: List[int]  # between the hosts' lowest ranks, and from each to the ranks of its host
+    hosts: List[str]  # names
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
 
 def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
     """Connect to all other ranks, by two streams each. Collective.
 
-    :param patience: seconds after which a rank that rank 0 reaches, and this one does not, counts
-        as dead, and is noted in ``exchange.unreached``.
-    :raises HvdliteError: some can't be reached, or have ended.
+    :param patience: seconds after which a rank that rank 0 reaches and this rank does not counts
+        as dead, and is added to ``exchange.unreached``.
+    :raises HvdliteError: a rank can't be reached, or has ended.
     """
     hosts = exchange.allgather(_identity())
     lowest = [hosts.index(host) for host in hosts]
@@ -55,7 +58,7 @@ def close(mesh: Mesh) -> None:
 
 
 def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return other descriptors of the streams, by rank: with them waits on these can be ended."""
+    """Return duplicates of the streams, by rank; shutting these down ends waits on the streams."""
     return {
         rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))
@@ -65,7 +68,7 @@ def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
 def _fill(
     exchange: Exchange, streams: Dict[int, List[int]], lowest: List[int], patience: float
 ) -> str:
-    """Return where this rank has listened."""
+    """Connect, and accept connections; return the address at which this rank has listened."""
     one_host = len(set(lowest)) == 1
     reached_at = exchange.allgather(None if one_host else _address(exchange, lowest))
     own = "127.0.0.1" if one_host else reached_at[exchange.rank] or reached_at[0]
@@ -74,14 +77,14 @@ def _fill(
     later = range(exchange.rank + 1, exchange.size)
     wait = exchange.waiting()
     wait.here.update(later)
-    reaches: List[int] = []  # the rank to which this one connects now
+    reaches: List[int] = []  # the rank to which this rank connects now
 
     def missing() -> Set[int]:
         return set(reaches) or {rank for _, rank in expected - set(acceptor.peers)}
 
     def look() -> None:
         waited = time.monotonic() - wait.began
-        if waited > patience / 2:  # all begin at once; one gives up first
+        if waited > patience / 2:  # all ranks begin at once; one gives up first
             exchange.unreached = missing()
         exchange.look()
         wait.look()
@@ -105,13 +108,13 @@ def _fill(
 
 
 def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
-    """Return what streams join two ranks."""
+    """Return the kinds of streams between two ranks."""
     watched = lowest[lower] == lower and lowest[higher] in (lower, higher) and any(lowest)
     return (DATA, MESSAGES, WATCH) if watched else (DATA, MESSAGES)
 
 
 def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
-    """Return where other hosts reach this one; None: where they reach rank 0."""
+    """Return the address at which other hosts reach this host; None: that of rank 0."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)
@@ -122,7 +125,7 @@ def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
 
 
 def _identity() -> str:
-    """Return what ranks that can share memory have in common, and no others."""
+    """Return a text that is equal on two ranks only if they can share memory."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
         space = os.stat("/proc/self/ns/pid").st_ino

@@ -1,4 +1,4 @@
-"""A job of the processes that MPI has started: how they meet, and what they tell each other."""
+"""A job of processes that MPI has started: how they meet, and how they exchange values."""
 
 import os
 import time
@@ -17,12 +17,13 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import mpi_life, orphan
 
-SOON_SECONDS = 3.0  # in init(), until ranks tell rank 0, and few ranks all others, who is there
-ASK_SECONDS = 60.0  # until many ranks tell all others
+# In init() each rank sends word of its arrival: after SOON_SECONDS to rank 0, and to all ranks if
+# they are few; after ASK_SECONDS to all ranks if they are many.
+SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64
 ANSWER_SECONDS = 2.0
-# Tags: the highest of every MPI.
-_GONE = 32_767  # a rank has ended without init()
+# Tags of messages: the highest that every MPI has.
+_GONE = 32_767  # a rank has ended without calling init()
 _HERE = 32_766
 _VALUE = 32_765
 
@@ -30,7 +31,7 @@ _VALUE = 32_765
 class MPIWorld(World):
     """The ranks of a communicator; see :class:`World`.
 
-    :param own: the communicator was made for this job, and is freed with it.
+    :param own: True if the communicator was made for this job, which then frees it.
     """
 
     def __init__(self, comm: MPI.Intracomm, own: bool) -> None:
@@ -40,11 +41,11 @@ class MPIWorld(World):
     def init(self) -> None:
         limit = limits.limit_of(limits.INIT) or float("inf")
         how = f"hvdlite: rank {self.rank} ends the job: MPI has not joined all in {limit:.0f} s\n"
-        with mpi_life.limited(limit, 1, how):  # all have come into init()
+        with mpi_life.limited(limit, 1, how):  # all ranks are in init()
             call(lib.hvd_init, by_mpi(self.comm))
 
     def numbers(self, number: int) -> List[int]:
-        all_numbers = np.zeros(self.size, np.intc)  # no pickles: MPI may return half of them
+        all_numbers = np.zeros(self.size, np.intc)  # no pickle: after a death half of it may arrive
         self.comm.Allgather(np.array([number], np.intc), all_numbers)
         return all_numbers.tolist()
 
@@ -74,7 +75,7 @@ class MPIWorld(World):
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks)), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
-        """MPI waits for ever for a rank that is stopped."""
+        """Limit the block's time: MPI waits for ever for a rank that is stopped."""
         how = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank for ever\n"
         return mpi_life.limited(limits.limit_of(limits.EXIT), 1, how, list(ranks))
 
@@ -105,7 +106,7 @@ def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
 
 
 class MPIBootstrap(Bootstrap):
-    """MPI has started the processes, or the script has."""
+    """The bootstrap of processes that MPI, or a script by MPI, has started."""
 
     transport = "mpi"
 
@@ -137,7 +138,7 @@ class MPIBootstrap(Bootstrap):
         return MPI.COMM_WORLD.rank
 
     def report_gone(self) -> None:
-        for other in range(MPI.COMM_WORLD.size):  # those that are not in init() never look
+        for other in range(MPI.COMM_WORLD.size):  # only ranks in init() look for this message
             if other != MPI.COMM_WORLD.rank:
                 MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
 
@@ -151,8 +152,8 @@ class MPIBootstrap(Bootstrap):
 def refuse_elastic() -> None:
     """Raise HvdliteError if a launcher of MPI has started this process.
 
-    Where a rank dies, MPI ends the others. A process without a launcher may train elastically
-    alone.
+    When a rank dies, MPI ends the others. A process without a launcher may train elastically, as
+    the only rank.
     """
     if start.is_by_mpi() or MPI.COMM_WORLD.size > 1:
         raise HvdliteError(
@@ -162,13 +163,13 @@ def refuse_elastic() -> None:
 
 
 def _is_alone(comm) -> bool:
-    """Tell whether MPI knows of no other process; worlds of one may also have been connected."""
+    """Return True if MPI knows no other process. A communicator may connect worlds of one."""
     connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
     return MPI.COMM_WORLD.size == 1 and not connected
 
 
 def _meet(given, patience: float) -> MPIWorld:
-    """Meet the ranks that the user gives: a list, or a communicator, which the user may free."""
+    """Meet the ranks of the user's list or communicator, which the user may free afterwards."""
     is_list = not isinstance(given, MPI.Comm)
     if is_list:
         return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)
@@ -191,7 +192,7 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
 def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
     """Return ``comm`` when all its ranks are in init().
 
-    :raises HvdliteError: one has ended without, for which MPI would wait for ever.
+    :raises HvdliteError: a rank has ended without calling init(): MPI would wait for ever.
     """
     here, status = comm.Ibarrier(), MPI.Status()
     asked = _Asked(comm, patience)
@@ -209,7 +210,7 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
 
 
 class _Asked:
-    """Who is in init(): asked after a while, because each rank then tells others."""
+    """The ranks in init(), by the messages that each rank sends after a while."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
         self._comm = comm
@@ -230,7 +231,7 @@ class _Asked:
         self._arrivals.look()
 
     def take(self) -> None:
-        """Receive what others have told, so that no program finds it in its communicator."""
+        """Receive the other ranks' messages, so that no program finds them in its communicator."""
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, _HERE, status):
             self._comm.Recv([None, 0, MPI.BYTE], status.source, _HERE)

@@ -1,8 +1,8 @@
-"""What a job does with MXNet's servers, where MXNet's own launcher, launch.py, has started it.
+"""A job that MXNet's own launcher, launch.py, has started, with a scheduler and servers.
 
-launch.py starts a scheduler and servers beside the workers, all by the user's command, and waits
-for the scheduler. These serve inside ``import mxnet``, until all workers have come and gone. So
-each worker comes and goes, though it needs no server, and learns where the other workers are.
+launch.py starts the scheduler, servers and workers by the user's command, and waits for the
+scheduler. Scheduler and servers serve inside ``import mxnet`` until all workers have connected and
+disconnected. So each worker does both. It needs no server, but learns where the other workers are.
 """
 
 import importlib
@@ -13,13 +13,13 @@ from hvdlite.core import agent_protocol, start
 from hvdlite.core.native import HvdliteError
 
 _MODULE = "hvdlite.mxnet.servers"  # imports MXNet
-_NUMBERS = ("DMLC_TASK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # of a process
+_NUMBERS = ("DMLC_TASK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # of a worker
 
 
 def serve() -> None:
-    """Serve, then exit, if this process was started as a server or the scheduler; else return.
+    """If this process was started as a server or the scheduler, serve and exit.
 
-    :raises HvdliteError: there is no MXNet.
+    :raises HvdliteError: MXNet can't be imported.
     """
     role = os.environ.get("DMLC_ROLE")
     if role in ("server", "scheduler"):
@@ -28,12 +28,12 @@ def serve() -> None:
 
 
 def come(patience: float) -> None:
-    """Report to the scheduler as one of the workers. Collective, among the workers.
+    """Connect to the scheduler as one of the workers. Collective among the workers.
 
-    hvdliterun ends its servers itself, and tells its workers where they are.
+    Under hvdliterun this does nothing: hvdliterun tells workers where the others are.
 
     :param patience: seconds; 0: no limit.
-    :raises HvdliteError: some have not come in time; there is no MXNet.
+    :raises HvdliteError: workers are missing after that time; MXNet can't be imported.
     """
     _warn_of_tracker()
     if start.is_of_servers() and not agent_protocol.by_an_agent():
@@ -45,7 +45,7 @@ def come(patience: float) -> None:
 
 
 def _warn_of_tracker() -> None:
-    """Print, as one worker, that dmlc's tracker for jobs without servers outlives the job."""
+    """Print, on one worker, that dmlc's tracker for jobs without servers outlives the job."""
     of_tracker = os.environ.get("DMLC_ROLE") == "worker" and "DMLC_TRACKER_URI" in os.environ
     is_first = all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
     if of_tracker and is_first and "DMLC_PS_ROOT_URI" not in os.environ:
@@ -58,9 +58,9 @@ def _warn_of_tracker() -> None:
 
 
 def go(patience: float = 0) -> None:
-    """Let the scheduler and the servers end, once the other workers do the same.
+    """Disconnect; when all workers have done so, the scheduler and the servers end.
 
-    :param patience: seconds to wait for these; 0: no limit.
+    :param patience: seconds to wait for the other workers; 0: no limit.
     """
     if _MODULE in sys.modules:
         sys.modules[_MODULE].go(patience)

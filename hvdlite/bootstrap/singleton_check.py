@@ -1,8 +1,8 @@
-"""Refuses to train alone in a process that was started as one of several.
+"""Refuses a job of one rank in a process that was started as one of several.
 
-A launcher that MPI does not know, or that cannot talk to this MPI (srun with PMI, an mpirun of
-another MPI), starts N processes without the variables that ``core.start`` needs. In each of them
-MPI finds a job of one process: N models would train side by side, unnoticed.
+A launcher that MPI does not know, or that can't talk to this MPI (srun with PMI, an mpirun of
+another MPI), starts N processes without the variables that ``core.start`` needs. In each process
+MPI finds a job of one rank: N models would train side by side, unnoticed.
 """
 
 import contextlib
@@ -14,21 +14,21 @@ from hvdlite.core import agent_protocol, processes, start
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import forks
 
-VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
+VARIABLE = "HVDLITE_ALONE"  # 1: the user wants a job of one rank
 
 
 class Launcher(NamedTuple):
-    """How a launcher tells a process which one it is, and of how many."""
+    """The variables by which a launcher tells a process its number and how many there are."""
 
     name: str
-    rank: str  # where it stands, the launcher has started the process
-    size: str  # "": there is none
-    advice: str  # {n}: how many
+    rank: str  # if it is set, the launcher has started the process
+    size: str  # "": this launcher has no such variable
+    advice: str  # {n} stands for the number of processes
 
 
 _HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
 _CLUSTER = "TF_CONFIG"  # TensorFlow's: JSON, with the addresses of all processes
-_TRAINS = ("chief", "master", "worker")  # a cluster's other processes train nothing
+_TRAINS = ("chief", "master", "worker")  # the other processes of a cluster do not train
 _OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
 _LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
@@ -60,9 +60,9 @@ _LAUNCHERS = (
 
 
 def refuse_in_a_child() -> None:
-    """Raise in a process that a rank has started: the rank is in the job, and its child is none.
+    """Raise in a process that a rank has started: a child of a rank is no rank.
 
-    A launcher, or a program by a store of PyTorch's, may give the child a job of its own.
+    A launcher, or a program with PyTorch's store, may give the child a job of its own.
 
     :raises HvdliteError: names the rank's process, and what to do.
     """
@@ -74,23 +74,23 @@ def refuse_in_a_child() -> None:
     raise HvdliteError(
         f"init(): this process was started by process {above.pid}, which is a rank of a job, and a "
         "child is no rank: call hvdlite.init() in the rank itself, start a job of the child's own "
-        f"by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 for a child that shall be alone"
+        f"by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 to run the child as a job of one"
     )
 
 
 class _Claim(NamedTuple):
     launcher: Launcher
     size: int
-    distance: int  # processes from the one that it started to this one
+    distance: int  # processes from the one that the launcher started to this one
 
 
 def refuse_if_one_of_several(why: str) -> None:
-    """Raise if a launcher started this process, which seems a job of one, with others.
+    """Raise if a launcher started this process together with others.
 
     The nearest launcher counts: under `srun -n 4` a script may start `mpirun -n 1`. A batch script
-    is no step of Slurm's, but one process, however many tasks its job may have.
+    is one process and no step of Slurm's, however many tasks its job has.
 
-    :param why: why it seems so, for the error.
+    :param why: why this process seems to be a job of one rank, for the error.
     :raises HvdliteError: names the launcher's variables, and what to do.
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
@@ -105,7 +105,7 @@ def refuse_if_one_of_several(why: str) -> None:
     raise HvdliteError(
         f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
         f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
-        f"{VARIABLE}=1 is for a process that shall be alone"
+        f"Set {VARIABLE}=1 to run one process on purpose"
     )
 
 
@@ -126,7 +126,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
 
 
 def _in_cluster() -> int:
-    """Return how many processes TensorFlow's variable has to train; 0: none, or not this one."""
+    """Return the number of training processes in TF_CONFIG; 0: this process is none of them."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         told = json.loads(os.environ[_CLUSTER])
         if told["task"]["type"] in _TRAINS:

@@ -1,8 +1,8 @@
-"""A job of processes that no MPI joins: how they meet, and what they tell each other.
+"""A job without MPI: how its ranks meet, and how they exchange values.
 
-All ranks meet at rank 0's port (``exchange``), then connect each to each (``mesh``); the C library
-gets these connections. The exchange stays, for what a World has to tell. Each port is closed when
-all that were expected on it have come.
+All ranks meet at rank 0's port (``exchange``), then each connects to each (``mesh``); the C library
+gets these connections. The exchange stays open for the values of a World. Each port is closed when
+all expected ranks have connected.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
-GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
+GONE_SECONDS = 1.0  # to tell ranks that wait in init() that this process never calls it
 
-_present: List["SocketWorld"] = []  # of this process: one at most
+_present: List["SocketWorld"] = []  # this process's world; one at most
 
 
 def _place() -> start.Place:
@@ -37,7 +37,7 @@ class SocketWorld(World):
     """The ranks that have met at rank 0's port; see :class:`World`.
 
     :param numbers: by rank; a rank keeps its number when others die.
-    :param patience: seconds for a rank to get its connections with all others.
+    :param patience: seconds for a rank to connect to all other ranks.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class SocketWorld(World):
         self._patience = patience
         self.watch: Optional[HostWatch] = None
         self._opened = 0
-        self._joining: Dict[int, List[socket.socket]] = {}  # while the C library knows no dead
+        # Duplicates of the streams, until the C library can be told of lost hosts.
+        self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
         _present[:] = [self]
@@ -64,15 +65,15 @@ class SocketWorld(World):
         try:
             call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
         finally:
-            self._mesh = self._mesh._replace(data=[], messages=[])  # now C's, also in a child
+            self._mesh = self._mesh._replace(data=[], messages=[])  # C closes them, also in a child
             self._have_joined()
 
     def _lose(self, host: str, ranks: Set[int]) -> None:
         for rank in ranks:
             for stream in self._joining.get(rank, ()):
-                with contextlib.suppress(OSError):  # it has been done
+                with contextlib.suppress(OSError):  # shut down already
                     stream.shutdown(socket.SHUT_RDWR)
-        lib.hvd_lose_host(host.encode())  # while the C library begins, it waits for that
+        lib.hvd_lose_host(host.encode())  # returns after the C library's init
         self._exchange.lose(ranks)
 
     def _have_joined(self) -> None:
@@ -106,12 +107,12 @@ class SocketWorld(World):
         return [ranks.get(number) for number in members]
 
     def address(self) -> str:
-        """Return where the other ranks reach this one."""
+        """Return the address at which the other ranks reach this rank."""
         assert self._mesh
         return self._mesh.address
 
     def looking(self) -> Callable[[], None]:
-        """Return what raises, while this process waits for others, if one of them has ended."""
+        """Return a function that raises if a rank has ended while this rank waits for others."""
         wait = self._exchange.waiting()
         wait.here.update(range(self.size))
 
@@ -122,11 +123,11 @@ class SocketWorld(World):
         return look
 
     def unreached(self) -> Set[int]:
-        """Return the numbers of the ranks that this one could not reach."""
+        """Return the numbers of the ranks that this rank could not reach."""
         return {self._numbers[rank] for rank in self._exchange.unreached}
 
     def key(self) -> bytes:
-        """Return what the job's handshakes prove to know."""
+        """Return the key of the job's handshakes."""
         return self._exchange.key
 
     def leave(self, sound: bool) -> None:
@@ -137,12 +138,12 @@ class SocketWorld(World):
         _present.clear()
 
     def tell_of(self, error: BaseException) -> None:
-        """Have the others raise an error of rank 0, where it is one of the job."""
+        """On rank 0, make the other ranks raise this error if it is a failure of the job."""
         if isinstance(error, HvdliteError) and not self.rank:
             self._exchange.tell_of(error)
 
     def let_go_in_a_child(self) -> None:
-        """A child keeps no connection: by it the others would take this process for alive."""
+        """Close all connections in a child: through them the parent would seem to live on."""
         if self._mesh is not None:
             mesh.close(self._mesh)
         self._have_joined()
@@ -165,7 +166,7 @@ forks.keep_out()
 
 
 class SocketBootstrap(Bootstrap):
-    """A launcher has told each process its rank, and where rank 0 listens."""
+    """The bootstrap of processes to which a launcher has told their ranks and rank 0's address."""
 
     transport = "tcp"
 
@@ -173,12 +174,12 @@ class SocketBootstrap(Bootstrap):
         self._joined = 0  # jobs
 
     def begin(self, comm: Any) -> None:
-        """:raises ValueError: ``comm`` is one of MPI's."""
+        """:raises ValueError: ``comm`` is a communicator of MPI."""
         if comm is not None:
             raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
         if forks.is_child():
             raise HvdliteError(
-                "init(): this process was forked from a rank, and a child is none: call "
+                "init(): this process was forked from a rank, and a child is no rank: call "
                 "hvdlite.init() in the process that the launcher has started"
             )
         if _place() == start.ALONE:
@@ -210,7 +211,7 @@ class SocketBootstrap(Bootstrap):
 
     def has_others(self) -> bool:
         place = _place()
-        known = place.rank >= 0  # or MXNet's scheduler would have to be asked
+        known = place.rank >= 0  # otherwise only MXNet's scheduler knows
         return known and place.size > 1 and not forks.is_child() and not start.is_worker()
 
     def rank(self) -> int:
@@ -220,7 +221,7 @@ class SocketBootstrap(Bootstrap):
         exchange.report_gone(_place(), self._joined, GONE_SECONDS)
 
     def end_all(self, code: int, patience: float) -> None:
-        if not self._joined:  # else the others see that this process is gone
+        if not self._joined:  # otherwise the others see this process's connections end
             exchange.report_gone(_place(), self._joined, patience)
         os._exit(code)
 

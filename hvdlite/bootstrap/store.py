@@ -1,7 +1,7 @@
-"""Store: values by name that the processes of a job share. By one the ranks learn where they meet.
+"""Store: values by name that the processes of a job share; ranks learn from it where to meet.
 
-MPI and most launchers tell each process its place. Where a program starts its ranks itself, it has
-PyTorch's store; where MXNet's launcher does, there are MXNet's servers.
+MPI and most launchers tell each process where. A program that starts its ranks itself has PyTorch's
+store; MXNet's launcher has MXNet's servers.
 """
 
 import json
@@ -15,7 +15,7 @@ _KEY = "hvdlite/place"
 
 
 class Store(Protocol):
-    """The shape of ``torch.distributed.Store``, of which this is a part."""
+    """A part of the interface of ``torch.distributed.Store``."""
 
     def set(self, key: str, value: str) -> None:
         """Set a value, for all processes."""
@@ -24,9 +24,9 @@ class Store(Protocol):
         """Return a value that has been set."""
 
     def wait(self, keys: List[str], timeout: timedelta) -> None:
-        """Return when some process has set these values.
+        """Return when processes have set these values.
 
-        :raises RuntimeError: that takes longer than the timeout.
+        :raises RuntimeError: a value is missing after the timeout.
         """
 
 
@@ -35,8 +35,8 @@ def place(
 ) -> start.Place:
     """Return where the ranks meet; rank 0 chooses a port and a key. Collective.
 
-    :param launcher: what has started the ranks, for errors.
-    :param host: where the other ranks reach this one.
+    :param launcher: the name of what has started the ranks, for errors.
+    :param host: the address at which the other ranks reach this rank.
     """
     if rank == 0:
         store.set(_KEY, json.dumps([host, start.free_port(), os.urandom(16).hex()]))

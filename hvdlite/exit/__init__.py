@@ -1,1 +1,1 @@
-"""How a process ends: what its script came to, its children, its launcher's end, and MPI's."""
+"""How a process ends: its script's result, its children, the end of its launcher and of MPI."""

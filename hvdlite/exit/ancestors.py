@@ -1,11 +1,12 @@
-"""The processes above this one that were started with one and the same entry in the environment."""
+"""The processes above this one, up to the rank that the launcher has started."""
 
 import os
 from typing import List, Optional
 
 from hvdlite.core import agent_protocol, processes, start
 
-# What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
+# Variables that ranks have and their launcher lacks (it may run in a job of Slurm's); the first one
+# that is set counts.
 _OF_RANKS = (
     *(
         agent_protocol.VARIABLE,
@@ -19,15 +20,15 @@ _OF_RANKS = (
 
 
 def of_the_launcher() -> List[int]:
-    """Return this process, its parent and so on, up to the one that the launcher has started."""
+    """Return this process, its parent and so on, up to the process that the launcher started."""
     own = [name for name in _OF_RANKS if name in start.own_environment()]
     return processes.with_own(own[0]) if own else [os.getpid()]
 
 
 def is_outermost() -> bool:
-    """Tell whether this process is the rank, as far as can be told, and no child of the rank.
+    """Return True if this process seems to be the rank itself, and no child of the rank.
 
-    A shell, or another program, may stand between the launcher and the rank: but not this Python.
+    Between the launcher and the rank there may be a shell or another program, but not this Python.
     """
     if start.rank_above() is not None:
         return False

@@ -1,8 +1,8 @@
-"""A child made by os.fork has its parent's memory, but no MPI: it ends without MPI_Finalize.
+"""A child made by os.fork has its parent's memory but no MPI, so it ends without MPI_Finalize.
 
-mpi4py finalizes MPI at the very end of Python. In a child that would wait for ever for threads that
-only the parent has, or take the parent out of its job. So a child ends just before, with the exit
-code that Python would have given it.
+mpi4py finalizes MPI at the very end of Python. A child would there wait for ever for the parent's
+threads, or take the parent out of its job. So a child ends just before that, with the exit code
+that Python would have returned.
 """
 
 import atexit
@@ -16,19 +16,19 @@ from hvdlite.exit import script_end
 
 
 class _Own:
-    """What this process is."""
+    """The state of this process."""
 
     is_child = False
-    keeps_out = False  # a child is none of the job's
+    keeps_out = False  # children are not in the job, though no MPI runs here
 
 
 def is_child() -> bool:
-    """Tell whether this process was forked from one that ran MPI, or was a rank."""
+    """Return True if this process was forked from a process that ran MPI, or from a rank."""
     return _Own.is_child
 
 
 def keep_out() -> None:
-    """From now on a child of this process is none of the job's, though no MPI runs here."""
+    """From now on treat children of this process as outside of the job, though no MPI runs here."""
     _Own.keeps_out = True
 
 
@@ -44,12 +44,12 @@ def _in_child() -> None:
     _Own.is_child = True
     native = importlib.import_module("hvdlite.core.native")
     end = int(native.ffi.cast("intptr_t", native.ffi.addressof(native.lib, "hvd_end_child")))
-    ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))  # called before those that were there
+    ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))  # called before the earlier functions
     atexit.register(lambda: native.lib.hvd_end_child_with(_exit_code()))
 
 
 def _exit_code() -> int:
-    """Return Python's own."""
+    """Return the exit code that Python would return."""
     failed = script_end.failure()
     if isinstance(failed and failed.error, KeyboardInterrupt):
         return 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""MPI begins with ``hvdlite.init()`` where it does not run yet, and what began so ends with Python.
+"""Begins MPI at ``hvdlite.init()`` if MPI does not run yet; then Python's exit ends MPI, too.
 
 mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; a script may also
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
@@ -17,7 +17,7 @@ class _Own:
     """MPI in this process."""
 
     began_here = False
-    limit: Optional[Tuple[float, int, str]] = None  # of this process's end; see end_by
+    limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
 
 
 def is_running() -> bool:
@@ -28,7 +28,7 @@ def is_running() -> bool:
 def begin() -> None:
     """Initialize MPI, unless it runs.
 
-    :raises HvdliteError: in this process MPI can't begin any more.
+    :raises HvdliteError: MPI can't begin in this process.
     """
     if forks.is_child():
         raise HvdliteError(
@@ -47,15 +47,15 @@ def begin() -> None:
 
 
 def end_by(until: float, code: int, words: str) -> None:
-    """Let MPI_Finalize wait for other ranks until then; then print the words and end the process.
+    """Let MPI_Finalize wait for other ranks until then; after that print and end the process.
 
-    The launcher ends the other ranks when a rank ends without having finalized MPI.
+    The launcher ends the other ranks when a rank ends without MPI_Finalize.
     """
     _Own.limit = _Own.limit or (until, code, words)
 
 
 def end() -> None:
-    """Finalize MPI if it began here, or if that has a limit; for the last exit function."""
+    """Finalize MPI if hvdlite began it, or if end_by() has set a limit; the last exit function."""
     if not is_running() or not (_Own.began_here or _Own.limit):
         return
     until, code, words = _Own.limit or (float("inf"), 0, "")
@@ -65,9 +65,9 @@ def end() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) -> Iterator[None]:
-    """End the process with the words after so many seconds in MPI, whose waits nothing else ends.
+    """Print the words and end the process if the block, a call of MPI, takes so many seconds.
 
-    :param ranks: of the job, for which MPI waits: the seconds begin when the job has failed.
+    :param ranks: the ranks for which MPI waits: the seconds count from a failure of the job.
     """
     limit = ffi.NULL
     if seconds < float("inf"):
@@ -79,6 +79,6 @@ def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) ->
 
 
 def before_finalize(leave: Callable[[], None]) -> None:
-    """Call the function when the script calls ``MPI.Finalize()``: at first it frees attributes."""
+    """Call the function when the script calls ``MPI.Finalize()``, which first frees attributes."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
     MPI.COMM_SELF.Set_attr(keyval, None)

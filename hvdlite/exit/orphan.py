@@ -1,7 +1,7 @@
-"""Ends a rank whose launcher is gone: mpirun, srun, torchrun, an agent. Reads the agent's news.
+"""Ends a rank whose launcher (mpirun, srun, torchrun, an agent) has ended; reads the agent's news.
 
 Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
-train for ever, and a rank that waits would wait for ever.
+train, or wait, for ever.
 """
 
 import contextlib
@@ -21,30 +21,30 @@ from hvdlite.core.native import lib
 from hvdlite.exit import ancestors
 
 LOOK_SECONDS = 0.5
-TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
-# What adopts orphans, and may be the first process of a system or a container.
+TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as in mpirun
+# Programs that adopt orphans, and may be the first process of a system or a container.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
 
 
 @functools.lru_cache(maxsize=None)
 def watch() -> None:
-    """Watch from now on, in a thread; a second call does nothing.
+    """Watch the launcher from now on, in a thread; a second call does nothing.
 
-    A launcher that was killed while this process imported is gone already, and who has adopted this
-    process is none: then this process ends here.
+    If the launcher was killed while this process imported, another process has adopted this one:
+    then this process ends here.
     """
     try:
         pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
     except (OSError, ValueError):  # no /proc, or the agent is outside of this container
         return
-    if not is_there():  # its group, which this process may share, is not known any more
+    if not is_there():  # its process group, maybe that of this process, is unknown now
         _end(pid, os.getpgrp() == os.getpid())
     alone = os.getpgid(pid) != os.getpgrp()
     threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
 
 
 def _agent() -> tuple:
-    """Return the agent's process, which this one may also see from a container of its own."""
+    """Return the agent's process id, and a function that tells whether the agent lives."""
     pipe = Path(os.environ[agent_protocol.VARIABLE])  # /proc/PID/fd/N
     if os.environ.get(agent_protocol.SPACE) != agent_protocol.own_space():
         raise ProcessLookupError
@@ -52,7 +52,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the process that has started this rank; between them there may be a user's shell."""
+    """Return the same for the process that has started this rank, maybe through a shell."""
     top = ancestors.of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -68,10 +68,10 @@ def _starter() -> tuple:
 
 
 def _has_adopted(pid: int) -> bool:
-    """Tell whether this process has come to it as an orphan: it starts no ranks.
+    """Return True if that process starts no ranks, so that it has adopted this process.
 
-    Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of its
-    system. Both may be the first process of a container; a process of 0 is outside of it.
+    Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
+    system. Either may be the first process of a container. Process 0 is outside of the container.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return pid == 1 and _name(pid) in _FIRST
@@ -91,9 +91,9 @@ def _name(pid: int) -> str:
 
 
 def _open_news() -> List[int]:
-    """Return a new descriptor of the pipe by which the agent tells of hosts, if there is one.
+    """Return a new descriptor of the pipe in which the agent names lost hosts, if there is one.
 
-    Without MPI a rank learns of them by its own watch, and of replacements by this pipe.
+    Without MPI a rank has its own watch of hosts, and this pipe has news of replacements.
     """
     if start.without_mpi() is not None:
         return []
@@ -104,7 +104,7 @@ def _open_news() -> List[int]:
 
 
 def _pass_on(news: int) -> bool:
-    """Let waits for the ranks of lost hosts fail; return False at the end of the news."""
+    """Make waits for the ranks of lost hosts fail; return False when the agent has ended."""
     data = os.read(news, 1 << 16)
     for host in data.splitlines():
         lib.hvd_lose_host(host)
@@ -123,7 +123,7 @@ def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None
 
 
 def _end(launcher: int, alone: bool) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+    with contextlib.suppress(OSError, ValueError):  # stderr may have no reader any more
         which = f" (process {launcher})" if launcher else ""
         print(f"hvdlite: the launcher{which} is gone", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""Finds out whether the script failed, with which text and exit code.
+"""Finds out whether the script failed, and with which text and exit code.
 
 The interpreter keeps an uncaught exception in ``sys.last_value``. But it only reads the ``code`` of
 a SystemExit and forgets the exception before exit functions run. So this module makes ``code`` a

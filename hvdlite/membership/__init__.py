@@ -1,4 +1,4 @@
-"""Who lives and who joins: after a death the others go on, with or without replacements.
+"""Which ranks live and which join: after a death the others go on, with or without replacements.
 
 ``fixed`` and ``elastic`` are the two implementations of ``core.membership``.
 """

@@ -1,9 +1,8 @@
-"""The processes that make up an elastic job: how those that are left go on, and others come in.
+"""The membership of an elastic job: how the ranks that live go on, and how replacements join.
 
-The launcher starts new ranks in the place of those that have died, and tells them where the ports
-of the others are. One that is ready opens its own port and comes to the next rerendezvous; the
-launcher tells the others of that port. At a commit they meet again, if the first of them knows of
-one.
+The launcher starts replacements for dead ranks, and tells them the ports of the others. A
+replacement that is ready opens its own port and connects for the next rerendezvous; the launcher
+tells the others that port. At a commit all ranks meet again if rank 0 knows a ready replacement.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
 from hvdlite.membership.rerendezvous import Address, Met, Rerendezvous
 
-REACH_SECONDS = 10.0  # after a death, for a rank to get its connections with all that are left
+REACH_SECONDS = 10.0  # after a death, for a rank to connect to all ranks that are left
 _OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
 
 
@@ -37,11 +36,11 @@ class ElasticMembership(Membership):
         self._addresses: Dict[int, Address] = {}  # of the ports, by number
         self._number = self._epoch = 0
         self._key = b""
-        self._met: Optional[Met] = None  # those of the next job
+        self._met: Optional[Met] = None  # the ranks of the next job
         self._coming: Dict[int, Address] = {}  # replacements that are ready
-        self._unreached: Set[int] = set()  # by this rank, when it last began anew
+        self._unreached: Set[int] = set()  # by this rank, when the job last began again
         self._news: Optional[int] = None  # a descriptor of the agent's pipe
-        self._resets = 0  # how often the job has begun anew after deaths: the same on every rank
+        self._resets = 0  # how often the job has begun again after deaths: the same on every rank
         os.register_at_fork(after_in_child=self._let_go)
 
     def is_replacement(self) -> bool:
@@ -54,7 +53,7 @@ class ElasticMembership(Membership):
         return self._port is not None
 
     def _have_died(self) -> bool:
-        """Tell whether this process goes on without some that it was started with."""
+        """Return True if this process has gone on after a death."""
         return self._epoch > 0
 
     # ---- in a job ----
@@ -68,7 +67,7 @@ class ElasticMembership(Membership):
             self.begin(world)
 
     def begin(self, world: Any) -> None:
-        """Open this process's port, and learn of the others'."""
+        """Open this process's port, and learn the ports of the others."""
         limit = limit_of(ELASTIC_LIMIT)
         if world is not self._world:
             self._close()
@@ -82,7 +81,7 @@ class ElasticMembership(Membership):
         world.watch.set_limit(limit)
 
     def _connect_lives(self, world: Any) -> None:
-        """Make the connections that tell of lives, to those members that lack one. Collective."""
+        """Connect to each member to which this process has no connection of a life. Collective."""
         assert self._port is not None
         own, look = self._number, world.looking()
         known = dict(zip(world.members(), world.allgather(self._lives.numbers())))
@@ -103,7 +102,7 @@ class ElasticMembership(Membership):
             self._port = None
 
     def _let_go(self) -> None:
-        """Close the descriptors in a child: they would hide that this process has ended."""
+        """Close the descriptors in a child: they would hide the end of this process."""
         if self._port is not None:
             self._port.let_go()
             self._lives.close()
@@ -121,7 +120,7 @@ class ElasticMembership(Membership):
         self._drop()
         meet = self._rerendezvous(self._addresses, self._ready_ones()).meet
         self._met = meet(vote, self._epoch, self._resets)
-        self._coming.clear()  # who has not come is gone
+        self._coming.clear()  # a replacement that did not come is dead
         return self._met.verdict
 
     def _rerendezvous(self, old: Dict[int, Address], new: Dict[int, Address]) -> Rerendezvous:
@@ -172,9 +171,9 @@ class ElasticMembership(Membership):
     # ---- replacements ----
 
     def wait_for_replacements(self) -> None:
-        """Tell the launcher where this process's port is.
+        """Tell the launcher this process's port: from now on it may start replacements.
 
-        A script without ``hvd.elastic.run`` lets nobody in: a new rank would train alone.
+        A script without ``hvd.elastic.run`` takes no replacements: these would train alone.
         """
         assert self._port is not None
         agent_protocol.report_port(*self._port.address)
@@ -187,7 +186,7 @@ class ElasticMembership(Membership):
         return bool(self._ready_ones())
 
     def _ready_ones(self) -> Dict[int, Address]:
-        """Return the ports of replacements that are ready, as far as the launcher has told."""
+        """Return the ports of the ready replacements of which the launcher has told."""
         if self._news is None and agent_protocol.NEWS in os.environ:
             with contextlib.suppress(OSError):
                 path = os.environ[agent_protocol.NEWS]
@@ -204,7 +203,7 @@ class ElasticMembership(Membership):
         try:
             self._come_in()
         except HvdliteError as error:
-            print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
+            print(f"hvdlite: this new rank is too late: {error}", file=sys.stderr, flush=True)
             sys.exit(agent_protocol.TOO_LATE)
         agent_protocol.report(agent_protocol.LET_IN)
 
@@ -222,7 +221,7 @@ class ElasticMembership(Membership):
 
 
 def _told() -> Dict[str, Any]:
-    """Return what the launcher has told this replacement."""
+    """Return this replacement's number, and the ports of the others, as the launcher told them."""
     return json.loads(os.environ[agent_protocol.REPLACEMENT])
 
 

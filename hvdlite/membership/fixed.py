@@ -6,7 +6,7 @@ from hvdlite.core.world import World
 
 
 class FixedMembership(Membership):
-    """The processes that MPI has started. One without a launcher may train elastically, alone."""
+    """The processes that MPI has started. A lone process may call hvd.elastic.run."""
 
     def begin(self, world: World) -> None:
         refuse_elastic()

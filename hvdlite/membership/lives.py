@@ -1,9 +1,8 @@
-"""Which processes of an elastic job live: each rank has a connection to each, kept to its end.
+"""Which processes of an elastic job live: each rank keeps a connection to each other rank.
 
-Both sides have proved that they are of the job when a connection was made, so it ends with the
-process and by nobody else. A process that computes, or is stopped, need not do anything: its kernel
-acknowledges a byte. Nobody can do that in the place of a process that has ended, as who takes its
-port can.
+Both sides have proved that they belong to the job when they connected, so the connection ends with
+the process, and only then. A process that computes or is stopped does nothing: its kernel
+acknowledges a byte. A stranger that takes the port of a dead process can't do that.
 """
 
 import contextlib
@@ -17,41 +16,44 @@ from typing import Dict, List, Set
 from hvdlite.bootstrap.acceptor import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, GONE = "answers", "unknown", "silent", "gone"
-_LEFT = b"!"  # this process goes on, or ends, without the other one
+_LEFT = b"!"  # this process goes on, or ends, without the other process
 _LONGEST_PAUSE = 1.0  # seconds between two questions
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
 class Lives:
-    """The connections of this process to the others', by their numbers. One thread uses them."""
+    """This process's connections to the others, by their numbers. For one thread."""
 
     def __init__(self) -> None:
         self._to: Dict[int, socket.socket] = {}
-        self._asked: Dict[int, float] = {}  # when, at last
-        self.left_by: Set[int] = set()  # those that go on, or have ended, without this process
+        self._asked: Dict[int, float] = {}  # the time of the last question
+        self.left_by: Set[int] = set()  # processes that go on, or have ended, without this one
 
     def numbers(self) -> List[int]:
         return sorted(self._to)
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Keep a proved connection, in the place of an earlier one to that process."""
+        """Keep a proved connection; it replaces an earlier one to that process."""
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if number in self._to:
             self._to.pop(number).close()
-        self._to[number], self._asked[number] = connection, time.monotonic()  # by its last proof
+        self._to[number], self._asked[number] = (
+            connection,
+            time.monotonic(),
+        )
 
     def state(self, number: int, limit: float) -> str:
-        """Ask the process's kernel; return what is known now. UNKNOWN: nothing yet, or no such one.
+        """Ask the process's kernel; return what is known now. UNKNOWN: no answer, or no connection.
 
-        :param limit: seconds after a question without an answer until it is SILENT.
+        :param limit: seconds from a question without an answer until the process is SILENT.
         """
         connection = self._to.get(number)
         if connection is None:
             return UNKNOWN
-        now = time.monotonic()  # before: what stops this process is no silence of the other's
+        now = time.monotonic()  # before reading: this process may be stopped meanwhile
         try:
-            while data := connection.recv(1 << 10):  # its questions, or that word
+            while data := connection.recv(1 << 10):  # questions, or _LEFT
                 if _LEFT in data:
                     self.left_by.add(number)
             return GONE
@@ -65,17 +67,17 @@ class Lives:
         if now - asked < min(limit / LOOKS, _LONGEST_PAUSE):
             return ANSWERS
         self._asked[number] = now
-        with contextlib.suppress(OSError):  # the next look finds out why
+        with contextlib.suppress(OSError):  # the next call finds out why
             connection.send(b"?")
         return UNKNOWN
 
     def leave(self, number: int) -> None:
-        """Tell a process that this one goes on, or ends, without it; it may stand still now."""
+        """Tell a process, which may be stopped, that this process goes on or ends without it."""
         with contextlib.suppress(KeyError, OSError):
             self._to[number].send(_LEFT)
 
     def close(self) -> None:
-        """Close the connections; while this process lives, only where the others do so, too."""
+        """Close the connections: at the end of this process, or when all processes close theirs."""
         for connection in self._to.values():
             connection.close()
         self._to.clear()

@@ -1,7 +1,8 @@
-"""The port of a rank of an elastic job: it stays open, whatever the rank does.
+"""The port of a rank of an elastic job, which is open as long as the rank lives.
 
-A thread accepts all connections and drops those that do not prove to be of the job: so strangers
-fill no queue. The others wait here: for a rerendezvous that this rank leads, or as its lives.
+A thread accepts all connections, and drops those that do not prove that they belong to the job: so
+strangers fill no queue. Proved connections wait here for a rerendezvous that this rank leads; or
+they are lives.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, PendingPeer, St
 
 
 class OpenPort(Acceptor):
-    """The port and its thread; ``ranks`` may come at once."""
+    """The port and its thread; ``ranks`` ranks may connect at once."""
 
     def __init__(self, listener: socket.socket, number: int, key: bytes, ranks: int) -> None:
         own = Hello(READY, number, 0, 0)
@@ -26,19 +27,19 @@ class OpenPort(Acceptor):
         threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
 
     def present(self) -> Set[Peer]:
-        """Return those that have proved who they are, and wait."""
+        """Return the purposes and ranks of the proved connections."""
         with self._came:
             return set(self.peers)
 
     def wait_for_one(self, seconds: float) -> None:
-        """Return after these seconds, or when somebody has come or gone."""
+        """Return after these seconds, or when a rank has connected or disconnected."""
         with self._came:
             self._came.wait(seconds)
 
     def take(self, peer: Peer) -> socket.socket:
-        """Return the peer's connection, which is the caller's then.
+        """Return the peer's connection; from now on the caller owns it.
 
-        :raises KeyError: it has gone.
+        :raises KeyError: the peer has disconnected.
         """
         with self._came:
             connection = self.peers.pop(peer)
@@ -47,7 +48,7 @@ class OpenPort(Acceptor):
         return connection
 
     def await_one(self, peer: Peer, look: Callable[[], None]) -> socket.socket:
-        """Return the peer's connection when it is there; what ``look`` raises ends the wait."""
+        """Wait for the peer's connection, and return it; ``look`` may raise to end the wait."""
         while True:
             look()
             with contextlib.suppress(KeyError):
@@ -55,16 +56,16 @@ class OpenPort(Acceptor):
             self.wait_for_one(self.LOOK_SECONDS)
 
     def send_away(self) -> None:
-        """Close the connections of a rerendezvous: they come again, here or to another rank.
+        """Close the connections of a rerendezvous: the ranks connect again, maybe elsewhere.
 
-        A life waits on: its end would be that of this process.
+        Lives stay: the end of a life would count as the death of this process.
         """
         with self._came:
             for peer in [each for each in self.peers if each[0] != LIFE]:
                 self._ended(peer)
 
     def close(self) -> None:
-        """Close the port, and let nobody wait."""
+        """Close the port and all connections that wait there."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the rest
@@ -94,7 +95,7 @@ class OpenPort(Acceptor):
         """A peer that comes again has left the earlier connection."""
         peer = (hello.purpose, hello.rank)
         if hello.purpose not in (READY, NEW, LIFE) or hello[2:] != self._own[2:]:
-            raise Stranger("it comes to no rerendezvous")
+            raise Stranger("it does not belong to a rerendezvous")
         if peer in self.peers:
             self._ended(peer)
         del self._pending[pending.connection]
@@ -106,7 +107,7 @@ class OpenPort(Acceptor):
         connection.close()
 
     def _forget(self, connection: socket.socket) -> None:
-        with contextlib.suppress(KeyError):  # it has sent something, and is looked after no more
+        with contextlib.suppress(KeyError):  # unregistered when it sent something
             self._selector.unregister(connection)
 
     def _turn_away(self, pending: PendingPeer, why: str) -> None:

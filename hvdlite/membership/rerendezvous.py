@@ -1,11 +1,11 @@
-"""The rerendezvous: after a death the ranks that are left meet again, and agree who they are.
+"""The rerendezvous: after a death the ranks that live meet again, and agree on the next job.
 
-Each rank of an elastic job has a port that stays open. The lowest rank that lives leads: the others
-connect to its port. ``Lives`` alone tells who lives: what answers at a port may be anybody, until
-it has proved to be of the job. So the leader waits for a rank that computes, or is stopped.
-Replacements connect to the leader's port, too, and wait there for the next rerendezvous. They know
-nobody yet, and take a rank for gone that does not prove who it is within the limit. The connections
-of a rerendezvous become those of the next job's exchange.
+Each rank of an elastic job has an open port. The lowest rank that lives leads: the others connect
+to its port. Only ``Lives`` tells which ranks live, because a stranger may answer at a port. So the
+leader waits for a rank that computes or is stopped. Replacements connect to the leader's port, too,
+and wait there for the next rerendezvous. A replacement has no lives yet: it takes a rank for dead
+that does not prove its identity within the limit. The connections of a rerendezvous become those of
+the next job's exchange.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ from hvdlite.membership.open_port import OpenPort
 
 LOOK_SECONDS = 0.01  # between two looks at who lives
 PAUSE_SECONDS = 0.02  # between two attempts to connect
-CONNECT_SECONDS = 1.0  # the kernel's own pauses between attempts grow
-DOUBT_SECONDS = 1.0  # for a leader that leads only if the watch is right
-REPLACEMENT_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
+CONNECT_SECONDS = 1.0  # then a new attempt: the kernel's own pauses between attempts grow
+DOUBT_SECONDS = 1.0  # to wait for a leader that leads only if the watch of hosts is right
+REPLACEMENT_SECONDS = 5.0  # to wait for a ready replacement that does not come
 Address = Tuple[str, int]
 _LEFT = (
-    "the others have trained on, or ended, without this rank, which did not answer: it ends, too. "
-    f"{PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
+    "the others have trained on, or ended, without this rank, which did not answer. This rank "
+    f"ends. {PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
 )
 _APART = (
     "this rank and a lower one do not reach each other, though others reach both: the others train "
@@ -51,24 +51,24 @@ _APART = (
 class Met(NamedTuple):
     """What the ranks that are left have agreed on, the same on all of them."""
 
-    verdict: int  # the bits that all votes have; 0: some are gone
+    verdict: int  # the bits that all votes have; 0: a rank is dead
     epoch: int
-    members: List[int]  # their numbers: a rank's number stays its own in all epochs
+    members: List[int]  # numbers; a rank keeps its number in all epochs
     addresses: Dict[int, Address]  # by number
     resets: int  # how often ranks have died
-    connections: Dict[int, socket.socket]  # by new rank, as a Exchange has them
+    connections: Dict[int, socket.socket]  # by new rank, for an Exchange
 
 
 class Rerendezvous:
-    """One rerendezvous, of one rank.
+    """One rerendezvous, as one rank takes part in it.
 
     :param own: this rank's number.
-    :param old: the addresses of the job's ranks as it has been, by number; a new rank is not in it.
-    :param lost: returns the numbers of those that the watch takes for lost, now.
-    :param coming: the addresses of replacements that are known to be ready, by number.
+    :param old: the addresses of the last job's ranks, by number; a replacement is not in it.
+    :param lost: returns the numbers of the ranks that the watch of hosts takes for lost now.
+    :param coming: the addresses of ready replacements, by number.
     :param limit: seconds that a host may be silent.
-    :param lives: this rank's connections to the others of the job as it has been.
-    :param unreached: those to which this rank got no connection when the job was to begin anew.
+    :param lives: this rank's connections to the others of the last job.
+    :param unreached: ranks to which this rank could not connect when the job last began again.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Rerendezvous:
         self._unreached = frozenset(unreached)
         self._addresses = {**old, **coming}
         self._silent: Set[int] = set()
-        self._asked: Set[int] = set()  # whatever the watch finds of them
+        self._asked: Set[int] = set()  # ranks about which the watch of hosts does not count
         self._dead: Set[int] = set()
-        self._unproved: Dict[int, float] = {}  # those to which no life leads; since when
+        self._unproved: Dict[int, float] = {}  # ranks without a life; when the wait for proof began
         self._patience = limit_of(PATIENCE)
         self._ends = time.monotonic() + self._patience if own in old else math.inf
 
     def meet(self, vote: int, epoch: int, resets: int) -> Met:
-        """Return what all that are left have agreed on; replacements have no vote.
+        """Return what the ranks that live have agreed on; replacements have no vote.
 
-        :param epoch: of the job as it has been.
-        :raises HvdliteError: some did not come in time; or this rank is with the fewer; or it is a
-            replacement, and nobody is left.
+        :param epoch: of the last job.
+        :raises HvdliteError: a rank did not come in time; or this rank is in the smaller part of a
+            split network; or this rank is a replacement, and no other rank is left.
         """
         try:
             while True:
@@ -110,7 +110,7 @@ class Rerendezvous:
                 self._check_time({leader})
                 time.sleep(PAUSE_SECONDS)
         finally:
-            self._port.send_away()  # who has come to the wrong rank, or too late
+            self._port.send_away()  # ranks that came to the wrong leader, or too late
 
     def _living(self) -> Set[int]:
         self._silent |= self._lost() - self._asked
@@ -121,9 +121,8 @@ class Rerendezvous:
             self._leave(awaited)
             hosts = ", ".join(self._addresses[each][0] for each in sorted(awaited))
             raise HvdliteError(
-                f"a rank has waited {self._patience:g} s for others to go on together after a "
-                f"death, of those at {hosts}: one computes, or stands still. {PATIENCE} sets how "
-                "long"
+                f"after a death a rank has waited {self._patience:g} s for the ranks at {hosts} to "
+                f"go on together: one of them computes, or is stopped. {PATIENCE} sets this limit"
             )
 
     def _leave(self, numbers: Iterable[int]) -> None:
@@ -141,7 +140,7 @@ class Rerendezvous:
                 connection.settimeout(patience)
                 bound(connection, self._limit)
                 told[number], came[number] = tuple(receive(connection)), connection
-            except OSError:  # it has died since, or stands still
+            except OSError:  # it has died since, or is stopped
                 connection.close()
         for number in _apart({number: set(each[3]) for number, each in told.items()}):
             _send_all({number: came[number]}, {"error": _APART})
@@ -166,13 +165,13 @@ class Rerendezvous:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-        alone = math.inf  # since when all but replacements are here
+        alone = math.inf  # since when only replacements are missing
         doubted, begun = self._doubted(self._own), time.monotonic()
         while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:
                 self._doubt(doubted)
                 if any(self._state(number) == ANSWERS for number in doubted):
-                    self._port.send_away()  # to the one that leads
+                    self._port.send_away()  # to the leader
                     raise _Follows
             here = {peer for peer in self._port.present() if peer[0] != LIFE}
             for purpose, number in expected - here:
@@ -194,7 +193,7 @@ class Rerendezvous:
         strange: Dict[int, socket.socket] = {}
         for purpose, number in peers:
             of_the_job = purpose == NEW or number in self._old
-            with contextlib.suppress(KeyError):  # it has ended a moment ago
+            with contextlib.suppress(KeyError):  # it has disconnected a moment ago
                 taken = self._port.take((purpose, number))
                 (found if of_the_job else strange)[number] = taken
         _send_all(strange, {"error": "the others have taken this rank for lost, and train on"})
@@ -203,14 +202,14 @@ class Rerendezvous:
         return found
 
     def _check_left(self, missing: Set[int]) -> None:
-        """Those that have ended may have waited for this rank, or have trained on without it."""
+        """Raise if the missing ranks have trained on, or ended, without this rank."""
         for number in missing:
             self._lives.state(number, self._limit)
         if self._lives.left_by:
             raise HvdliteError(_LEFT)
 
     def _check_majority(self, members: List[int]) -> None:
-        """The others may live, behind a broken network, and train on: only one side may."""
+        """Raise unless this side of a split network may go on: only one side may."""
         here = set(members) & set(self._old)
         silent = (self._silent - here) & set(self._old)
         if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
@@ -223,7 +222,7 @@ class Rerendezvous:
     # ---- the others ----
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
-        """Connect to the leader; None: it is gone, or lets nobody in, or another one leads."""
+        """Take part under this leader; None: it is dead, refuses this rank, or does not lead."""
         question = self._connected(leader)
         if question is None:
             return None
@@ -251,15 +250,16 @@ class Rerendezvous:
         return met
 
     def _connected(self, leader: int) -> Optional[socket.socket]:
-        """Return a connection to the leader's port; None: the leader is gone."""
+        """Return a connection to the leader's port; None: the leader is dead or silent."""
         while not self._is_gone(leader):
-            question = socket.socket(_family(self._addresses[leader]))
+            ipv6 = ":" in self._addresses[leader][0]
+            question = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET)
             try:
                 bound(question, self._limit)
                 address = tuple(self._addresses[leader])
                 self._waits(question, leader, CONNECT_SECONDS).connect(address)
                 return question
-            except ConnectionRefusedError:  # only its process can close its port
+            except ConnectionRefusedError:  # the port closes only with its process
                 self._dead.add(leader)
             except OSError:  # strangers may have filled its queue
                 time.sleep(PAUSE_SECONDS)
@@ -283,7 +283,7 @@ class Rerendezvous:
             self._silent.add(leader)
 
     def _proof_in(self, number: int) -> float:
-        """Return for how long it may still not prove who it is, where no life leads to it."""
+        """Return the seconds that a rank without a life still has to prove its identity."""
         if number in self._lives.numbers():
             return math.inf
         now = time.monotonic()
@@ -292,15 +292,15 @@ class Rerendezvous:
     # ---- who lives ----
 
     def _cut_off(self) -> List[int]:
-        """Return those that this rank does not reach, though others may."""
+        """Return the ranks that this rank does not reach, though others may."""
         return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
-        """Return who would lead if this rank's watch were wrong, as the others may know."""
+        """Return the ranks that would lead if this rank's watch of hosts is wrong."""
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:
-        """Ask them, whatever the watch finds."""
+        """From now on ask these ranks themselves, whatever the watch of hosts finds."""
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
@@ -319,13 +319,13 @@ class Rerendezvous:
 
 
 class _Follows(Exception):
-    """This rank does not lead: its watch was wrong."""
+    """This rank does not lead: its watch of hosts was wrong."""
 
 
 def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
-    """Return who has to go because it and a lower one do not reach each other.
+    """Return the ranks that must leave because they and a lower rank do not reach each other.
 
-    Where only one of two says so, its watch was wrong.
+    If only one of the two says so, its watch of hosts was wrong.
     """
     stay: List[int] = []
     for number in sorted(cut_off):
@@ -338,10 +338,6 @@ def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
     verdict, epoch, members, addresses, resets = agreed
     by_number = {number: (at[0], at[1]) for number, at in zip(members, addresses)}
     return Met(verdict, epoch, members, by_number, resets, connections)
-
-
-def _family(at: Address) -> int:
-    return socket.AF_INET6 if ":" in at[0] else socket.AF_INET
 
 
 def _send_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:
