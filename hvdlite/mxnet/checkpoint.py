@@ -66,7 +66,7 @@ class Checkpoint:
         :param epoch: the number of epochs done, which ``load()`` returns; more than at the last
             save.
         :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
-        :raises TypeError: JSON can't express ``extra``.
+        :raises TypeError: JSON has no form for ``extra``.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
             folder already has a checkpoint of this or a later epoch. Earlier ones do not change.
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
