@@ -14,7 +14,7 @@ from hvdlite._version import __version__
 from hvdlite.core.lazy_names import OPS, lazy_names
 from hvdlite.exit import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.exit import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
-from hvdlite.patches import mpi4py_import, mxnet_import
+from hvdlite.patches import after_import, mxnet_import
 
 _DEFINED_IN = {
     "hvdlite.core.native": ("HvdliteError", "RankFailedError", "failure_of"),
@@ -80,5 +80,5 @@ def _end() -> None:
 
 
 atexit.register(_end)
-mpi4py_import.watch()
+after_import.keep_mpi_from_children()
 mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works

@@ -18,15 +18,24 @@ import importlib.machinery
 import importlib.util
 import os
 import runpy
+import socket
 import sys
 import types
 import zipfile
 from typing import List
 
-from hvdlite.horovod import variables
+import hvdlite
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
+# Horovod's variables, and mpirun's, which are known before init(): Open MPI's names, then those of
+# MPICH's hydra.
+_OF_MPIRUN = {
+    "HOROVOD_RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    "HOROVOD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    "HOROVOD_LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    "HOROVOD_LOCAL_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+}
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
 
 
@@ -80,8 +89,23 @@ def take_its_place() -> None:
     if not any(isinstance(finder, _AsHorovod) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AsHorovod())
     os.environ.setdefault("HVDLITE_HOROVOD_SUMS", "1")
-    variables.set_as_mpirun_says()
+    _set_as_mpirun_says()
     _tell_children()
+
+
+def _set_as_mpirun_says() -> None:
+    """Set Horovod's variables that mpirun knows; ``init`` sets all."""
+    os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
+    for name, theirs in _OF_MPIRUN.items():
+        values = [os.environ[their] for their in theirs if their in os.environ]
+        if values:
+            os.environ[name] = values[0]
+
+
+def set_variables() -> None:
+    """Set Horovod's variables as the job is now: in an elastic one ranks change."""
+    for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+        os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
 
 
 def _tell_children() -> None:

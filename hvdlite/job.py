@@ -137,8 +137,8 @@ def _enter(process_sets, world: World) -> None:
     recorder.begin(world, bootstrap().transport)
     agent_protocol.report(agent_protocol.JOINED)
     registry.begin(process_sets)
-    if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
-        sys.modules["hvdlite.horovod.variables"].set_all()
+    if "hvdlite.as_horovod" in sys.modules:  # this program is one for Horovod
+        sys.modules["hvdlite.as_horovod"].set_variables()
 
 
 def shutdown() -> None:
@@ -189,7 +189,7 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
 
     :param after: called at exit only.
     """
-    frameworks.register(wait, before, after)
+    frameworks.registered.append(frameworks.Framework(wait, before, after))
     _run_first_at_exit()
 
 

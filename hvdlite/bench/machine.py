@@ -8,7 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
-from hvdlite.core import heap
+from hvdlite.core import processes
 
 STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 
@@ -55,7 +55,7 @@ def peak_memory() -> int:
 def own_memory() -> int:
     """Return bytes in memory now, without freed ones; shared pages count by 1 / number of processes
     (PSS)."""
-    heap.trim()
+    processes.trim_heap()
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 

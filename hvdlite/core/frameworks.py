@@ -7,35 +7,30 @@ a framework.
 from typing import Callable, List, NamedTuple
 
 
-class _Framework(NamedTuple):
+class Framework(NamedTuple):
+    """How a framework waits for its work, submits it, and ends after the job at exit."""
+
     wait: Callable[[], None]
     submit: Callable[[], None]
     after_exit: Callable[[], None]
 
 
-_frameworks: List[_Framework] = []
-
-
-def register(
-    wait: Callable[[], None], submit: Callable[[], None], after_exit: Callable[[], None]
-) -> None:
-    """Register how a framework waits for its work, submits it, and ends after the job at exit."""
-    _frameworks.append(_Framework(wait, submit, after_exit))
+registered: List[Framework] = []
 
 
 def wait_all() -> None:
     """Wait until the frameworks have done all queued work; raise their errors."""
-    for framework in _frameworks:
+    for framework in registered:
         framework.wait()
 
 
 def submit_all() -> None:
     """Submit all work that frameworks have queued, before this process leaves the job."""
-    for framework in _frameworks:
+    for framework in registered:
         framework.submit()
 
 
 def after_exit() -> None:
     """Tell frameworks that this process has left the job for good."""
-    for framework in _frameworks:
+    for framework in registered:
         framework.after_exit()

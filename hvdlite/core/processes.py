@@ -1,5 +1,6 @@
-"""The processes above this one, and what they were started with."""
+"""This process's heap, the processes above it, and what they were started with."""
 
+import ctypes
 import os
 from pathlib import Path
 from typing import List
@@ -30,3 +31,10 @@ def parent(pid: int) -> int:
     if pid == os.getpid():  # without a look at files: a rank asks twice a second
         return os.getppid()
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system, where the C library can: glibc keeps it otherwise."""
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if give_back:
+        give_back(0)

@@ -30,3 +30,20 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
     It is Horovod's scale: ``size`` times that of the sum of all ranks' losses.
     """
     return scales[0] * scales[1] * (size if op == Sum else 1)
+
+
+# Mean and variance of the ranks' joined batch, from each rank's count, mean and centred squares, by
+# sums, so that one allreduce does it (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+# Algorithm for Computing Sample Variances", 1979). Arrays are those of any library, in float64,
+# which holds the square of a float32: so nothing cancels.
+
+
+def summands(count, mean, squares) -> tuple:
+    """Return what is summed over ranks: ``squares`` are summed over ``(x - mean) ** 2``."""
+    return count, count * mean, squares + count * mean * mean
+
+
+def merged(count, total, squares) -> tuple:
+    """Return the mean and the biased variance, of which rounding may make a 0 negative."""
+    mean = total / count
+    return mean, squares / count - mean * mean

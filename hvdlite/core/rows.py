@@ -22,6 +22,10 @@ def rows_of(shape: Sequence[int]) -> int:
     return shape[0] if shape else 1
 
 
+def bytes_of_row(array: np.ndarray) -> int:
+    return int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
+
+
 def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
     """Return the shape of this rank's part in a reducescatter; the call itself refuses 0-d."""
     if not shape:
@@ -115,13 +119,11 @@ def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handl
         started.finish()
         pairs = []
         for number, (name, array, out) in enumerate(zip(names, arrays, outs)):
-            row = array.shape[1:]
-            row_bytes = int(np.prod(row, dtype=np.int64)) * array.itemsize
-            memory, came = started.result(number, process_set.size(), row_bytes)
+            memory, came = started.result(number, process_set.size(), bytes_of_row(array))
             if memory is None:
                 pairs.append((out, came))
                 continue
-            made: np.ndarray = np.ndarray((came.sum(), *row), array.dtype, memory)
+            made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
             made = made.copy() if made.nbytes < COPIED else made
             pairs.append((deliver(name, made, out), came))
         return pairs

@@ -1,4 +1,4 @@
-"""Training that goes on when ranks die: :func:`run`, the states, and a sampler that remembers.
+"""Training that goes on when ranks die: :func:`run`, the states, and a sampler with a state.
 
 The names are those of Horovod's elastic training.
 """
@@ -6,10 +6,14 @@ The names are those of Horovod's elastic training.
 from hvdlite.core.lazy_names import lazy_names
 
 _DEFINED_IN = {
-    "hvdlite.elastic.exceptions": ("HorovodInternalError", "HostsUpdatedInterrupt"),
     "hvdlite.elastic.loop": ("run",),
     "hvdlite.elastic.sampler": ("ElasticSampler",),
-    "hvdlite.elastic.state": ("ObjectState", "State"),
+    "hvdlite.elastic.state": (
+        "HorovodInternalError",
+        "HostsUpdatedInterrupt",
+        "ObjectState",
+        "State",
+    ),
     "hvdlite.mxnet.elastic": ("GluonState", "MXNetState"),
 }
 

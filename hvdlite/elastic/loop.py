@@ -1,4 +1,4 @@
-"""run: calls a training function again, from the last commit, when ranks have died or come."""
+"""run: calls a training function again, from the last commit, when ranks have died or joined."""
 
 import functools
 from typing import Any, Callable, Optional, Tuple
@@ -12,8 +12,7 @@ from hvdlite.core.membership import ALL_IS_DONE, LET_REPLACEMENTS_IN, SOMETHING_
 from hvdlite.core.native import HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Sum
-from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
-from hvdlite.elastic.state import State
+from hvdlite.elastic.state import HostsUpdatedInterrupt, State
 
 
 def run(function: Callable) -> Callable:
@@ -35,14 +34,15 @@ def run(function: Callable) -> Callable:
     newest commit that any of them has, and call the function again. It ends when the function has
     returned on all ranks that are left.
 
-    Under ``hvdliterun --elastic`` new ranks are started for those that have died. They make ready
-    while the others train on, and come in at a commit; the function is called again on all ranks.
+    Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. It
+    prepares while the others train on, and joins at a commit; then the function is called again on
+    all ranks.
 
-    It does not run over MPI, which ends all ranks with one; docs/elastic.md tells what does.
-    Whatever the function raises here, but for the failure of a collective, ends this rank alone.
+    Elastic training does not run over MPI, which ends all ranks with one; see docs/elastic.md. An
+    exception of the function that is not the failure of a collective ends this rank alone.
 
     :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed though no
-        rank has died; or a rank that lives did not come to go on together within
+        rank has died; or a rank that lives did not meet the others within
         HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks are left than
         HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than HVDLITE_ELASTIC_RESET_LIMIT;
         or only new ranks are left, which have no state yet.
@@ -63,7 +63,7 @@ def run(function: Callable) -> Callable:
 
 
 class _Training:
-    """A training function, and the ranks that run it.
+    """A training function and the ranks that run it.
 
     :param function: without arguments.
     """
@@ -71,11 +71,11 @@ class _Training:
     def __init__(self, state: State, function: Callable[[], Any]) -> None:
         self._state, self._function = state, function
         self._members = job.membership()
-        self._left: Optional[_Left] = None  # the job that had a death, or is to have replacements
+        self._left: Optional[_Left] = None  # the last job, after a death or for replacements
         self._has_state = True  # of training
 
     def begin(self) -> None:
-        """Make ready for deaths; come into the running job, if this rank is a replacement."""
+        """Prepare for deaths; join the running job if this rank is a replacement."""
         self._members.begin(topology.world())
         if self._members.is_replacement():
             self._has_state = False
@@ -95,7 +95,7 @@ class _Training:
             vote = ALL_IS_DONE
         except HostsUpdatedInterrupt:
             vote = LET_REPLACEMENTS_IN
-        except Exception as error:  # TensorFlow's alone are no RuntimeErrors
+        except Exception as error:  # TensorFlow's errors are no RuntimeErrors
             if not self._is_of_a_death(error):
                 raise
             job.begin_to_leave()
@@ -103,7 +103,7 @@ class _Training:
         try:
             return self._members.agree(vote), result
         except HvdliteError as late:
-            raise late from cause  # which names the ranks
+            raise late from cause  # the cause names the ranks
 
     def _train(self) -> Any:
         if self._left:
@@ -122,11 +122,11 @@ class _Training:
         if not failed and not isinstance(error, RuntimeError):
             return False
         if failed and failed.kind == "rank left":
-            job.begin_to_leave()  # else that rank would wait for this one before it ends
+            job.begin_to_leave()  # otherwise that rank waits for this rank before it ends
         return self._members.have_caused(error)
 
     def leave_job(self, verdict: int) -> None:
-        """Leave the job, for one without the dead or with replacements."""
+        """Leave the job; the next one has no dead ranks, or has replacements."""
         self._left = self._left or _Left()
         job.leave_broken()
         if verdict == LET_REPLACEMENTS_IN:
@@ -137,14 +137,14 @@ class _Training:
 
 
 def _return_together() -> None:
-    """Wait for all ranks' return; an error on all, if others wait for a rank that is here."""
+    """Wait until all ranks have returned; raise on all if another rank still needs this one."""
     nothing = np.empty(0, np.uint8)
     name = "end of the function of hvd.elastic.run"
     run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)
 
 
 class _Left:
-    """What a process takes from a job with a dead rank to the next job."""
+    """The state that a process takes from one job to the next."""
 
     def __init__(self) -> None:
         self._members = topology.world().members()
@@ -153,9 +153,9 @@ class _Left:
         self._ranks = {number: p.ranks for number, p in self._sets.items()}
 
     def begin_anew(self, has_state: bool) -> None:
-        """Join a job of those that are left, with the same names and process sets.
+        """Join the job of the ranks that are left, with the same names and process sets.
 
-        :raises hvdlite.HvdliteError: they are new, and none has the state of training.
+        :raises hvdlite.HvdliteError: only replacements are left, which have no state yet.
         """
         job.leave_broken()
         job.init()

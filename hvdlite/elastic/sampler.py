@@ -9,7 +9,7 @@ from hvdlite.core.arguments import whole
 
 
 class ElasticSampler:
-    """This rank's indices of a data set, for a DataLoader; what was trained on does not come again.
+    """This rank's indices of a data set, for a DataLoader; no sample comes twice in an epoch.
 
     ::
 
@@ -22,10 +22,10 @@ class ElasticSampler:
             state.commit()
         state.sampler.set_epoch(state.epoch)
 
-    In a state it is taken back to a commit, and when ranks have died or come, it divides among the
-    ranks what is left of the epoch. The order is that of ``seed`` and the epoch alone. If the
-    samples left do not divide evenly, the first of them come twice, so that every rank has equally
-    many; with ``drop_last`` the last ones are left out instead.
+    In a state the sampler returns to the last commit. When ranks have died or joined, it divides
+    the rest of the epoch among the ranks. ``seed`` and the epoch alone determine the order. If the
+    rest does not divide evenly, its first samples come twice, so that all ranks have equally many;
+    with ``drop_last`` its last samples are left out instead.
 
     :param dataset: anything with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
@@ -44,12 +44,12 @@ class ElasticSampler:
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with all samples. Call it after the one before has ended."""
+        """Begin an epoch with all samples. Call it after the last epoch has ended."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that every rank has trained on so many more samples."""
+        """Record that every rank has trained on so many more samples."""
         self.processed_num = min(self.processed_num + batch_size * self._ranks, self._length)
 
     def state_dict(self) -> Dict[str, Any]:
@@ -57,12 +57,12 @@ class ElasticSampler:
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on from a position, with the ranks of the present job."""
+        """Continue from a position, with the ranks of the present job."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Divide what is left of the epoch among the ranks of the present job."""
+        """Divide the rest of the epoch among the ranks of the present job."""
         joined = topology.is_initialized()
         rank, self._ranks = (topology.rank(), topology.size()) if joined else (0, 1)
         order = np.arange(self._length)

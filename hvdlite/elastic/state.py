@@ -1,6 +1,6 @@
-"""States: what training keeps when ranks die, and sends to all ranks before it goes on.
+"""States: values that training keeps when ranks die, and sends to all ranks before it goes on.
 
-A state has parts: how a value is copied, put back, and begun anew in another job, by its kind.
+A state has parts. By its kind, a part copies a value, restores it, and resets it for another job.
 """
 
 import copy
@@ -11,19 +11,31 @@ import numpy as np
 from hvdlite import job
 from hvdlite.core import topology
 from hvdlite.core.membership import Membership
-from hvdlite.core.native import call, lib
+from hvdlite.core.native import HvdliteError, call, lib
 from hvdlite.core.objects import broadcast_object
 from hvdlite.core.reduce_ops import Max
-from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.numpy import allgather, allreduce
+
+HorovodInternalError = HvdliteError  # Horovod's name
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Replacements join the job: ``commit`` raises it on all ranks, and ``run`` goes on with them.
+
+    :param skip_sync: nothing needs to be sent to the ranks that are there.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts have changed")
+        self.skip_sync = skip_sync
 
 
 class State:
-    """What :func:`hvdlite.elastic.run` takes back to a commit. A base class, for states of a kind.
+    """Values that :func:`hvdlite.elastic.run` takes back to a commit: a base class.
 
-    A subclass has ``save()``, which keeps a copy of what training has changed, ``restore()``, which
-    puts the copy back, and ``sync()``, which makes all ranks equal; the last two may be called with
-    ranks dead or new.
+    A subclass has ``save()``, which keeps a copy of what training has changed; ``restore()``, which
+    puts the copy back; and ``sync()``, which makes all ranks equal. The last two are also called
+    after a death, and with replacements.
     """
 
     def __init__(self) -> None:
@@ -32,7 +44,7 @@ class State:
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these functions when the ranks have changed, before ``sync``.
 
-        One may set the learning rate for the new ``hvd.size()``, for example.
+        For example, to set the learning rate for the new ``hvd.size()``.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -43,21 +55,21 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now: no death takes training further back than this.
+        """Keep the state as it is now: a death takes training back to the last commit.
 
         Call it at the same place on every rank. It waits for the work under way and copies the
         state, so it need not follow every step.
 
-        :raises hvdlite.HvdliteError: a rank has died; the commit before stays.
-        :raises HostsUpdatedInterrupt: ranks come into the job; ``run`` goes on with them.
+        :raises hvdlite.HvdliteError: a rank has died; the last commit stays.
+        :raises HostsUpdatedInterrupt: replacements join the job; ``run`` goes on with them.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Look for ranks that come into the job, in the place of those that have died. Collective.
+        """Look for replacements that are ready to join. Collective.
 
-        :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with those that come.
+        :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with the replacements.
         """
         if topology.is_initialized() and _are_ready(job.membership()):
             raise HostsUpdatedInterrupt
@@ -79,10 +91,10 @@ class State:
 
 
 class Part:
-    """A value of a state; this one is replaced by copies of itself."""
+    """How a state keeps a value; this kind replaces the value by copies of it."""
 
     def take(self, value) -> Any:
-        """Return a copy of what training changes in the value; pickle takes it."""
+        """Return a copy of what training changes in the value; it can be pickled."""
         return copy.deepcopy(value)
 
     def give(self, value, taken) -> Any:
@@ -90,7 +102,7 @@ class Part:
         return copy.deepcopy(taken)
 
     def reset(self, value) -> None:
-        """Begin anew in a job with other ranks. Not collective."""
+        """Prepare the value for a job with other ranks. Not collective."""
 
 
 class StateDict(Part):
@@ -105,11 +117,6 @@ class StateDict(Part):
 
     def reset(self, value) -> None:
         getattr(value, "reset", lambda: None)()
-
-
-def part_of(value) -> Part:
-    has_dict = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-    return StateDict() if has_dict else Part()
 
 
 class ObjectState(State):
@@ -136,16 +143,17 @@ class ObjectState(State):
         self._commits = 0
 
     def _part(self, value) -> Part:
-        return part_of(value)
+        has_dict = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+        return StateDict() if has_dict else Part()
 
     def save(self) -> None:
         """Keep a copy of the values.
 
-        :raises hvdlite.HvdliteError: a rank has died; the copy before stays.
+        :raises hvdlite.HvdliteError: a rank has died; the last copy stays.
         """
         taken = self._take()
         if topology.is_initialized():
-            call(lib.hvd_check)  # else work that failed might be kept
+            call(lib.hvd_check)  # otherwise results of failed work might be kept
         self._saved = taken
         self._commits += 1
 
@@ -153,7 +161,7 @@ class ObjectState(State):
         self._give(self._saved)
 
     def sync(self) -> None:
-        """Give all ranks the newest commit of any; at first, rank 0's values."""
+        """Give all ranks the newest commit that any of them has; at first, rank 0's values."""
         commits = allgather(np.array([self._commits]), "elastic.commits")
         newest = int(commits.argmax())
         if not self._commits:
@@ -175,7 +183,7 @@ class ObjectState(State):
 
 
 def _are_ready(members: Membership) -> bool:
-    """Tell whether the first rank knows of replacements, and there is room for them. Collective."""
+    """Return True if rank 0 knows ready replacements, and the job may grow. Collective."""
     if not members.may_grow():
         return False
     ready = not topology.rank() and members.are_ready()

@@ -15,8 +15,7 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.keras.averaging import average
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.plan import Plan, check_passes, reduction_of
+from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
 from hvdlite.training.turn import Turn
 
 _FILE = "hvdlite.json"  # in a saved model: the optimizer's arguments
@@ -87,8 +86,7 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
-    for variable in weights_of(local_layers):
-        optimizer.register_local_var(variable)
+    keep_local(optimizer.register_local_var, local_layers)
     return optimizer
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import select
 import socket
 import struct
@@ -191,10 +190,6 @@ def _probe(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 127)
-
-
-def new_token() -> str:
-    return os.urandom(16).hex()
 
 
 class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))):

@@ -173,7 +173,7 @@ def job_of(args, argv: List[str]) -> Job:
         "elastic": elastic,
         "fewest": 1 if args.min_np is None else args.min_np,
         "most": workers if args.max_np is None else args.max_np,
-        "secret": channel.new_token(),
+        "secret": os.urandom(16).hex(),
         "arguments": argv[: len(argv) - len(args.command)],
     }
     as_given = {name: getattr(args, name) for name in Job._fields if name in args}

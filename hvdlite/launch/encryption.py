@@ -43,11 +43,6 @@ def new_key() -> Optional[Key]:
     return Key(context, _fingerprint(ssl.PEM_cert_to_DER_cert(text)))
 
 
-def from_agent(sock: socket.socket, key: Key) -> ssl.SSLSocket:
-    """Wrap a connection that the launcher has accepted; the handshake comes later."""
-    return key.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-
-
 def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     """Wrap an agent's connection.
 

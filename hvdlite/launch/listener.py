@@ -5,6 +5,7 @@ little, and is closed soon. ``listening_addresses`` are on the networks that the
 """
 
 import errno
+import os
 import selectors
 import socket
 import time
@@ -57,7 +58,7 @@ class Listener:
         welcome: Callable[[Channel, Hello], None],
     ):
         self._selector, self._key, self._welcome = selector, key, welcome
-        self._token = channel.new_token()
+        self._token = os.urandom(16).hex()
         self._most = processes + MOST_STRANGERS
         self._strangers: Dict[Channel, float] = {}  # and their time of arrival, oldest first
         self._told: Set[str] = set()
@@ -98,7 +99,9 @@ class Listener:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock = listener.accept()[0]
-            link = Channel(self._wrapped(sock), channel.FROM_STRANGERS, SEND_PATIENCE)
+            if self._key:  # the handshake comes later
+                sock = self._key.context.wrap_socket(sock, True, do_handshake_on_connect=False)
+            link = Channel(sock, channel.FROM_STRANGERS, SEND_PATIENCE)
         except OSError as error:  # else the peer has closed it already
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room()
@@ -114,13 +117,6 @@ class Listener:
             self._drop(next(iter(self._strangers)), "there are no descriptors for more")
         else:
             time.sleep(ROOM_PAUSE)
-
-    def _wrapped(self, sock: socket.socket) -> socket.socket:
-        if not self._key:
-            return sock
-        from hvdlite.launch import encryption
-
-        return encryption.from_agent(sock, self._key)
 
     def _receive(self, link: Channel) -> None:
         if link not in self._strangers:  # dropped a moment ago, for a newer one

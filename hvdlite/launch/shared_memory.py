@@ -26,11 +26,6 @@ _OPEN_MPI = tuple(
 )
 
 
-def new_job() -> str:
-    """Return a number that no other job has."""
-    return os.urandom(8).hex()
-
-
 class SharedMemory:
     """The folder of one job on this host, in /dev/shm if it can be; job None has none."""
 

@@ -8,6 +8,7 @@ backend is ended.
 
 import enum
 import json
+import os
 import selectors
 import signal
 import time
@@ -44,7 +45,7 @@ class Watch:
 
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
-        self._number = shared_memory.new_job()
+        self._number = os.urandom(8).hex()  # that no other job has
         self.flights = flights.Flights(self._number)
         self._signs = failure.Signs()
         self._selector = selectors.DefaultSelector()
@@ -134,7 +135,9 @@ class Watch:
         number = len(self._ranks) if number < 0 else number  # a backend without ranks
         more = self._job.elastic and self._start_time is not None
         if number in self._ranks or (number >= self._job.processes and not more):
-            raise BadFrame("a rank that is there already, or is none of the job's")
+            raise BadFrame(
+                f"a HELLO of rank {number}, which is connected already or is not of this job"
+            )
         rank = self._ranks[number] = ranks.Rank(number, link, **hello)
         rank.takes_part = number < self._job.processes
         self._links.add(rank)
@@ -183,7 +186,7 @@ class Watch:
             raise BadFrame(f"a frame of kind {kind} before the start")
         if kind == channel.OUTPUT:
             if data[:1] not in (b"\0", b"\1"):
-                raise BadFrame("output of no stream")
+                raise BadFrame("output of a stream other than stdout and stderr")
             self._output.write(rank.number, rank.label, data[0], data[1:])
         elif kind == channel.DATA:
             rank.result = data

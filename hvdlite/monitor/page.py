@@ -54,9 +54,10 @@ def page(trace: Trace, title: str) -> str:
     ways = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ways)
-    parts = [f"<h1>{html.escape(title)}</h1>", _verdict(ways), _summary(trace, found, mark)]
+    told = html.escape(verdict.text("this job", ways, verdict.findings(ways)))  # as `hvdlite why`
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{told}</pre>", _summary(trace, found, mark)]
     if any(found.values()):
-        parts += ["<h2>Where a step's time goes, by rank</h2>", _text_of_steps(), _breakdown(found)]
+        parts += ["<h2>Where a step's time goes, by rank</h2>", _ABOUT_STEPS, _breakdown(found)]
         parts += ["<h2>Steps, by rank</h2>", _table(found)]
         parts += ["<h2>The batches of one step</h2>", _batches(by_rank, found)]
     late = steps.lateness(trace.tensors)
@@ -75,11 +76,6 @@ def page(trace: Trace, title: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------- words
-def _verdict(ways: Sequence[verdict.Ways]) -> str:
-    """The same words as `hvdlite why`."""
-    return f"<pre>{html.escape(verdict.text('this job', ways, verdict.findings(ways)))}</pre>"
-
-
 def _summary(trace: Trace, found: Dict[int, List[steps.Step]], mark) -> str:
     every = [step for own in found.values() for step in own]
     texts = [f"{len(found)} ranks, {len(trace.tensors)} tensors."]
@@ -103,12 +99,11 @@ def _summary(trace: Trace, found: Dict[int, List[steps.Step]], mark) -> str:
     return f"<p>{' '.join(texts)}</p>"
 
 
-def _text_of_steps() -> str:
-    return (
-        "<p>Medians. A moment counts as <em>moves</em> if the data of any tensor moves, else as "
-        "<em>waits for the links</em> if all ranks have submitted one, else as <em>waits for other "
-        "ranks</em>; else the rank computes and nothing is under way.</p>"
-    )
+_ABOUT_STEPS = (
+    "<p>Medians. A moment counts as <em>moves</em> if the data of any tensor moves, else as "
+    "<em>waits for the links</em> if all ranks have submitted one, else as <em>waits for other "
+    "ranks</em>; else the rank computes and nothing is under way.</p>"
+)
 
 
 def _text_of_lateness(late: Dict[int, float]) -> str:

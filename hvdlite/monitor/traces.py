@@ -72,7 +72,8 @@ def read(paths: Sequence[str]) -> Trace:
         spans = _spans_of(moved)
         tensors += _tensors_of(rank, spans)
         notes += [Note(rank, a["name"], a["ts"] / 1e6, b["ts"] / 1e6) for a, b in _notes(spans)]
-        merged.append(_sort(rank))
+        order = {"name": "process_sort_index", "args": {"sort_index": rank}}
+        merged.append({"ph": "M", "pid": rank, **order})
     errors = sorted(clock["error"] for clock in clocks.values())
     return Trace(
         merged,
@@ -129,10 +130,6 @@ def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
     if "id" in moved:
         moved["id"] = f"{moved['pid']}:{moved['id']}"
     return moved
-
-
-def _sort(rank: int) -> Dict[str, Any]:
-    return {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
 
 
 def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:

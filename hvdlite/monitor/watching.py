@@ -45,7 +45,7 @@ def job_of(which: Optional[str]) -> str:
         what = "several jobs run on this host: name one by its number or by a process id"
         raise memory.NoRecorder("\n".join([what, *lines, *more]))
     what = f"no job {which} runs" if which else "no job of hvdlite runs"
-    raise memory.NoRecorder(f"{what} on this host, or none that you may look at")
+    raise memory.NoRecorder(f"{what} on this host; only root can look at the jobs of other users")
 
 
 def _jobs() -> Dict[str, Tuple[int, int, float]]:

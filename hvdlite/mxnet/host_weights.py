@@ -40,7 +40,8 @@ class Stripes(NamedTuple):
 
     def own(self, cut) -> np.ndarray:
         """Return the values of :meth:`cut`, without the value that stands for none."""
-        return cut.asnumpy()[: self._count(self.host)]
+        count = sum(part.stop - part.start for part in self._of(self.host))
+        return cut.asnumpy()[:count]
 
     def join(self, parts: np.ndarray, shape: Sequence[int]):
         """Return the whole weight from the values of all hosts, one host after the other."""
@@ -56,9 +57,6 @@ class Stripes(NamedTuple):
         start = (host - self.first) % self.hosts * _STRIPE
         begins = range(start, self.size, self.hosts * _STRIPE)
         return [slice(begin, min(begin + _STRIPE, self.size)) for begin in begins]
-
-    def _count(self, host: int) -> int:
-        return sum(part.stop - part.start for part in self._of(host))
 
 
 _LINE = 64  # bytes: a cache line, and the widest vector

@@ -74,12 +74,13 @@ def come(patience: float) -> start.Place:
     workers, servers = os.environ["DMLC_NUM_WORKER"], os.environ["DMLC_NUM_SERVER"]
     if servers == "0":
         raise HvdliteError(
-            f"init(): {at} is MXNet's scheduler, but there is no server (DMLC_NUM_SERVER=0): "
-            f"workers meet by one. Start the job by `hvdliterun -n {workers} python train.py`, or "
-            "by launch.py with `-s 1`"
+            f"init(): {at} is MXNet's scheduler, but there is no server (DMLC_NUM_SERVER=0), and "
+            "workers need a server to find each other. Start the job by "
+            f"`hvdliterun -n {workers} python train.py`, or by launch.py with `-s 1`"
         )
-    if not _kept:
-        _refuse_other_stores()
+    for each in gc.get_objects() if not _kept else ():
+        if type(each) is mx.kvstore.KVStore and "dist" in each.type:
+            raise HvdliteError(f"init(): {only_one(each.type)}")
     whom = f"{workers} workers and {servers} servers that MXNet's scheduler at {at} expects"
     found: start.Place = _within(_meet, patience, f"init() waits for the {whom}", INIT)
     return found
@@ -106,12 +107,6 @@ def end() -> None:
         failed = script_end.failure()
         script_end.flush()
         os._exit(failed.code if failed else 0)
-
-
-def _refuse_other_stores() -> None:
-    for each in gc.get_objects():
-        if type(each) is mx.kvstore.KVStore and "dist" in each.type:
-            raise HvdliteError(f"init(): {only_one(each.type)}")
 
 
 def only_one(kind: str) -> str:

@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite.core import heap, topology
+from hvdlite.core import processes, topology
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.objects import agree
@@ -73,7 +73,7 @@ class HostUpdater(mx.optimizer.Updater):
         movable = {index: param for index, param in params.items() if can_move(param)}
         self._weights.move(movable, gradients.owner, rule is not None)
         mx.nd.waitall()  # MXNet has freed the private copies
-        heap.trim()
+        processes.trim_heap()
         for index, place in self._weights.places.items():
             self.states[index], self.states_synced[index] = place.states, True
             if place.shared.dtype == np.float32:

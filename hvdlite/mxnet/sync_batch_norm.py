@@ -3,9 +3,8 @@
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core.moments import merged, summands
 from hvdlite.core.names import owner_name, owner_number
-from hvdlite.core.reduce_ops import Sum
+from hvdlite.core.reduce_ops import Sum, merged, summands
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 

@@ -144,7 +144,10 @@ class ByParts:
         self._barriers: Dict[tuple, Tuple[Holding, Holding]] = {}
 
     def update(self, optimizer, indices: List[int], grads: List) -> None:
-        ready, done = self._barriers_of(tuple(indices))
+        key = tuple(indices)
+        if key not in self._barriers:
+            self._barriers[key] = self._barrier(key, "ready"), self._barrier(key, "done")
+        ready, done = self._barriers[key]
         ready.push()  # no rank reads the weights any more
         mine = self._mine(optimizer, indices)
         work = [(i, *self._slice(i, grad, mine[i])) for i, grad in zip(indices, grads) if i in mine]
@@ -175,12 +178,6 @@ class ByParts:
             cut = _cut(grad.as_nd_ndarray(), part), _cut(place.shared, part)
             known = self._slices[index] = ((handle_of(grad), part.start, part.stop), cut)
         return known[1]
-
-    def _barriers_of(self, indices: tuple) -> Tuple[Holding, Holding]:
-        if indices not in self._barriers:
-            both = self._barrier(indices, "ready"), self._barrier(indices, "done")
-            self._barriers[indices] = both
-        return self._barriers[indices]
 
     def _barrier(self, indices: tuple, what: str) -> Holding:
         name = tensor_name("update", f"{self._gradients.owner}.{what}")

@@ -1,13 +1,21 @@
-"""Lets a function run a module's import, or follow it, whoever imports the module."""
+"""Changes modules of others when they are imported, whoever imports them: mpi4py, torch.compile.
+
+MXNet's changes are more, and have a file of their own: ``mxnet_import``.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+
+from hvdlite.core import start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import typing takes 2 ms
     from collections.abc import Callable
     from typing import Any
+
+_COMPILES = "torch._dynamo.trace_rules"  # its import takes a second, which most scripts can save
 
 
 class AfterImport:
@@ -29,3 +37,36 @@ class AfterImport:
             code = spec.loader.exec_module
             spec.loader.exec_module = lambda module: self._execute(module, code)
         return spec
+
+
+def keep_mpi_from_children() -> None:
+    """Keep the import of mpi4py.MPI from beginning MPI here, if this process is a rank's child.
+
+    A launcher's variables there are the rank's: MPI would wait for a second such rank. A script
+    that begins MPI at its top does so again in each worker that spawn or forkserver start.
+    """
+    is_told = start.has_launcher_of_mpi(os.environ)
+    if not start.is_worker() and (not is_told or start.has_launcher_of_mpi()):
+        return
+    if sys.modules.get("mpi4py"):
+        sys.modules["mpi4py"].rc.initialize = False
+    else:
+        sys.meta_path.insert(0, AfterImport("mpi4py", _leave_mpi_to_init))
+
+
+def _leave_mpi_to_init(mpi4py, code) -> None:
+    code(mpi4py)
+    mpi4py.rc.initialize = False
+
+
+def keep_from_torch_compile() -> None:
+    """Have torch.compile call this package as it is: it can't trace the C library's functions."""
+    if _COMPILES in sys.modules:
+        sys.modules[_COMPILES].add("hvdlite")
+    else:
+        sys.meta_path.insert(0, AfterImport(_COMPILES, _add_rule))
+
+
+def _add_rule(rules, code) -> None:
+    code(rules)
+    rules.add("hvdlite")

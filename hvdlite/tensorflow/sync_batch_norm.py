@@ -3,9 +3,8 @@
 import keras
 import tensorflow as tf
 
-from hvdlite.core.moments import merged, summands
 from hvdlite.core.process_set import global_process_set
-from hvdlite.core.reduce_ops import Sum
+from hvdlite.core.reduce_ops import Sum, merged, summands
 from hvdlite.tensorflow.ops import allreduce
 
 

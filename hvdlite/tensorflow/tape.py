@@ -10,8 +10,14 @@ from hvdlite.core.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divided
-from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.plan import Plan, Reduction, check_passes, reduction_of
+from hvdlite.training.plan import (
+    Plan,
+    Reduction,
+    average_all_but,
+    check_passes,
+    keep_local,
+    reduction_of,
+)
 
 
 def DistributedGradientTape(
@@ -59,8 +65,7 @@ def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs)
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
-    for variable in weights_of(local_layers):
-        tape.register_local_source(variable)
+    keep_local(tape.register_local_source, local_layers)
     return tape
 
 

@@ -12,7 +12,7 @@ except ImportError as error:
     ) from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
-from hvdlite.patches import torch_compile
+from hvdlite.patches import after_import
 
 _DEFINED_IN = {
     "hvdlite.torch.compression": ("Compression",),
@@ -35,6 +35,6 @@ _DEFINED_IN = {
     "hvdlite": (*NEUTRAL, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
 }  # fmt: skip
 
-torch_compile.watch()
+after_import.keep_from_torch_compile()
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
 __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"elastic": "hvdlite.torch.elastic"})

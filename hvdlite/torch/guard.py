@@ -1,11 +1,15 @@
-"""A guard of a PyTorch model's parameters."""
+"""What ranks compare: a model's parameters every few steps, and the optimizer states they load."""
 
-from typing import Iterator
+import zlib
+from typing import Any, Dict, Iterator
 
 import torch
 
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.training import guards
+from hvdlite.training.left_out import KEY
+
+_SAMPLE = 1024  # values of a tensor that count for the digest
 
 
 class Guard(guards.Guard):
@@ -37,3 +41,32 @@ def _as_numpy(tensor: torch.Tensor):
     if tensor.is_sparse:
         tensor = tensor._values()  # all other values are zeros
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
+    """Return a number above 0 that tells most loaded states from others, alike on every rank.
+
+    :param sample: values of each tensor that count. Hosts whose CPUs round differently have states
+        whose numbers of steps alone are equal: those are tensors of 1 value.
+    """
+    plain = {key: value for key, value in state.items() if key != KEY}
+    digest = 0
+    for piece in _pieces(plain, sample):
+        digest = zlib.crc32(piece, digest)
+    return digest % (2**31 - 1) + 1
+
+
+def _pieces(value: Any, sample: int) -> Iterator[bytes]:
+    if isinstance(value, torch.Tensor):
+        count = sample if value.numel() > 1 else 1
+        few = value.detach().flatten()[:count].cpu().contiguous()
+        yield few.view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield repr(key).encode()
+            yield from _pieces(each, sample)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _pieces(each, sample)
+    elif value is None or isinstance(value, (bool, int, float, str)):  # others may have addresses
+        yield repr(value).encode()

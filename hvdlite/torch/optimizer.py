@@ -12,8 +12,8 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import notes, ops
-from hvdlite.torch.digest import digest_of
 from hvdlite.torch.gradients import Gradients
+from hvdlite.torch.guard import digest_of
 from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes

@@ -4,7 +4,7 @@ The rest is each framework's own: when backward has written a gradient, where it
 """
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -200,6 +200,33 @@ def agree_on_layers(
         [f"{name} {fact}" for name, fact in zip(names, facts)],
         process_set,
     )
+
+
+def keep_local(register: Callable[[Any], None], layers) -> None:
+    """Register the trainable weights of layers that only this rank has, as Horovod's local_layers.
+
+    :param layers: a layer, several, or None.
+    """
+    for layer in layers if isinstance(layers, (list, tuple, set)) else [layers]:
+        for weight in layer.trainable_weights if layer is not None else ():
+            register(weight)
+
+
+def average_all_but(
+    local: Collection[int], variables: Sequence, grads: Sequence,
+    average: Callable[[List], Sequence], divide: Callable[[Any], Any],
+) -> List:  # fmt: skip
+    """Return the gradients of the variables, in their order.
+
+    :param local: the ``id`` of each variable that only this rank has.
+    :param average: averages the gradients of all other variables over ranks.
+    :param divide: scales the gradient of a local variable like an average.
+    """
+    if not local:
+        return list(average(list(grads)))
+    is_local = [id(variable) in local for variable in variables]
+    averaged = iter(average([grad for grad, own in zip(grads, is_local) if not own]))
+    return [divide(grad) if own else next(averaged) for grad, own in zip(grads, is_local)]
 
 
 def check_passes(passes: int) -> int:
