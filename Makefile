@@ -211,14 +211,13 @@ bench: install peers
 	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
-	$(BIN)/python -m benchmarks.update --page docs/sharding.md
 
 # A part of these.
 bench-update: install peers
 	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run --only update $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.run --only held_ $(if $(QUICK),--quick)
-	$(BIN)/python -m benchmarks.update --page docs/sharding.md
+	$(BIN)/python -m benchmarks.report sharding.md
 
 bench-pytorch: install peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)

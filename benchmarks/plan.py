@@ -1,10 +1,12 @@
-"""Who is measured, and how each is started."""
+"""Who is measured, how each is started, and on which works: suites are measured in one process."""
 
 import os
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
 from benchmarks.harness import ROOT
+from hvdlite.bench import cases
+from hvdlite.bench.cases import Case, parse_size
 
 CORES = len(os.sched_getaffinity(0))
 KEPT, ROUNDS = "bench", 5  # build/bench.json
@@ -77,3 +79,111 @@ CONTESTANTS: List[Contestant] = [
 
 UPDATING = [HVDLITE, HOROVOD_TUNED, ZERO_TUNED, ALONE]  # average and update weights
 HELD_RANKS = (1, 2, 4, 8)
+
+# ---- works ----
+
+SIZES = [parse_size(text) for text in ("4K", "64K", "1M", "4M", "16M", "64M", "400MB")]
+LARGE = [size for size in SIZES if size >= 2**20]
+
+
+def speed() -> List[Case]:
+    """What the report shows; what takes longest comes last, should there be no time left for it."""
+    return [
+        *cases.sweep(["allreduce"], SIZES[:-1], ["float32"], "private"),
+        *cases.sweep(["allreduce"], LARGE[:-1], ["float32"], "zero-copy"),
+        *(cases.tiny(memory) for memory in ("private", "trainer")),
+        *(cases.step(memory) for memory in ("trainer", "zero-copy")),
+        *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
+        *(cases.one_array("allreduce", SIZES[-1], memory=m) for m in ("private", "zero-copy")),
+    ]
+
+
+UPDATES = {
+    "update": [("lenet", "momentum"), ("resnet50", "momentum"), ("resnet50", "adam")],
+    "update_large": [("vgg16", "momentum"), ("bert-base", "adam")],
+}
+
+
+def updates(suite: str) -> List[Case]:
+    """Average and update of all parameters by each trainer."""
+    trainers = ("trainer", "sharded")
+    return [cases.update(n, memory, o) for n, o in UPDATES[suite] for memory in trainers]
+
+
+def update() -> List[Case]:
+    """The same, and training steps."""
+    return [*updates("update"), *(cases.step(memory) for memory in ("zero-copy", "sharded"))]
+
+
+def small() -> List[Case]:
+    """One of each sort, in a moment: to see whether a library works."""
+    memories = ("private", "trainer", "zero-copy")
+    reduced = [cases.one_array("allreduce", 4096, memory=memory) for memory in memories]
+    return [*reduced, cases.step("trainer"), cases.step("zero-copy")]
+
+
+SUITES = {
+    "small": small,
+    "speed": speed,
+    # The gradients of one model in the way that training has them.
+    "memory": lambda: [cases.model("resnet50", "trainer")],
+    "memory_zero_copy": lambda: [cases.model("resnet50", "zero-copy")],
+    "update": update,
+    "update_large": lambda: updates("update_large"),
+    # One update: what a host holds for it.
+    "held_trainer": lambda: [cases.update("resnet50", "trainer", "momentum")],
+    "held_sharded": lambda: [cases.update("resnet50", "sharded", "momentum")],
+}
+
+
+# ---- what the report compares: which work of hvdlite with which of its peers ----
+
+
+class Row(NamedTuple):
+    """One work of the main table.
+
+    :ivar ours: the case of hvdlite.
+    :ivar theirs: that of Horovod.
+    :ivar plain: that of those that have no trainers.
+    """
+
+    text: str
+    ours: str
+    theirs: str
+    plain: str
+
+
+def private(size: str) -> str:
+    return cases.one_array("allreduce", cases.parse_size(size)).name
+
+
+def _same(text: str, case: str) -> Row:
+    return Row(text, case, case, case)
+
+
+ROWS = [
+    _same("4 KiB", private("4K")),
+    _same("64 KiB", private("64K")),
+    _same("64 MiB", private("64M")),
+    _same("400 MB", private("400MB")),
+    _same("ResNet-50, `allreduce_` one by one", cases.model("resnet50").name),
+    Row(
+        "ResNet-50, zero-copy, `trainer.allreduce_grads()`",
+        cases.model("resnet50", "zero-copy").name,
+        cases.model("resnet50", "trainer").name,
+        cases.model("resnet50").name,
+    ),
+    _same("500 arrays of 16 floats, `allreduce_` one by one", cases.tiny().name),
+    Row(
+        "500 arrays of 16 floats, `trainer.allreduce_grads()`",
+        cases.tiny("trainer").name,
+        cases.tiny("trainer").name,
+        cases.tiny().name,
+    ),
+]
+STEP, STEP_SHARED = cases.step("trainer").name, cases.step("zero-copy").name
+STEPS = [
+    ("hvdlite, zero-copy", HVDLITE, STEP_SHARED), ("hvdlite", HVDLITE, STEP),
+    ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
+    ("parameter server", PS, STEP), ("parameter server, tuned", PS_TUNED, STEP),
+]  # fmt: skip

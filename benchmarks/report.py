@@ -1,15 +1,17 @@
-"""Puts the figures that run.py has saved, and a picture of them, into docs/benchmarks.md.
+"""Puts the figures that run.py has saved into docs/benchmarks.md and docs/sharding.md.
 
-python -m benchmarks.report
+    python -m benchmarks.report sharding.md
+
+A figure is the median over rounds of the median in a round, a ratio the median over rounds of the
+ratio within a round. All systems run within a round, one after the other.
 """
 
-from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from benchmarks import pictures, plan, shown, suites
-from benchmarks.harness import ROOT, Kept, markdown, put
+from benchmarks import plan
+from benchmarks.harness import ROOT, Kept, markdown, parser_of, put
+from benchmarks.plan import private
 from benchmarks.results import Results
-from benchmarks.shown import private
 from hvdlite.bench import cases
 from hvdlite.bench.report import size_text
 
@@ -43,7 +45,7 @@ def speed_table(results: Results, ranks: int) -> str:
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
               "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
     lines = []
-    for row in shown.ROWS:
+    for row in plan.ROWS:
         ms = [results.value(OURS, ranks, row.ours)]
         peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO, plan.GLOO_TUNED)
         for peer in peers:
@@ -57,7 +59,7 @@ def speed_table(results: Results, ranks: int) -> str:
 def floor_table(results: Results) -> str:
     """Return zero-copy allreduce beside its floor of 2 p S / B seconds: p ranks, S bytes each."""
     lines = []
-    for size in suites.LARGE:
+    for size in plan.LARGE:
         case = cases.one_array("allreduce", size, memory="zero-copy")
         line = [size_text(size)]
         for ranks in plan.RANKS:
@@ -70,12 +72,12 @@ def floor_table(results: Results) -> str:
 def step_table(results: Results) -> str:
     """Return a training step's time, beside that of processes which exchange nothing."""
     lines = []
-    for text, contestant, case in shown.STEPS:
+    for text, contestant, case in plan.STEPS:
         line = [text]
         for ranks in plan.RANKS:
             taken = results.value(contestant, ranks, case)
-            lone = results.lone(contestant, ranks, case, shown.STEP) if taken else None
-            kept = results.speed_kept(contestant, ranks, case, shown.STEP)
+            lone = results.lone(contestant, ranks, case, plan.STEP) if taken else None
+            kept = results.speed_kept(contestant, ranks, case, plan.STEP)
             line += [milliseconds(taken), milliseconds(lone), percent(kept)]
         lines.append(line)
     header = by_ranks("training with", "{} ranks", "lone processes", "speed kept")
@@ -180,15 +182,106 @@ def texts(results: Results) -> Dict[str, str]:
     }  # fmt: skip
 
 
-def write(results: Results, docs: Path) -> Path:
-    """Put the figures into the page, and draw its picture; return the page."""
-    folder = docs / "benchmarks"
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures.ratios(results, folder / "ratios.png")
-    page = docs / "benchmarks.md"
-    put(page, texts(results))
-    return page
+# ---- average and update ----
+
+UPDATING_RANKS = 2
+TITLES = {"lenet": "LeNet", "resnet50": "ResNet-50", "vgg16": "VGG-16", "bert-base": "BERT-base"}
+RULES = {"momentum": "SGD, momentum", "adam": "Adam"}
+SYSTEMS = [
+    ("`ShardedTrainer`", plan.HVDLITE, "sharded"),
+    ("`DistributedTrainer`", plan.HVDLITE, "trainer"),
+    ("Horovod, tuned", plan.HOROVOD_TUNED, "trainer"),
+    ("DDP and ZeRO, tuned", plan.ZERO_TUNED, "trainer"),
+]
+UPDATE_STEPS = [("`ShardedTrainer`", "sharded"), ("`DistributedTrainer`", "zero-copy")]
+HELD = [
+    ("`ShardedTrainer`", plan.HVDLITE, "sharded"),
+    ("`DistributedTrainer`", plan.HVDLITE, "trainer"),
+    ("Horovod", plan.HOROVOD, "trainer"),
+    ("DDP and ZeRO", plan.ZERO, "trainer"),
+]
+
+
+def works() -> Iterator[Tuple[str, str, str]]:
+    """Yield suite, model and optimizer of each line."""
+    for suite, updated in plan.UPDATES.items():
+        yield from ((suite, name, optimizer) for name, optimizer in updated)
+
+
+def update_table(results: Results) -> str:
+    header = ["average and update, ms", *(title for title, _, _ in SYSTEMS)]
+    lines = []
+    for suite, name, optimizer in works():
+        line = [f"{TITLES[name]}, {RULES[optimizer]}"]
+        ours = cases.update(name, "sharded", optimizer).name
+        for title, contestant, memory in SYSTEMS:
+            case = cases.update(name, memory, optimizer).name
+            text = milliseconds(results.value(contestant, UPDATING_RANKS, case, suite=suite))
+            ratio = results.ratio(plan.HVDLITE, ours, contestant, case, UPDATING_RANKS, suite)
+            line.append(text if title == SYSTEMS[0][0] else f"{text} ({times(ratio)})")
+        lines.append(line)
+    return markdown(header, lines)
+
+
+def update_floors(results: Results) -> str:
+    header = ["`ShardedTrainer`", "floor, ms", "measured", "share of the floor"]
+    lines = []
+    for suite, name, optimizer in works():
+        case = cases.update(name, "sharded", optimizer)
+        floor, taken, share = results.beside_floor(plan.HVDLITE, UPDATING_RANKS, case, suite)
+        text = f"{TITLES[name]}, {RULES[optimizer]}"
+        lines.append([text, milliseconds(floor), milliseconds(taken), percent(share)])
+    return markdown(header, lines)
+
+
+def update_steps(results: Results) -> str:
+    header = ["LeNet, 64 images a rank", "a step, ms", "lone processes", "speed kept"]
+    lines = []
+    for title, memory in UPDATE_STEPS:
+        fields = ("p50", "alone", "speed_kept")
+        case = cases.step(memory).name
+        step, alone, kept = (
+            results.value(plan.HVDLITE, UPDATING_RANKS, case, field, "update") for field in fields
+        )
+        lines.append([title, milliseconds(step), milliseconds(alone), percent(kept)])
+    return markdown(header, lines)
+
+
+def held(results: Results, contestant, memory: str, ranks: int) -> Optional[float]:
+    """Return what a host holds, as multiples of the bytes of the weights."""
+    case = cases.update("resnet50", memory, "momentum")
+    found = results.value(contestant, ranks, case.name, "held", f"held_{memory}")
+    return found and found / case.nbytes
+
+
+def held_table(results: Results) -> str:
+    header = ["a host holds", *(f"p = {ranks}" for ranks in plan.HELD_RANKS)]
+    lines = []
+    for title, contestant, memory in HELD:
+        values = [held(results, contestant, memory, ranks) for ranks in plan.HELD_RANKS]
+        lines.append([title, *("–" if v is None else f"{v:.1f} S" for v in values)])
+    return markdown(header, lines) if any(line[1:] != ["–"] * 4 for line in lines) else ""
+
+
+def updates(results: Results) -> str:
+    """Return the tables of docs/sharding.md."""
+    tables = (
+        update_table(results),
+        update_floors(results),
+        update_steps(results),
+        held_table(results),
+    )
+    return "\n" + "\n\n".join(tables) + "\n"
+
+
+def main() -> None:
+    pages = {"benchmarks.md": texts, "sharding.md": lambda found: {"table": updates(found)}}
+    parser = parser_of(__doc__)
+    parser.add_argument("pages", nargs="*", default=list(pages), help="of docs/ (both)")
+    found = Results(Kept(plan.KEPT).found)
+    for page in parser.parse_args().pages:
+        put(ROOT / "docs" / page, pages[page](found))
 
 
 if __name__ == "__main__":
-    print(write(Results(Kept(plan.KEPT).found), ROOT / "docs"))
+    main()

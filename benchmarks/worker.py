@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from benchmarks import libraries, suites
+from benchmarks import libraries, plan
 from hvdlite.bench import machine, measure
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         result["bandwidth"] = machine.memory_bandwidth(comm)
     result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
     result["rows"] = []
-    for case in suites.SUITES[args.suite]():
+    for case in plan.SUITES[args.suite]():
         row = measure.measure(library, case, comm, args.seconds)
         if row:
             result["rows"].append(row)
@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("--library", choices=sorted(libraries.OPEN), required=True)
-    add("--suite", choices=sorted(suites.SUITES), default="speed")
+    add("--suite", choices=sorted(plan.SUITES), default="speed")
     add("--seconds", type=float, default=0.5, help="a case (%(default)s)")
     add("--idle", type=float, default=0, help="seconds of idling at the end (%(default)s)")
     add("--out", type=Path, required=True)

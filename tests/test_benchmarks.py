@@ -2,19 +2,17 @@
 
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentTypeError
 
 import cluster
 import pytest
 from jobs import ROOT, assert_passed, mpirun
 
-from benchmarks import harness, hosts, plan, report, shown, suites, update
+from benchmarks import harness, hosts, plan, report
 from benchmarks.results import Results
-from benchmarks.run import execute, run
+from benchmarks.run import execute
 from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
 
@@ -106,17 +104,6 @@ def test_the_same_work_through_each_library(processes, library, cases_it_has, tm
     assert ("bandwidth" in kept) == (library == "alone")
 
 
-def test_a_peer_that_is_missing_is_reported_not_fatal(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "ROOT", tmp_path)
-    reason = ".venv-peers is missing: run `make peers`"
-    assert run("small-2", plan.HOROVOD, 0.01) == {"Horovod": {"rows": [], "error": reason}}
-
-
-def test_what_ranks_write_is_kept():
-    found = run("small-2", plan.ALONE, 0.01)["alone"]
-    assert found["rows"] and "error" not in found
-
-
 def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
     assert "exit status 1\nno such library" in execute(crash, {}, 30)
@@ -127,7 +114,7 @@ def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(
 def made_up(seconds: float) -> dict:
     """What a worker would have written, were every case that fast."""
     kept = {"step": {"speed_kept": 0.93, "alone": 2.2e-3}}
-    rows = [{"name": c.name, "p50": seconds, **kept.get(c.kind, {})} for c in suites.speed()]
+    rows = [{"name": c.name, "p50": seconds, **kept.get(c.kind, {})} for c in plan.speed()]
     return {"rows": rows, "machine": {"cores": "2", "processor": "P"}, "versions": {"MPI": "MPI"}}
 
 
@@ -136,21 +123,19 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     rounds = [{"hvdlite": made_up(ours), "Horovod": made_up(theirs)} for ours, theirs in times]
     rounds[0]["Gloo"] = {"rows": [], "error": "exit status 1\nTraceback"}
     results = Results({"speed-2": rounds})
-    case = shown.ROWS[0].ours
+    case = plan.ROWS[0].ours
     assert results.value(plan.HVDLITE, 2, case) == 2e-3
     assert results.ratio(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx(4)
     assert results.ratio(plan.HVDLITE, case, plan.MPI, case, 2) is None
     assert results.rounds() == 3
 
-    pytest.importorskip("matplotlib")
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "benchmarks.md", tmp_path / "docs")
-    text = report.write(results, tmp_path / "docs").read_text()
+    page = tmp_path / "benchmarks.md"
+    shutil.copy(ROOT / "docs" / "benchmarks.md", page)
+    harness.put(page, report.texts(results))
+    text = page.read_text()
     assert "| 4 KiB | 2 | 8 | – | – | – | – | – | **4.0x** | **–** |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % | – | – | – |" in text
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
-    pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
-    assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
 
 
 def test_rounds_take_turns_and_add_up(tmp_path, monkeypatch):
@@ -181,10 +166,9 @@ def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
 
 
 def test_every_work_of_the_report_is_measured():
-    names = {case.name for case in suites.speed()}
-    assert {row.ours for row in shown.ROWS} | {row.theirs for row in shown.ROWS} <= names
-    assert {case for _, _, case in shown.STEPS} <= names
-    assert os.path.isdir(ROOT / "benchmarks") and cases.TINY_ARRAYS == 500
+    names = {case.name for case in plan.speed()}
+    assert {row.ours for row in plan.ROWS} | {row.theirs for row in plan.ROWS} <= names
+    assert {case for _, _, case in plan.STEPS} <= names
 
 
 def rows_of_page(module: str, arguments: list, folder) -> list:
@@ -234,15 +218,10 @@ def test_the_tables_of_hosts():
     assert "| 4x1 | CPU seconds a GB | 25.0 |  | 25.0 |  |  |" in text
 
 
-def test_a_rate_that_is_none():
-    with pytest.raises(ArgumentTypeError, match="rate fast: expected a number and mbit or gbit"):
-        harness.bytes_a_second("fast")
-
-
 def test_the_page_of_updates():
     """DistributedTrainer at 8 ms, ShardedTrainer at 2, the others at 6; memory of 1 GB/s."""
     found = {}
-    for suite, updates in suites.UPDATES.items():
+    for suite, updates in plan.UPDATES.items():
         for contestant in plan.UPDATING:
             rows = [
                 {"name": cases.update(name, memory, optimizer).name, "p50": seconds}
@@ -254,7 +233,7 @@ def test_the_page_of_updates():
     case = cases.update("resnet50", "sharded", "momentum")
     row = {"name": case.name, "held": 6 * case.nbytes}
     found["held_sharded-4"] = [{"hvdlite": {"rows": [row]}}]
-    text = update.page_of(Results(found))
+    text = report.updates(Results(found))
     assert "| ResNet-50, Adam | 2 | 8 (4.0x) | 8 (4.0x) | 8 (4.0x) |" in text
     nbytes = cases.update("bert-base", "sharded", "adam").nbytes
     assert f"| {1e3 * 8 * nbytes / 10**9:.0f} | 2 | " in text
