@@ -70,6 +70,25 @@ def test_too_few_samples_and_other_arguments(several, rank, size):
         hvd.DistributedSampler(100 + rank)
 
 
+def test_an_elastic_sampler_gives_what_no_rank_has_trained_on(size):
+    sampler = hvd.elastic.ElasticSampler(10 * size, seed=3)
+    trained = hvd.allgather_object(list(sampler)[:4])
+    sampler.record_batch(0, 4)
+    sampler.load_state_dict(sampler.state_dict())  # as after a death
+    left = hvd.allgather_object(list(sampler))
+    assert sorted(sum(trained + left, [])) == list(range(10 * size))
+
+
+def test_an_elastic_state_goes_on_from_the_newest_commit_of_any_rank(rank, size):
+    state = hvd.elastic.ObjectState(step=0)
+    for _ in range(rank):
+        state.step += 1
+        state.save()
+    state.step = -1  # after the commit
+    state.sync()
+    assert state.step == (size - 1 if size > 1 else -1)
+
+
 # ---- metrics and statistics ----
 
 
