@@ -1,6 +1,8 @@
 """MXNet's trainers: Gluon's in each way, and Module."""
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 import gluon2
 import mxnet as mx
@@ -65,6 +67,19 @@ class Gluon(Trainer):
         hvdlite.broadcast_parameters(self.named, root_rank=root)
         hvdlite.broadcast_trainer_states(self.trainer, root_rank=root)
 
+    def saved(self) -> bytes:
+        with tempfile.NamedTemporaryFile() as file:
+            self.trainer.save_states(file.name)
+            return Path(file.name).read_bytes()
+
+    def load(self, states: bytes) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(states)
+            self.trainer.load_states(file.name)
+
+    def begin(self, x) -> None:
+        self.train(x)
+
     def rows_of(self, rows: int) -> int:
         return rows
 
@@ -81,7 +96,7 @@ class Gluon(Trainer):
 
 @trainer
 class OptimizerInGluon(Gluon):
-    joins = True
+    joins = saves = True
     skips_layers = False  # Gluon calls no optimizer for a gradient that is stale
     scales_loss = False  # refused: gradients are averaged after the scaler has seen them
 
@@ -92,7 +107,7 @@ class OptimizerInGluon(Gluon):
 
 @trainer
 class DistributedTrainer(Gluon):
-    joins = True
+    joins = saves = True
 
     def make(self, sgd, **options):
         return hvdlite.DistributedTrainer(self.named, sgd, **options)
@@ -100,6 +115,7 @@ class DistributedTrainer(Gluon):
 
 @trainer
 class ShardedTrainer(Gluon):
+    saves = True
     takes = ("op", "gradient_predivide_factor", "num_groups", "backward_passes_per_step")
 
     def make(self, sgd, **options):
@@ -108,6 +124,8 @@ class ShardedTrainer(Gluon):
 
 class InTwoCalls:
     """As scripts do that clip gradients in between."""
+
+    saves = False
 
     def update(self, rows, **options) -> None:
         self.trainer.allreduce_grads(**options)

@@ -121,6 +121,7 @@ def odd_tensors() -> dict:
         "transposed": (torch.arange(6.0).view(2, 3).t(), None),
         "trained": (torch.ones(2, requires_grad=True), None),
         "unsigned": (torch.ones(2, dtype=torch.uint16), "uint16"),
+        "a list": ([1.0, 2.0], "expected a torch.Tensor, got list"),
     }
     with torch.inference_mode():
         return {**odd, "inferred": (torch.ones(2), None), "expanded": (ones[:1].expand(3), None)}

@@ -1,6 +1,7 @@
 """PyTorch's optimizer, and the hook of its DistributedDataParallel."""
 
 import contextlib
+import copy
 import functools
 import os
 import socket
@@ -31,18 +32,24 @@ class OfTorch(Trainer):
         self.module = self.network = Network(weights)
         self.optimizer, self.options = None, options
 
-    def train(self, *passes, layers=0, factor=1) -> None:
+    def make(self) -> None:
         if self.optimizer is None:  # now that it is known what is frozen from the start
             self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
             self.distribute(**self.options)
-        self.optimizer.zero_grad()
+
+    def begin(self, *passes, layers=0, factor=1) -> None:
+        self.make()
         for x in passes:
             loss = self.module(torch.tensor(x), layers).square().sum(1).mean() * factor
             (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def train(self, *passes, **options) -> None:
+        self.begin(*passes, **options)
         with self.synchronized():
             self.scaler.step(self.optimizer) if self.scaler else self.optimizer.step()
         if self.scaler:
             self.scaler.update()
+        self.optimizer.zero_grad()
 
     def synchronized(self):
         return contextlib.nullcontext()
@@ -60,7 +67,7 @@ class OfTorch(Trainer):
 
 @trainer
 class TorchOptimizer(OfTorch):
-    joins = True
+    joins = saves = True
     takes = (*EVERY, "groups")
     names_of_both = ("optimizer", "(6, 9)", "(6, 8)")
 
@@ -70,6 +77,16 @@ class TorchOptimizer(OfTorch):
             options["groups"] = [[self.network.w[i] for i in group] for group in groups]
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
 
+    def saved(self) -> dict:
+        return copy.deepcopy(self.optimizer.state_dict())  # PyTorch shares what it loads
+
+    def load(self, states: dict) -> None:
+        self.make()
+        self.optimizer.load_state_dict(states)
+
+    def add_parameter(self) -> None:
+        self.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+
     def follow(self, root: int) -> None:
         hvd.broadcast_parameters(self.network.state_dict(), root_rank=root)
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=root)
@@ -78,6 +95,8 @@ class TorchOptimizer(OfTorch):
 @trainer
 class TorchOptimizerInTwoCalls(TorchOptimizer):
     """As scripts do that clip gradients in between."""
+
+    saves = False
 
     def synchronized(self):
         self.optimizer.synchronize()

@@ -167,3 +167,67 @@ def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
     loss_of(module, batch_of(rank, 0)).backward()
     with pytest.raises(ValueError, match=r"'0\.weight': a DistributedDataParallel reduces"):
         optimizer.step()
+
+
+# ---- states that are saved and loaded, beside tests/contract/test_saved.py ----
+
+
+def momentum_of(model, **options):
+    plain = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    return hvd.DistributedOptimizer(plain, model.named_parameters(), **options)
+
+
+def step(model, optimizer, rank, number) -> None:
+    optimizer.zero_grad()
+    loss_of(model, batch_of(rank, number)).backward()
+    optimizer.step()
+
+
+def test_states_loaded_on_one_rank_before_the_optimizer_is_distributed(rank, several):
+    model = multilayer()
+    trained = momentum_of(model)
+    step(model, trained, rank, 0)
+    plain = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    if rank == 1:
+        plain.load_state_dict(trained.state_dict())
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    with pytest.raises(hvd.HvdliteError, match="loaded before this step: .*rank 1: those with"):
+        step(model, optimizer, rank, 1)
+
+
+def test_the_same_states_loaded_on_every_rank(rank, size):
+    """Also while gradients of a step wait, some of which have been sent."""
+    model = multilayer()
+    optimizer = momentum_of(model)
+    for number in range(3):
+        step(model, optimizer, rank, number)
+        optimizer.load_state_dict(optimizer.state_dict())
+    loss_of(model, batch_of(rank, 3)).backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+    for number in (4, 5):
+        step(model, optimizer, rank, number)
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_groups_are_read_within_a_step(op, rank, size):
+    """As a progress bar reads the learning rate: before, it averaged, and sums were made twice."""
+    model, expected = multilayer(), multilayer()
+    optimizer = momentum_of(model, backward_passes_per_step=2, op=op)
+    plain = torch.optim.SGD(expected.parameters(), 0.1, 0.9)
+    for number in range(3):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        if number == 1:  # given up
+            loss_of(model, batch_of(rank, 9)).backward()
+            optimizer.zero_grad()
+        for each in (2 * number, 2 * number + 1):
+            loss_of(model, batch_of(rank, each)).backward()
+            assert optimizer.param_groups[0]["lr"] == 0.1
+            for other in range(size):
+                loss = loss_of(expected, batch_of(other, each))
+                (loss if op == hvd.Sum else loss / size).backward()
+        optimizer.step()
+        plain.step()
+    assert difference(model, expected) < 1e-5 * size

@@ -1,0 +1,100 @@
+"""States of optimizers that are saved and loaded: on one rank alone, compressed, within a step."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numbers_of_ranks import same_everywhere
+from one_process import batch_of, start_weights
+from test_trainers import trainers_that
+
+import hvdlite as hvd
+
+saving = trainers_that(lambda kind: kind.saves)
+
+
+def made(kind, codec=None, **options):
+    if codec:
+        if "compression" not in kind.takes:
+            pytest.skip("takes no compression")
+        options["compression"] = kind.compression(codec)
+    return kind(start_weights(), **options)
+
+
+def train(trainer, steps) -> list:
+    for step in steps:
+        trainer.train(batch_of(hvd.rank(), step))
+    return trainer.weights()
+
+
+@saving
+@pytest.mark.parametrize("codec", [None, "1bit"])
+@pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
+def test_states_that_one_rank_alone_has_loaded(kind, codec, steps, rank, several):
+    """Before, that rank applied the same gradients in another way."""
+    if steps == 0 and not kind.waits:
+        pytest.skip("MXNet's trainers make the optimizer anew, under another name")
+    trainer, trained = made(kind, codec), made(kind, codec)
+    train(trained, range(2))
+    before, states = train(trainer, range(steps)), trained.saved()
+    if rank == 1:
+        trainer.load(states)
+    with pytest.raises(kind.errors, match="loaded before.*rank 1: those w"):
+        train(trainer, [3])
+    kind.end_all()
+    if kind.waits:  # MXNet raises when this rank's gradient is applied, and the others' are not
+        assert all(map(np.array_equal, before, trainer.weights()))
+        trainer.follow(1)
+        assert all(map(same_everywhere, train(trainer, range(4, 6))))
+
+
+@saving
+def test_states_that_every_rank_has_loaded_or_been_given(kind, rank, several):
+    trainer = made(kind)
+    for root in (None, 1):
+        train(trainer, range(2))
+        states = trainer.saved()
+        if root in (None, rank):
+            trainer.load(states)
+        if root is not None:
+            trainer.follow(root)
+    assert all(map(same_everywhere, train(trainer, range(3))))
+
+
+@saving
+@pytest.mark.parametrize("late", [False, True], ids=["", "with a parameter that comes late"])
+@pytest.mark.parametrize("codec", ["1bit", "2bit", "topk"])
+def test_what_compression_left_out_is_saved(kind, codec, late):
+    """Training from saved states is that which goes on; also after a new layout of gradients."""
+    trainer = made(kind, codec)
+    if late and not hasattr(trainer, "add_parameter"):
+        pytest.skip("takes none")
+    weights = train(trainer, range(3))
+    resumed = kind(weights, compression=kind.compression(codec))
+    resumed.load(trainer.saved())
+    if late:
+        resumed.add_parameter()
+    assert all(map(np.array_equal, train(trainer, range(3, 6)), train(resumed, range(3, 6))))
+
+
+@saving
+def test_what_another_rank_left_out_is_not_taken(kind, rank, several):
+    trainer = made(kind, "1bit")
+    train(trainer, range(1))
+    states = hvd.broadcast_object(trainer.saved(), 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.load(states)
+    texts = [str(each.message) for each in caught]
+    assert any("save the optimizer's states on every rank" in t for t in texts) == (rank != 0)
+
+
+@saving
+def test_a_step_that_has_begun_is_not_saved(kind, rank):
+    """The sum of its passes so far is in no states: training from those would lose it."""
+    trainer = made(kind, backward_passes_per_step=2)
+    trainer.begin(batch_of(rank, 0))
+    with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):
+        trainer.saved()
+    trainer.train(batch_of(rank, 1))
+    assert trainer.saved()
