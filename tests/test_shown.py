@@ -1,4 +1,4 @@
-"""Figures beside parity: overlap, idle and waiting ranks, arrays of more than 2^31 bytes, growth.
+"""Figures beside parity: idle and waiting ranks, arrays of more than 2^31 bytes, growth.
 
 ``pytest -s tests/test_shown.py`` prints the figures. HVDLITE_TEST_IDLE_SECONDS (3) is how long
 idle ranks are watched.
@@ -46,43 +46,6 @@ def test_a_rank_that_only_mpi_reaches_is_woken(nudge):
         assert result["threads"] == (nudge == "1")
         if rank < 2:
             assert (result["wakes"] >= rounds) == (nudge == "1")
-
-
-def starts_of(rank: int, output: str) -> list:
-    """When, by the core's log, the rank's engine has started to run gradients."""
-    pattern = rf"^\[hvdlite (\S+) trace rank {rank} of \d+\] starts 'allreduce\.net\."
-    return [float(seconds) for seconds in re.findall(pattern, output, re.M)]
-
-
-def head_start(rank: int, times: dict, output: str) -> float:
-    """Seconds from the start of the first allreduce until backward comes to the first layer."""
-    begin, end = times["backward_begins"], times["last_allreduce_ends"]
-    started = [at for at in starts_of(rank, output) if begin < at < end]
-    assert started, output
-    times["FIRST_ALLREDUCE_STARTS"] = min(started)
-    return times["backward_reaches_first_layer"] - min(started)
-
-
-@pytest.mark.parametrize(
-    "bulks", [{}, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "2"}], ids=["default", "small bulks"]
-)
-def test_allreduce_overlaps_with_backward(bulks):
-    """The first gradient's allreduce starts before backward has come to the first layer.
-
-    MXNet runs 15 operators in a bulk, whose gradients get ready together; with small bulks the
-    first allreduce starts sooner.
-    In one step of several: another program on the machine may delay a rank in some.
-    """
-    job = assert_passed(script(2, "overlap", env={"HVDLITE_LOG_LEVEL": "trace", **bulks}))
-    assert job.results().keys() == {0, 1}
-    for rank, steps in job.results().items():
-        best = max(steps.values(), key=lambda times: head_start(rank, times, job.output))
-        for name, at in sorted(best.items(), key=lambda event: event[1]):
-            print(f"rank {rank}: {at:.6f} (+{1e3 * (at - best['backward_begins']):6.2f} ms) {name}")
-        overlapping = [head_start(rank, times, job.output) > 0 for times in steps.values()]
-        print(f"rank {rank}: it does so in {sum(overlapping)} of {len(steps)} steps")
-        assert any(overlapping)
-        assert best["backward_reaches_first_layer"] < best["backward_ends"]
 
 
 def available_gib() -> float:

@@ -26,22 +26,48 @@ def test_one_more_unnamed_call_shifts_no_other(rank, size, asynchronous):
     np.testing.assert_array_equal(pending.asnumpy(), 1)
 
 
-def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):
-    """Else the next forward could not begin before the last gradient has come."""
-    params = [mx.gluon.Parameter(f"front{i}", shape=(3,)) for i in range(4)]  # one update of SGD's
-    params.append(mx.gluon.Parameter("late", shape=(2**18,)))  # a group of its own
+ONE_GROUP = 2**18  # float32: a mebibyte
+
+
+def parameters(number: int) -> list:
+    """Some small ones, which are one update of SGD's, and one that is a group of its own."""
+    shapes = [(3,)] * number + [(ONE_GROUP,)]
+    params = [mx.gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
     for param in params:
         param.initialize(mx.init.One())
+    return params
 
-    def backward():
+
+def backward(params, of_first=None) -> None:
+    """From the last to the first; MXNet runs operators of one call in bulks."""
+    for param in params[::-1]:
         with mx.autograd.record():
-            losses = [param.data().sum() for param in params]
-        mx.autograd.backward(losses)
+            loss = param.data() * 1
+        loss.backward(of_first if param is params[0] else None)
 
-    trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
-    backward()
+
+def test_a_gradient_is_averaged_while_backward_goes_on(rank, several, asynchronous):
+    """On other ranks the first layer's comes only when rank 0 has the average of the last one's."""
+    first, last = params = parameters(1)
+    trainer = hvd.DistributedTrainer(params, "sgd")
+    backward(params)
     trainer.step(1)  # pairs the parameters
-    backward()
+    backward(params, hvd.broadcast(mx.nd.zeros(3), 0, name="gate") if rank else None)
+    trainer.allreduce_grads()
+    if rank == 0:
+        last.grad().wait_to_read()
+        hvd.broadcast(mx.nd.ones(3), 0, name="gate")
+    for param in (first, last):
+        np.testing.assert_array_equal(param.grad().asnumpy(), 1)
+
+
+def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):
+    """Else the next forward could not begin before the last gradient has come."""
+    params = parameters(4)
+    trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+    backward(params)
+    trainer.step(1)  # pairs the parameters
+    backward(params)
     if rank == 0:
         trainer.step(1)
         for param in params[:4]:
