@@ -15,6 +15,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence
 import jobs
 from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job
 
+CARRIERS = ("mpi", "tcp")
 WITHOUT_MPI = {"HVDLITE_TEST_WITHOUT_MPI": "1"}
 
 
@@ -75,6 +76,15 @@ def start_ranks(
         for process in started:
             jobs.kill_all(process, mark)
         jobs.check_nothing_left(started[0], mark, shared_memory, "")
+
+
+def on_carrier(carrier: str, ranks: int, *command: str, **options) -> Job:
+    """Run ``python *command`` on ranks that MPI joins, or sockets where there is no MPI."""
+    if carrier == "mpi":
+        return jobs.mpirun(ranks, *command, **options)
+    ended = start_ranks(ranks, *command, **options)
+    status = max((job.status for job in ended), key=abs)
+    return Job(status, "".join(job.output for job in ended), max(job.seconds for job in ended))
 
 
 def results(ended: Iterable[Job]) -> Dict[int, dict]:

@@ -22,10 +22,12 @@ from jobs import (
     script,
     wait_until,
 )
-from places import results_without, start_ranks
+from places import CARRIERS, on_carrier, results_without, start_ranks
 
 SECONDS = 120  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
 
+LEAVE, EXITS = (str(TESTS / "scripts" / f"{name}.py") for name in ("leave", "exits"))
+every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 FEWER = (
     "; if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call"
 )
@@ -79,9 +81,10 @@ def test_a_group_with_a_rank_that_has_left_can_not_be_opened(how):
     assert (first["again"], last["again"]) == (first["text"], last["text"])
 
 
+@every_carrier
 @pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
-def test_each_way_to_leave_is_told_to_those_who_wait(how):
-    job = script(3, "leave", how, "numpy")
+def test_each_way_to_leave_is_told_to_those_who_wait(how, carrier):
+    job = on_carrier(carrier, 3, LEAVE, how, "numpy")
     check_left(job, how, "numpy")
     assert (job.status == 0) == (how in ("exit 0", "shutdown"))
     if how in ("exit 0", "shutdown"):  # those who stay may go on, but not with what needs rank 1
@@ -222,12 +225,25 @@ def test_an_exception_in_an_exit_function_is_a_failure(code):
     assert job.status == 1, job.output
 
 
-def test_a_rank_that_ends_well_before_init():
-    """It waits for the others when MPI ends, and they would for it in init()."""
+@every_carrier
+@pytest.mark.parametrize(
+    "how, status, text",
+    [
+        ("raises", 1, "RuntimeError: no data here"),
+        ("exits", 2, "error: no such option"),
+        ("ends", 1, "init(): rank 1's script has ended without calling init()"),
+    ],
+)
+def test_a_rank_that_ends_before_init(how, status, text, carrier):
+    """Over MPI, too, where it waits for the others when MPI ends, and they would for it in init().
+
+    One exits as by argparse.
+    """
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
-    job = script(3, "exits", "one_ends_before_init", env=env)
-    assert job.status != 0, job.output
-    assert "init(): rank 1's script has ended without calling init()" in job.output
+    job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
+    assert job.status == status and text in job.output, job.output
+    if carrier == "tcp":  # MPI ends the others when one fails
+        assert job.output.count("script has ended without calling init()\n") >= 2
     assert not job.results()
 
 
@@ -240,16 +256,6 @@ def test_a_process_and_what_it_has_spawned_meet_in_init():
     """Each is alone, or not, in its own MPI.COMM_WORLD, and both wait for both."""
     job = assert_passed(script(1, "spawned"))
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
-
-
-@pytest.mark.parametrize(
-    "how, status, text",
-    [("raises", 1, "RuntimeError: no data here"), ("exits", 2, "error: no such option")],
-)
-def test_a_rank_that_fails_before_init(how, status, text):
-    """The others wait for it in init(), where only MPI could tell them. It exits as by argparse."""
-    job = script(3, "exits", f"one_{how}_before_init")
-    assert job.status == status and text in job.output, job.output
 
 
 def signal_when_ready(folder, ranks: int, number: int):

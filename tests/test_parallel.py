@@ -99,8 +99,14 @@ def test_without_mpi():
     """mpirun starts the ranks and the tests meet by MPI: hvdlite knows where rank 0 listens."""
     at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     at.update(NUMPY_ALONE)
-    joins = "tests/parallel/test_process_sets.py::test_join_of_a_process_set"
-    passed(3, ({}, [*parallel("objects", "trainer"), joins]), (NO_WINDOW, BY_MESSAGES), env=at)
+    sets = (
+        "numbers_ranks_and_sizes",
+        "large_arrays_in_several_sets_at_once",
+        "join_of_a_process_set",
+    )
+    some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]
+    some.append(f"{CONTRACT}/test_prepared.py::test_a_call_is_prepared_anew_in_a_new_job")
+    passed(3, ({}, [*parallel("objects", "trainer"), *some]), (NO_WINDOW, BY_MESSAGES), env=at)
 
 
 def test_settings_change_no_result():

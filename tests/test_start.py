@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from jobs import MPI_SETTINGS, TESTS, alone, assert_passed, mpirun, script
-from places import start_ranks
+from jobs import MPI_SETTINGS, TESTS, Job, alone, assert_passed, mpirun
+from places import CARRIERS, on_carrier
 
 from hvdlite.core import mpi_init_wait
 
+every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
 HVD = "import os, sys, numpy as np, hvdlite as hvd\n"
@@ -117,7 +118,11 @@ def test_an_mpi_with_too_few_threads_is_told_what_to_ask_for():
     assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
 
 
-PARENTS = {"hvdlite": "hvd.init()\n", "bare mpi4py": "from mpi4py import MPI\n"}
+PARENTS = {  # the carrier, what a rank has begun, what the child is told
+    "hvdlite over MPI": ("mpi", "hvd.init()\n", "from one that runs MPI"),
+    "bare mpi4py": ("mpi", "from mpi4py import MPI\n", "from one that runs MPI"),
+    "hvdlite without MPI": ("tcp", "hvd.init()\n", "from a rank"),
+}
 CHILDREN = """
 for end in "sys.exit(0)", "sys.exit(3)", "sys.exit('no')", "1 / 0":
     name = sys.argv[1] + str(os.getpid())
@@ -133,37 +138,35 @@ if not hvd.is_initialized(): hvd.init()
 
 @pytest.mark.parametrize("parent", PARENTS)
 def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, tmp_path):
-    code = HVD + PARENTS[parent] + CHILDREN + SUM
-    job = assert_passed(mpirun(2, "-c", code, f"{tmp_path}/", timeout=30))
+    carrier, begins, told = PARENTS[parent]
+    line = ["-c", HVD + begins + CHILDREN + SUM, f"{tmp_path}/"]
+    job = assert_passed(on_carrier(carrier, 2, *line, timeout=30))
     assert sorted(job.lines("CODE ")) == sorted(2 * [f"{code} buffered" for code in (0, 3, 1, 1)])
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
-    assert len(refused) == 8 and "this process was forked from one that runs MPI" in refused[0]
+    assert len(refused) == 8 and f"this process was forked {told}" in refused[0]
+    assert "Bad file descriptor" not in job.output  # a child and its parent closed one connection
 
 
-def with_a_child(transport: str, *command: str) -> list:
-    """Run a program from each of two ranks, which go on well; return the jobs' outputs."""
-    if transport == "mpi":
-        jobs = [script(2, "children", *command, timeout=90)]
-    else:
-        jobs = start_ranks(2, str(TESTS / "scripts" / "children.py"), *command, timeout=90)
-    for job in jobs:
-        assert_passed(job)
-    assert [line for job in jobs for line in job.lines("SUM ")] == 2 * ["2.0"]
-    return jobs
+def with_a_child(carrier: str, *command: str) -> Job:
+    """Run a program from each of two ranks, which go on well."""
+    children = str(TESTS / "scripts" / "children.py")
+    job = assert_passed(on_carrier(carrier, 2, children, *command, timeout=90))
+    assert job.lines("SUM ") == 2 * ["2.0"]
+    return job
 
 
-@pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(transport):
+@every_carrier
+def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(carrier):
     """It waited in MPI_Init for ever, or the ranks died."""
     everything = str(TESTS / "scripts" / "imports_all.py")
-    jobs = with_a_child(transport, everything, "numpy", "mxnet")
-    children = [json.loads(line) for job in jobs for line in job.lines("CHILD ")]
+    job = with_a_child(carrier, everything, "numpy", "mxnet")
+    children = [json.loads(line) for line in job.lines("CHILD ")]
     assert len(children) == 2
     for child in children:
         modules = child.pop("modules")
         assert {"hvdlite.numpy", "hvdlite.mxnet.ops", "hvdlite.elastic.loop"} <= set(modules)
-        assert ("hvdlite.bootstrap.mpi_world" in modules) == (transport == "mpi")
+        assert ("hvdlite.bootstrap.mpi_world" in modules) == (carrier == "mpi")
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 
@@ -171,15 +174,13 @@ def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thre
 INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\\n' % hvd.size())"
 
 
-@pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_ranks_child_does_not_join_the_job_a_second_time(transport):
+@every_carrier
+def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
     """Those of all ranks met in a job of their own, or the ranks' launcher ended the ranks."""
-    for job in with_a_child(transport, "-c", INIT_IN_A_CHILD):
-        assert not job.lines("SIZE ")
-        told = re.findall(
-            r"init\(\): this process was started by process (\d+), which is", job.output
-        )
-        assert len(told) == len(job.lines("SUM ")) and "HVDLITE_ALONE=1" in job.output
+    job = with_a_child(carrier, "-c", INIT_IN_A_CHILD)
+    assert not job.lines("SIZE ")
+    told = re.findall(r"init\(\): this process was started by process \d+, which is", job.output)
+    assert len(told) == 2 and "HVDLITE_ALONE=1" in job.output
 
 
 LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
@@ -203,16 +204,14 @@ OWN_JOBS = {
 
 
 @pytest.mark.parametrize("how", OWN_JOBS)
-@pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_ranks_child_may_have_a_job_of_its_own(how, transport, tmp_path):
+@every_carrier
+def test_a_ranks_child_may_have_a_job_of_its_own(how, carrier, tmp_path):
     words, sizes = OWN_JOBS[how]
     (tmp_path / "sizes.py").write_text(INIT_IN_A_CHILD)
     own = words if "-c" in words else [*words, sys.executable, str(tmp_path / "sizes.py")]
-    if transport == "tcp" and how == "by hvdliterun":
+    if carrier == "tcp" and how == "by hvdliterun":
         pytest.skip("there is no MPI here")
-    jobs = with_a_child(transport, *own)
-    found = re.findall(r"SIZE (\d)", "".join(job.output for job in jobs))
-    assert found == 2 * sizes
+    assert re.findall(r"SIZE (\d)", with_a_child(carrier, *own).output) == 2 * sizes
 
 
 GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"

@@ -8,13 +8,10 @@ import time
 
 import cluster as clusters
 import pytest
-from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
-from places import WITHOUT_MPI, results, start_ranks, variables
-from test_elastic import assert_went_on
-from versions import no_examples
+from jobs import MPI_SETTINGS, TESTS, assert_passed, script, wait_until
+from places import CARRIERS, WITHOUT_MPI, on_carrier, results, start_ranks, variables
 
 SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
-ELASTIC = str(TESTS / "scripts" / "elastic_numpy.py")
 
 
 def ended(size: int, *command: str, **options) -> list:
@@ -44,15 +41,6 @@ def test_any_number_of_threads_gives_the_same_bits():
     assert digests[0] == digests[1] == digests[2]
 
 
-@no_examples
-def test_an_example_trains_to_mpis_bits():
-    line = ["examples/mnist.py", "--epochs", "1"]
-    theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
-    example = str(TESTS / "scripts" / "example_bits.py")
-    assert results(start_ranks(2, example, *line, timeout=120)) == theirs
-    assert theirs[0] == theirs[1]
-
-
 def test_a_process_alone_needs_no_mpi():
     env = {**os.environ, **variables(0, 1, 1)}
     del env["RANK"]
@@ -63,53 +51,11 @@ def test_a_process_alone_needs_no_mpi():
     assert (done.returncode, done.stdout) == (0, "1 [1.]\n"), done.stderr
 
 
-@pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_the_transport_is_logged_once(transport):
-    env = {"HVDLITE_LOG_LEVEL": "info"}
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_transport_is_logged_once(carrier):
     begin = ["-c", "import hvdlite as hvd; hvd.init()"]
-    jobs = [mpirun(2, *begin, env=env)] if transport == "mpi" else start_ranks(2, *begin, env=env)
-    output = "".join(assert_passed(job).output for job in jobs)
-    assert output.count(f"[hvdlite INFO] 2 ranks, transport {transport}") == 1
-
-
-def test_process_sets_and_jobs_one_after_the_other():
-    found = results(ended(3, "sets"))
-    sums = {0: [4.0], 1: [5.0, 2.0], 2: [4.0, 5.0]}
-    assert {rank: values["found"] for rank, values in found.items()} == {
-        rank: 3 * [sums[rank], [0, 1, 2]] for rank in range(3)
-    }
-
-
-@pytest.mark.parametrize("how", [[], ["3"]], ids=["raises", "exits with 3"])
-def test_a_rank_that_fails_ends_the_others_waits(how):
-    jobs = ended(3, "raises", *how, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
-    assert [job.status for job in jobs] == [1, int(how[0]) if how else 1, 1]
-    for job in (jobs[0], jobs[2]):
-        assert (
-            "tensor 'allreduce.it does not come' can't complete: rank 1 left the job" in job.output
-        )
-
-
-@pytest.mark.parametrize(
-    "how, number", [("killed", signal.SIGKILL), ("killed_midway", signal.SIGALRM)]
-)
-def test_a_killed_rank_is_named_by_the_others(how, number):
-    jobs = ended(3, how)
-    assert [job.status for job in jobs] == [1, -number, 1]
-    for job in (jobs[0], jobs[2]):
-        (values,) = job.results().values()
-        assert values["blamed"] == [1] and values["seconds"] < 20
-
-
-def test_ctrl_c_ends_all():
-    def interrupt(started) -> None:
-        for process in started:
-            assert process.stdout.readline() == "READY\n"
-        started[1].send_signal(signal.SIGINT)
-
-    jobs = ended(3, "waits", while_running=interrupt, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
-    assert all(job.status for job in jobs)
-    assert "KeyboardInterrupt" in jobs[1].output and "rank 1 left the job" in jobs[0].output
+    job = assert_passed(on_carrier(carrier, 2, *begin, env={"HVDLITE_LOG_LEVEL": "info"}))
+    assert job.output.count(f"[hvdlite INFO] 2 ranks, transport {carrier}") == 1
 
 
 @pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
@@ -119,22 +65,6 @@ def test_a_rank_0_that_can_not_be_found_is_not_waited_for_without_end(host):
     (job,) = ended(2, "bits", ranks=[1], host=host, env=env, timeout=20)
     assert job.status == 1 and "s in init() for rank 0: " in job.output
     assert ("[::1]: [Errno -2]" in job.output) == (host == "[::1]")
-
-
-@pytest.mark.parametrize("how", ["raises_before", "ends_before"])
-def test_a_rank_that_ends_without_init(how):
-    jobs = ended(3, how, timeout=40, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
-    assert [job.status != 0 for job in jobs] == [True, how == "raises_before", True]
-    for job in (jobs[0], jobs[2]):
-        assert "script has ended without calling init()" in job.output
-
-
-def test_a_child_is_no_rank():
-    found = results(jobs := ended(2, "forks"))
-    assert found == {rank: {"code": 3, "total": 2.0} for rank in range(2)}
-    for job in jobs:
-        assert "REFUSED init(): this process was forked from a rank" in job.output
-        assert "Bad file descriptor" not in job.output  # two had closed its connections
 
 
 def test_what_needs_mpi_says_so():
@@ -187,12 +117,6 @@ def test_on_two_hosts(hosts):
         assert not values["mpi"] and not values["listens"]
 
 
-def test_a_rank_that_is_killed_on_another_host_is_named(hosts):
-    jobs = ended(2, "killed", **on(hosts, 2))
-    assert [job.status for job in jobs] == [1, -signal.SIGKILL]
-    assert jobs[0].results()[0]["blamed"] == [1]
-
-
 def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(hosts):
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
@@ -206,17 +130,6 @@ def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(host
     where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"  # TCP sends again a second after the loss
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
-
-
-def test_the_others_go_on_when_rank_0s_host_loses_its_power():
-    def cut(started) -> None:
-        assert any(line == "CUT\n" for line in started[0].stdout)
-        cluster.lose("h0", power=True)
-
-    with clusters.or_skip(3) as cluster:
-        where = on(cluster, 3)
-        where["env"].update(CUT="1", HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS="0.5")
-        assert_went_on(start_ranks(3, ELASTIC, "0", "5", "12", while_running=cut, **where), {0})
 
 
 IMPORTS_LONG = """

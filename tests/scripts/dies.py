@@ -15,7 +15,6 @@ rng = random.Random(f"{case['seed']} {os.getpid()}")
 SIZES = (1, 4, 250, 4_000, 30_000, 500_000, 4_000_000)  # float32
 KINDS = ("allreduce", "allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 ROUNDS = 8  # of a job that comes to its end
-CPUS = 3  # float32 are cheap; large ones are seldom
 
 
 class Broken(Exception):

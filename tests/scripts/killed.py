@@ -1,7 +1,10 @@
-"""Rank argv[1] is killed while the others wait for it, or compute ("later"): argv[2]."""
+"""Rank argv[1] is killed while the others wait for it, or compute ("later"): argv[2].
+
+A child of that rank lives on."""
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +29,7 @@ pids = hvd.allgather_object(os.getpid())
 for i in range(10):
     hvd.numpy.allreduce(np.ones(1000), name=f"warm{i % 2}")
 if rank == dead:
+    subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(0.2)  # the others wait
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "later":

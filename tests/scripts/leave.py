@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 from jobs import report
-from mpi4py import MPI
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -28,7 +27,7 @@ if wait in ("mxnet", "trainer"):
     net.initialize()
 hvd.init()
 rank = hvd.rank()
-survivors = MPI.COMM_WORLD.Split(rank == 1)
+survivors = hvd.add_process_set([0, 2])
 if wait in ("mxnet", "trainer"):
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
 
@@ -100,11 +99,11 @@ else:
         waiting_for_rank_1()
     except tuple(errors) as error:
         report(rank, text=str(error))
-        survivors.Barrier()  # else one of them may end before the other one waits for rank 1
+        hvd.barrier(survivors)  # else one of them may end before the other one waits for rank 1
         if how not in ("end", "exit 0", "shutdown"):
             raise
     try:
         waiting_for_rank_1()
     except (*errors, ValueError) as error:
         report(rank, again=str(error))
-    survivors.Barrier()
+    hvd.barrier(survivors)

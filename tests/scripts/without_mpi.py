@@ -2,9 +2,7 @@
 
 import hashlib
 import os
-import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,12 +14,6 @@ import hvdlite as hvd
 import hvdlite.numpy as hnp
 
 how = sys.argv[1]
-own = os.environ.get("RANK")
-if how == "raises_before" and own == "1":
-    raise RuntimeError("no data here")
-if how == "ends_before" and own == "1":
-    hvd.is_initialized()
-    sys.exit()
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 
@@ -62,69 +54,11 @@ def bits():
     )
 
 
-def sets():
-    """Process sets that overlap, objects, and the same again in a second and third job."""
-    found = []
-    for _ in range(3):
-        some = [hvd.add_process_set(ranks) for ranks in ([0, 2], [2, 1], [1])]
-        mine = [s for s in some if s.included()]
-        x = np.array([float(rank + 1)])
-        found.append([hnp.allreduce(x, op=hvd.Sum, process_set=s)[0] for s in mine])
-        hvd.remove_process_set(some[1])
-        found.append(hvd.allgather_object(rank))
-        hvd.shutdown()
-        hvd.init()
-    report(rank, found=found)
-
-
-def raises():
-    """Rank 1 does, or exits; the others wait for it."""
-    if rank == 1:
-        sys.exit(int(sys.argv[2])) if sys.argv[2:] else next(iter([]))
-    hnp.allreduce(np.ones(1), name="it does not come")
-
-
-def killed(midway: bool = False):
-    """Rank 1 is, which has a child that lives on; midway: while data moves, some time."""
-    hnp.allreduce(np.ones(1), name="first")
-    begun = time.monotonic()
-    if rank == 1 and midway:
-        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.2 * random.random())  # SIGALRM ends it
-    elif rank == 1:
-        subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        while midway:
-            hnp.allreduce(np.ones(300_000), name="data")
-        hnp.allreduce(np.ones(1), name="it does not come")
-    except hvd.RankFailedError as error:
-        report(rank, blamed=list(error.ranks), seconds=time.monotonic() - begun)
-        raise
-
-
-def killed_midway():
-    killed(midway=True)
-
-
 def waits():
     """Until a signal comes; the line says that it may."""
     hnp.allreduce(np.ones(1), name="first")
     print("READY\n", end="", flush=True)  # in one write: ranks share the pipe
     hnp.allreduce(np.ones(1), name=f"only rank {rank}")
-
-
-def forks():
-    """The child ends by itself, keeps no connection, and can't join."""
-    child = os.fork()
-    if child == 0:
-        try:
-            hvd.init()
-            hvd.shutdown()
-        except hvd.HvdliteError as error:
-            print("REFUSED", error, flush=True)
-        sys.exit(3)
-    code = os.WEXITSTATUS(os.waitpid(child, 0)[1])
-    report(rank, code=code, total=hnp.allreduce(np.ones(1), op=hvd.Sum)[0])
 
 
 def needs_mpi():
@@ -147,9 +81,4 @@ def stopped():
     report(rank)
 
 
-def raises_before():
-    pass
-
-
-ends_before = raises_before
 globals()[how]()
