@@ -33,13 +33,10 @@ TOGETHER = {
     "jax": ("jax",),
 }
 
-# Of PyTorch, what pairs of ranks do otherwise than three: process groups, calls made at once.
+# Of PyTorch, what pairs of ranks do otherwise than three: process groups.
 OF_PAIRS = [
     "tests/contract/test_prepared.py",
-    *(
-        f"tests/frameworks/parallel/test_torch_{name}.py"
-        for name in ("backend", "order", "messages")
-    ),
+    *(f"tests/frameworks/parallel/test_torch_{name}.py" for name in ("backend", "messages")),
 ]
 
 CONTRACT_OF = {

@@ -111,3 +111,13 @@ def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, seve
         start(groups[0], torch.ones(3)).wait()
     else:
         work.wait()
+
+
+def test_many_at_once_and_those_that_nobody_waits_for(groups):
+    for _ in range(50):
+        dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
+    tensors = [torch.full((10 + i,), float(i)) for i in range(150)]  # more than there are names
+    works = [dist.all_reduce(t, group=groups[0], async_op=True) for t in tensors]
+    assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
+    for i, t in enumerate(tensors):
+        assert (t == i * dist.get_world_size()).all()

@@ -1,10 +1,12 @@
-"""Works and futures of PyTorch's backend, looked at by several threads at the same time.
+"""Calls of PyTorch's backend, at once and later, looked at by several threads at the same time.
 
     torchrun --nproc-per-node 2 torch_futures.py 100000
 
-So many calls in all, by threads that each have a group of their own. Meanwhile groups are aborted
-with calls in them. Nothing may fail that did not fail: no error but those of callbacks that raise
-and of aborted calls, and each result right. The number after that of calls is the seed.
+So many calls in all, by threads that each have a group of their own: on the fast path, queued,
+decided by the engine, ended by the keeper, or dropped, which each rank mixes in its own way.
+Meanwhile groups are aborted with calls in them. Nothing may fail that did not fail: no error but
+those of callbacks that raise and of aborted calls, and each result right. The number after that of
+calls is the seed.
 """
 
 import random
@@ -22,16 +24,16 @@ LIMIT = timedelta(seconds=120)
 problems: list = []
 
 
-# ---- calls: each returns a work, and what checks its result ----
+# ---- calls: each returns a work, if any is to be waited for later, and what checks its result ----
 
 
-def all_reduce(group, n, value):
+def all_reduce(group, n, value, later):
     t = torch.full((n,), value + dist.get_rank())
     total = sum(value + r for r in range(dist.get_world_size()))
-    return dist.all_reduce(t, group=group, async_op=True), lambda: (t == total).all()
+    return dist.all_reduce(t, group=group, async_op=later), lambda: (t == total).all()
 
 
-def all_reduce_with_gaps(group, n, value):
+def all_reduce_with_gaps(group, n, value, later):
     """Its result is copied back, which takes a while."""
     t = torch.full((n // 8 + 1, 32), value + dist.get_rank()).t()
     total = sum(value + r for r in range(dist.get_world_size()))
@@ -39,38 +41,38 @@ def all_reduce_with_gaps(group, n, value):
     return work, lambda: (t == total).all()
 
 
-def all_gather(group, n, value):
+def all_gather(group, n, value, later):
     outs = [torch.zeros(n) for _ in range(dist.get_world_size())]
-    work = dist.all_gather(outs, torch.full((n,), value + dist.get_rank()), group, async_op=True)
+    work = dist.all_gather(outs, torch.full((n,), value + dist.get_rank()), group, async_op=later)
     return work, lambda: all((out == value + r).all() for r, out in enumerate(outs))
 
 
-def broadcast(group, n, value):
+def broadcast(group, n, value, later):
     root = int(value) % dist.get_world_size()
     t = torch.full((n,), value + dist.get_rank())
-    return dist.broadcast(t, root, group, async_op=True), lambda: (t == value + root).all()
+    return dist.broadcast(t, root, group, async_op=later), lambda: (t == value + root).all()
 
 
-def reduce_scatter(group, n, value):
+def reduce_scatter(group, n, value, later):
     size, out = dist.get_world_size(), torch.zeros(n)
     parts = [torch.full((n,), value + part) for part in range(size)]
-    work = dist.reduce_scatter(out, parts, group=group, async_op=True)
+    work = dist.reduce_scatter(out, parts, group=group, async_op=later)
     return work, lambda: (out == (value + dist.get_rank()) * size).all()
 
 
-def nothing(group, n, value):
+def nothing(group, n, value, later):
     empty = [[] for _ in range(dist.get_world_size())]
     return group._get_backend(torch.device("cpu")).allgather_coalesced(empty, []), lambda: True
 
 
-def ring(group, n, value):
+def ring(group, n, value, later):
     rank, size, t = dist.get_rank(), dist.get_world_size(), torch.zeros(n)
     sent = dist.isend(torch.full((n,), value + rank), (rank + 1) % size, group)
     before = (rank - 1) % size
     return dist.irecv(t, before, group), lambda: sent.wait() and (t == value + before).all()
 
 
-def another_follows(group, n, value):
+def another_follows(group, n, value, later):
     """A callback makes a call of the same group."""
 
     def goes_on(future):
@@ -137,22 +139,39 @@ def note(what, look, *args):
         problems.append(f"{what}, {look.__name__}: {type(error).__name__}: {error}")
 
 
+def finish(lookers, what, work, is_right, looks):
+    """Look at the work in these ways; a work that nobody looks at has its result some time."""
+    others = [lookers.submit(note, what, look, work) for look in looks[1:]]
+    for look in looks[:1]:
+        note(what, look, work)
+    wait(others)
+    until = time.monotonic() + (0 if looks or work is None else 30)
+    del work
+    while not (right := is_right()) and time.monotonic() < until:
+        time.sleep(0.001)
+    if not right:
+        problems.append(f"{what}: a wrong result")
+
+
 def calls_of(thread, group, calls, seed, lookers):
     """Make the calls, in the same order on all ranks; each rank looks at them in its own way."""
-    alike, own = (
-        random.Random(f"{seed} {thread}"),
-        random.Random(f"{seed} {thread} {dist.get_rank()}"),
-    )
+    alike = random.Random(f"{seed} {thread}")
+    own = random.Random(f"{seed} {thread} {dist.get_rank()}")
+    left, later = [], 0
     for number in range(calls):
+        if number % 50 == 0:  # with 0 on all ranks, those of a repeated name take the fast path
+            later = own.choice((0, 0.1, 1)) if alike.random() < 0.6 else 0
         call, n, value = alike.choice(CALLS), alike.choice((1, 300, 20_000)), float(number % 50)
-        work, is_right = call(group, n, value)
         what = f"call {number} of thread {thread} ({call.__name__}, {n})"
-        looks = own.sample(LOOKS, own.randint(1, 3))
-        others = [lookers.submit(note, what, look, work) for look in looks[1:]]
-        note(what, looks[0], work)
-        wait(others)
-        if not is_right():
-            problems.append(f"{what}: a wrong result")
+        work, is_right = call(group, n, value, own.random() < later)
+        looks = own.sample(LOOKS, own.randint(0, 3)) if work else []
+        if work and call is not another_follows:  # that callback's call comes before the next one
+            left.append((what, work, is_right, looks))
+        else:
+            finish(lookers, what, work, is_right, looks)
+        del work
+        while left and (number == calls - 1 or len(left) > own.randrange(1, 40)):
+            finish(lookers, *left.pop(own.randrange(len(left))))
 
 
 def abort_one(all_ranks, lookers):
