@@ -1,11 +1,13 @@
-"""No module tells errors of the C core by their words: they have fields."""
+"""No module tells errors of the C core by their words, and terms that were replaced are gone."""
 
 import ast
 import functools
 import re
+from pathlib import Path
 
 import pytest
-from test_architecture import MODULES, SOURCES
+from jobs import ROOT
+from test_architecture import CSRC, HEADERS, MODULES, SOURCES
 from test_modules import module_name
 
 
@@ -80,3 +82,36 @@ def test_the_search_for_phrases_finds_them(code):
     words = error_words()
     found = [t for t in searched_for(code) if words.intersection(words_of(t))]
     assert found
+
+
+# What a term was called before, in identifiers or prose; docs/design.md, Glossary, has the terms.
+RETIRED = {
+    "rerendezvous": "roll ?calls?",
+    "replacement": "newcomers?",
+    "acceptor": "receptions?",
+    "fast path": "express path",
+    "store": "bootstrap star",
+    "aggregate": "gather tree",
+    "agent": "launch daemon",
+    "window": "shared buffer",
+    "elastic training by sockets": "ulfm",
+}
+IN_THE_CORE = {"progress": "wheel", "mutex": "monitor", "fast path": "express"}
+
+
+def words_in(file: Path) -> str:
+    """The text as words: a_name, a-name and aName are "a name"."""
+    text = file.read_text(encoding="utf-8")
+    return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
+
+
+def test_terms_that_were_replaced_are_gone():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    python = [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    files = {file: words_in(file) for file in {*pages, *python, *SOURCES, *HEADERS}}
+    del files[Path(__file__)], files[ROOT / "docs" / "design.md"], files[ROOT / "CHANGELOG.md"]
+    for terms, where in ((RETIRED, ROOT), (IN_THE_CORE, CSRC)):
+        for term, old in terms.items():
+            at = [f for f in files if where in f.parents]
+            users = [f.name for f in at if re.search(rf"\b{old}\b", files[f])]
+            assert not users, f"{old} is called {term}: {users}"
