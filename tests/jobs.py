@@ -173,12 +173,12 @@ def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
         assert float(accuracies[-1]) > 0.9, job.output
 
 
-def processes_of(job: str) -> List[int]:
-    """The processes whose environment names the job."""
-    found, mark = [], f"{MARK}={job}".encode()
+def processes_of(mark: str) -> List[int]:
+    """The processes that have this in their environment, such as a job's mark."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes():
+            if mark.encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
         except OSError:  # it has ended, or is another user's
             continue

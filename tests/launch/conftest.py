@@ -1,13 +1,8 @@
 """Fixtures of the launcher's tests: emulated hosts."""
 
-import sys
-from pathlib import Path
-
+import cluster as clusters
 import pytest
 from launching import assert_clean, call
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-import cluster as clusters  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs import processes_of, wait_until
+
 HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT = 150  # of a busy machine; what hangs takes for ever
@@ -87,33 +89,10 @@ def assert_clean(cluster, host):
         time.sleep(0.1)
 
 
-def processes_with(marker):
-    """Return process ids and commands that have this in their command line or environment.
-
-    Those of emulated hosts are none of them.
-    """
-    found, here = [], os.readlink("/proc/self/ns/pid")
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) == os.getpid():
-            continue
-        try:
-            if os.readlink(entry / "ns/pid") != here:
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-            text = command + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if marker.encode() in text:
-            found.append(f"{entry.name}: {command.decode()}")
-    return found
-
-
 def left_with(marker, seconds=30):
-    """Return those of :func:`processes_with` that have not ended in so many seconds."""
-    until = time.monotonic() + seconds
-    while processes_with(marker) and time.monotonic() < until:
-        time.sleep(0.05)
-    return processes_with(marker)
+    """Return which processes with this in their environment have not ended in so many seconds."""
+    wait_until(lambda: not processes_of(marker), seconds)
+    return processes_of(marker)
 
 
 def family(pid):

@@ -19,14 +19,6 @@ for i in range(12):
 """
 LATE = 'hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")\n'
 DIES = "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
-STALLS = """
-from pathlib import Path
-folder = Path(os.environ["HVDLITE_REPORTS"])
-def told_of_late(text):
-    return "allreduce.late' has waited" in text and "---- rank 2" in text
-while hvd.rank() == 1 and not any(told_of_late(p.read_text()) for p in folder.iterdir()):
-    time.sleep(0.01)
-"""
 
 
 def run_and_report(code: str, folder, about: str, **env):
@@ -50,17 +42,6 @@ def test_a_killed_rank_and_its_last_operation_are_named(tmp_path):
     assert "no stacks: the process is gone" in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead
     assert "allreduce.late" not in dead
-
-
-def test_a_stall_is_reported_while_the_job_goes_on(tmp_path):
-    setting = {"HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
-    run, name, text = run_and_report(
-        OPERATIONS + STALLS + LATE, tmp_path, "late' has waited", **setting
-    )
-    assert run.code == 0, run.err
-    assert "-stall-" in name
-    assert "submitted by ranks 0, 2, not by rank 1" in text
-    assert "C stack of the main thread:" in part_of(text, 1)
 
 
 SCRAPE = """

@@ -55,7 +55,7 @@ h.barrier()
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
 def test_a_job_on_one_host_listens_on_the_loopback_alone(window, transport):
     """But for the daemon of Open MPI's mpirun, which can't."""
-    helper = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    helper = f"import sys; sys.path[:0] = {[str(SCRIPTS.parent), str(SCRIPTS.parents[1])]}\n"
     helper += "from launching import family, listening\n"
     options = ["--env", f"HVDLITE_WINDOW={window}", "--transport", transport, "-n", 2]
     done = call(*options, *python(helper + LISTENS)).passed()
@@ -123,9 +123,9 @@ while True:
 """
 
 
-def start_endless(what, *options):
+def start_endless(what, *options, **env):
     """Start hvdliterun with two ranks that first do something."""
-    return start("-n", 2, *options, *python(ENDLESS.format(what)))
+    return start("-n", 2, *options, *python(ENDLESS.format(what)), env={**os.environ, **env})
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     """Though nobody is left to end that rank, nor what stands between it and its agent."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
-    launcher = start_endless(ask, "--env", f"MARKER={marker}", *shell)
+    launcher = start_endless(ask, *shell, MARKER=marker)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGKILL)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 137, err

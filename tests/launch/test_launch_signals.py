@@ -6,8 +6,8 @@ import subprocess
 import uuid
 
 import pytest
-from jobs import wait_until
-from launching import HVDLITERUN, TIMEOUT, left_with, processes_with, python, start
+from jobs import processes_of, wait_until
+from launching import HVDLITERUN, TIMEOUT, left_with, python, start
 
 from hvdlite.core import probe
 from hvdlite.launch import cli
@@ -21,11 +21,11 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     """Also one that it cannot catch, and also what a rank has started in the background."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 600 &'); print('up', flush=True); time.sleep(600)"
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed launcher leaves an empty folder
-    launcher = start("-n", 2, "--env", f"MARKER={marker}", *python(code), env=env)
+    env = {**os.environ, "MARKER": marker, "TMPDIR": str(tmp_path)}  # killed, it leaves a folder
+    launcher = start("-n", 2, *python(code), env=env)
     for _ in range(2):
         assert "up" in launcher.stdout.readline()
-    assert len(processes_with(marker)) >= 4
+    assert len(processes_of(marker)) >= 4
     launcher.send_signal(number)
     code = launcher.wait(TIMEOUT)
     assert left_with(marker) == []
@@ -105,7 +105,7 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
     text = commands.read_text()
     assert [each for each in ("SIGTERM", "qdel 17") if each in text] == told
     for each in left_with(mark, 0):  # of the commands above
-        os.kill(int(each.partition(":")[0]), signal.SIGKILL)
+        os.kill(each, signal.SIGKILL)
 
 
 def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
