@@ -64,61 +64,44 @@ def test_a_name_that_differs_has_a_row_that_says_how(module):
     assert not wrong, f"docs/{PAGES[module]} has no row of {', '.join(wrong)}"
 
 
-# What programs for Horovod import, beside horovod.mxnet (tests/test_as_horovod.py).
+# What programs for Horovod import of it, beside horovod.mxnet (tests/test_as_horovod.py).
 IMPORTS = """
-from horovod import run
-import horovod
-import horovod.common
-from horovod.common.basics import HorovodBasics
-from horovod.common.elastic import State, ObjectState, run
-import horovod.common.elastic
-from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.common.exceptions import get_version_mismatch_message, HorovodVersionMismatchError
-from horovod.common.process_sets import ProcessSet, global_process_set, add_process_set
-from horovod.common.process_sets import remove_process_set
-from horovod.common.util import check_extension, gloo_built, mpi_built, nccl_built, env, is_iterable
-from horovod.common.util import split_list, num_rank_is_power_2, extension_available
-from horovod.common.util import is_version_greater_equal_than
-from horovod.data import BaseDataLoader, AsyncDataLoaderMixin
-from horovod.data.data_loader_base import BaseDataLoader, AsyncDataLoaderMixin
-from horovod.keras import callbacks
-import horovod.keras as hvd
-from horovod.keras.callbacks import LearningRateWarmupCallback
-from horovod.run import run
-import horovod.run
-from horovod.runner import run
-import horovod.runner
-from horovod.runner.launch import run_commandline
-import horovod.tensorflow as hvd
-from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.functions import broadcast_object, broadcast_variables, allgather_object
-from horovod.tensorflow.keras import callbacks
-import horovod.tensorflow.keras as hvd
-from horovod.tensorflow.keras.callbacks import BroadcastGlobalVariablesCallback
-from horovod.tensorflow.keras.callbacks import MetricAverageCallback
-import horovod.tensorflow.keras.callbacks
-from horovod.tensorflow.mpi_ops import rank_op, size_op, local_rank_op
-from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
-from horovod.tensorflow.util import vars_to_refs, refs_to_vars
-from horovod.torch import allreduce, mpi_ops
-import horovod.torch as hvd
-import horovod.torch as hvd; hvd.elastic.run; hvd.elastic.TorchState; hvd.mpi_ops.allreduce
-from horovod.torch.compression import Compression
-from horovod.torch.elastic import run, TorchState, ElasticSampler
-from horovod.tensorflow.elastic import run, TensorFlowKerasState, TensorFlowState
-from horovod.keras.elastic import KerasState, CommitStateCallback
-from horovod.tensorflow.keras.elastic import UpdateBatchStateCallback, UpdateEpochStateCallback
-import horovod.torch.elastic as elastic
-from horovod.torch.elastic.sampler import ElasticSampler
-from horovod.torch.elastic.state import TorchState
-from horovod.torch.functions import broadcast_parameters, broadcast_optimizer_state
-from horovod.torch.functions import broadcast_object, allgather_object
-from horovod.torch.mpi_ops import allreduce_async_, synchronize, poll, size, rank, Average, Adasum
-from horovod.torch.mpi_ops import Sum, rocm_built
-from horovod.torch.mpi_ops import gpu_available
-import horovod.torch.mpi_ops as mpi_ops
-from horovod.torch.optimizer import DistributedOptimizer
-from horovod.torch.sync_batch_norm import SyncBatchNorm
+common
+common.basics HorovodBasics
+common.elastic State ObjectState run
+common.exceptions HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError
+common.exceptions get_version_mismatch_message
+common.process_sets ProcessSet global_process_set add_process_set remove_process_set
+common.util check_extension gloo_built mpi_built nccl_built env is_iterable split_list
+common.util num_rank_is_power_2 extension_available is_version_greater_equal_than
+data BaseDataLoader AsyncDataLoaderMixin
+data.data_loader_base BaseDataLoader AsyncDataLoaderMixin
+keras callbacks
+keras.callbacks LearningRateWarmupCallback
+keras.elastic KerasState CommitStateCallback
+run run
+runner run
+runner.launch run_commandline
+tensorflow
+tensorflow.compression Compression
+tensorflow.elastic run TensorFlowKerasState TensorFlowState
+tensorflow.functions broadcast_object broadcast_variables allgather_object
+tensorflow.keras callbacks
+tensorflow.keras.callbacks BroadcastGlobalVariablesCallback MetricAverageCallback
+tensorflow.keras.elastic UpdateBatchStateCallback UpdateEpochStateCallback
+tensorflow.mpi_ops rank_op size_op local_rank_op
+tensorflow.sync_batch_norm SyncBatchNormalization
+tensorflow.util vars_to_refs refs_to_vars
+torch allreduce mpi_ops elastic
+torch.compression Compression
+torch.elastic run TorchState ElasticSampler
+torch.elastic.sampler ElasticSampler
+torch.elastic.state TorchState
+torch.functions broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object
+torch.mpi_ops allreduce allreduce_async_ synchronize poll size rank Average Adasum Sum rocm_built
+torch.mpi_ops gpu_available
+torch.optimizer DistributedOptimizer
+torch.sync_batch_norm SyncBatchNorm
 """
 ABSENT = ("horovod.spark", "horovod.ray", "horovod.tensorflow.data")
 TRY = """
@@ -135,7 +118,10 @@ print(json.dumps(failed))
 
 
 def test_lines_that_import_horovod_work():
-    every = [*IMPORTS.strip().splitlines(), *(f"import {name}" for name in ABSENT)]
+    rows = [line.split() for line in IMPORTS.strip().splitlines()]
+    every = [f"import horovod.{module}" for module, *_ in rows]
+    every += [f"from horovod.{row[0]} import {', '.join(row[1:])}" for row in rows if row[1:]]
+    every += ["from horovod import run", *(f"import {name}" for name in ABSENT)]
     failed = json.loads(alone(TRY, json.dumps(every), TF_CPP_MIN_LOG_LEVEL="3").splitlines()[-1])
     assert sorted(failed) == sorted(f"import {name}" for name in ABSENT)
     for line, text in failed.items():

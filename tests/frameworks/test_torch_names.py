@@ -3,7 +3,6 @@
 import inspect
 
 import pytest
-from jobs import alone
 
 # Of Horovod 0.28.1.
 ALLREDUCE = (
@@ -87,9 +86,3 @@ def test_reductions_are_averages_by_default(hvd):
 def test_another_name_is_an_attribute_error(hvd):
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         hvd.nonsense  # noqa: B018
-
-
-def test_a_script_of_horovods_as_it_is():
-    imports = "import hvdlite.as_horovod, horovod.torch as hvd"
-    code = f"{imports}; hvd.init(); print(hvd.__name__, hvd.size())"
-    assert alone(code).splitlines()[-1] == "hvdlite.torch 1"

@@ -55,16 +55,6 @@ print(f"SUM {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=Tr
 """
 
 
-def test_torchrun_starts_a_job_without_mpi(tmp_path):
-    script, ranks = tmp_path / "script.py", 4
-    script.write_text(SUM)
-    ended = torchrun("--standalone", f"--nproc-per-node={ranks}", str(script))
-    assert ended.returncode == 0, ended.stderr
-    total = 3 * [ranks * (ranks + 1) / 2]
-    said = [f"SUM {rank} of {ranks}: {total}" for rank in range(ranks)]
-    assert sorted(ended.stdout.splitlines()) == said
-
-
 def test_an_example_trains_to_mpis_bits():
     line = ["examples/pytorch_mnist.py", "--epochs", "1"]
     theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()

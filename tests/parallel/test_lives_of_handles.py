@@ -76,10 +76,3 @@ def test_a_handle_may_be_forgotten(size, asynchronous):
     for _ in range(40):
         assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
     assert gone() is None
-
-
-def test_signatures_and_names():
-    assert hvd.allreduce_async_.__name__ == "allreduce_async_"
-    assert "out" in hvd.numpy.allreduce_async.__wrapped__.__code__.co_varnames
-    assert hvd.numpy.allreduce.__name__ == "allreduce"
-    assert "Start :func:`allgather`" in hvd.allgather_async.__doc__

@@ -62,13 +62,6 @@ def test_deferred_initialisation_happens_once(rank):
         assert (net.weight.data().asnumpy() == 1).all()
 
 
-def test_the_same_prefix_again(rank):
-    for step in range(3):
-        net = dense_net(seed=rank + 10 * step)
-        hvd.broadcast_parameters(net.collect_params(), prefix="mine")
-        assert_equal_on_all_ranks(weights(net))
-
-
 def test_parameters_of_mixed_dtypes_and_shapes_are_broadcast(rank, size):
     with mx.util.np_shape(True):
         params = {

@@ -18,7 +18,6 @@ from nets import (
 )
 from optimizers import (
     STORES,
-    both_kinds,
     every_kind,
     make_trainer,
     momentum_sgd,
@@ -165,32 +164,6 @@ def test_what_params_may_be(make):
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def convolutional_net():
-    """Smooth: where a maximum is pooled, rounding can decide which pixel gets the gradient."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(6, 5, in_channels=1, activation="tanh"), gluon.nn.AvgPool2D(2, 2))
-    net.add(gluon.nn.Conv2D(8, 3, in_channels=6, activation="tanh"), gluon.nn.Dense(4))
-    net.initialize()
-    net(mx.nd.zeros((1, 1, 14, 14)))
-    set_weights(net, seed=3)
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-@both_kinds
-def test_a_convolutional_net_is_trained_as_by_one_process(kind, parity):
-    net, alone = convolutional_net(), convolutional_net()
-    trainer = make_trainer(kind, net.collect_params(), momentum_sgd(0.01))
-    plain = plain_trainer(alone, momentum_sgd(0.01))
-    for step in range(8):
-        own, joined = batch_of(hvd.rank(), step, 4, 196), joined_batch(step, 4, 196)
-        for model, its_trainer, x in ((net, trainer, own), (alone, plain, joined)):
-            backward(model, x.reshape(-1, 1, 14, 14))
-            its_trainer.step(len(x))
-    assert_equal_on_all_ranks(weights(net))
-    parity(f"convolutions, {kind}", weights(net), weights(alone), 5e-5)
-
-
 @pytest.mark.parametrize(
     "sums, options, factor",
     [
@@ -226,14 +199,6 @@ def test_distributed_optimizer_inside_is_unwrapped():
     assert_close(train(net, trainer), train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def test_prefix_names_the_tensors(size):
-    nets = [dense_net(), dense_net()]
-    for net, prefix in zip(nets, ("generator", "critic")):
-        trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), prefix=prefix)
-        train(net, trainer)
-    assert_close(weights(nets[0]), weights(nets[1]))
-
-
 def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
     monkeypatch.setenv("HVDLITE_GUARD_STEPS", "1")
     net = dense_net()
@@ -247,20 +212,6 @@ def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
     monkeypatch.setenv("HVDLITE_GUARD_STEPS", "often")
     with pytest.raises(ValueError, match="HVDLITE_GUARD_STEPS is 'often': expected a whole"):
         hvd.DistributedTrainer(net.collect_params(), "sgd")
-
-
-def test_predivided_sums_do_not_overflow(size):
-    """That is what the factor is for: float16 ends at 65504."""
-    results = {}
-    for factor in (1.0, 64.0):
-        w = gluon.Parameter("w", shape=(3,), dtype="float16")
-        w.initialize(mx.init.Zero())
-        trainer = hvd.DistributedTrainer([w], "sgd", gradient_predivide_factor=factor)
-        w.grad()[:] = 60000 / size
-        trainer.allreduce_grads()
-        results[factor] = w.grad().asnumpy().astype("float32")
-    np.testing.assert_allclose(results[64.0], 60000 / size, rtol=2e-3)
-    np.testing.assert_allclose(results[1.0], 60000 / size, rtol=2e-3)  # here the sum is a float32
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])

@@ -173,13 +173,6 @@ def test_a_gradient_made_again_later_is_a_private_one(shares, rank):
     assert_equal_on_all_ranks(trained_weights(net))
 
 
-def test_compressed_gradients_are_not_shared(rank):
-    net = convnet({})
-    trainer = distributed(net.collect_params(), compression=hvd.Compression.fp16)
-    one_step(net, trainer, np.random.RandomState(rank))
-    assert trainer.zero_copy_parameters == []
-
-
 def test_ranks_that_want_different_things(rank, several):
     net = convnet({})
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)

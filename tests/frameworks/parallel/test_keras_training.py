@@ -186,19 +186,6 @@ def test_a_saved_model_has_its_optimizer_back(rank, size, tmp_path):
     assert difference(model, loaded) == 0
 
 
-def test_a_layer_of_this_rank_alone(rank, size):
-    model = net(0)
-    optimizer = hvd.PartialDistributedOptimizer(
-        keras.optimizers.SGD(1.0), local_layers=model.layers[0], scale_local_gradients=False
-    )
-    optimizer.build(model.trainable_variables)
-    grads = [keras.ops.full(v.shape, float(rank)) for v in model.trainable_variables]
-    before = model.get_weights()
-    optimizer.apply(grads)
-    steps = [float((b - a).mean()) for a, b in zip(model.get_weights(), before)]
-    assert steps == pytest.approx([rank, rank, (size - 1) / 2, (size - 1) / 2], abs=1e-6)
-
-
 @pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow and JAX bring tensors to the CPU")
 def test_gradients_on_a_device_other_than_the_cpu():
     import torch

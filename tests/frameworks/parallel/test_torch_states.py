@@ -70,14 +70,6 @@ def test_broadcast_optimizer_state_of_one_rank_that_has_trained(kind, wrap, rank
         assert same_everywhere(*(value for value in state.values() if torch.is_tensor(value)))
 
 
-def test_an_optimizer_that_has_no_states_yet(rank):
-    model = multilayer()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 + rank)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    assert not optimizer.state_dict()["state"]
-
-
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "SparseAdam", "LBFGS"])
 def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wrap, rank):
