@@ -108,5 +108,5 @@ def test_one_that_wakes_when_the_others_have_given_up_ends_with_an_error(tmp_pat
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]
     for job in (jobs[0], jobs[2]):
         cause, _, late = job.output.partition("The above exception was the direct cause")
-        assert "rank 1 (process " in cause and "has waited 0.5 s for others to go on" in late
+        assert "rank 1 (process " in cause and "has waited 0.5 s for the ranks at" in late
     assert "the others have trained on, or ended, without this rank" in jobs[1].output

@@ -203,7 +203,7 @@ def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monke
     monkeypatch.setenv(limits.PATIENCE, "0.2")
     for stopped in 0, 1:
         *others, late = called([0, 1, 2], late=[stopped])
-        assert all("has waited 0.2 s for others to go on" in str(error) for error in others)
+        assert all("has waited 0.2 s for the ranks at" in str(error) for error in others)
         assert "the others have trained on, or ended, without this rank" in str(late)
 
 
