@@ -4,13 +4,18 @@ hvdlite's own memory has no name. Open MPI's segments have names, and a killed r
 them. So each job gives Open MPI a folder with the job's unique number in its name. If /dev/shm has
 no room, as in a container, the folder is among the temporary files, because Open MPI would end
 without a message.
+
+A backend may kill the agents, too, before they have removed the folder. So each of them holds a
+lock on it, and a process that no backend knows removes it when the last lock is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import signal
 from collections.abc import Mapping
 
 from hvdlite.core import files, listening
@@ -33,13 +38,19 @@ class SharedMemory:
         self._job = job
         self._name = f"hvdlite-{job}"
         self._folder = os.path.join(FOLDER, self._name)
+        self._remover = 0  # a process
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
         try:
             if not _has_room(FOLDER):
                 self._folder = os.path.join(_temporary(), self._name)
+            is_first = not os.path.isdir(self._folder)
             files.make_private_folder(self._folder)
+            fcntl.flock(
+                os.open(self._folder, os.O_RDONLY), fcntl.LOCK_SH
+            )  # until this process ends
+            self._remover = _remove_after_all(self._folder) if is_first else 0
         except OSError:  # there is no /dev/shm, no room anywhere, or it is another user's
             return {}
         given = listening.with_files(environ)
@@ -53,12 +64,43 @@ class SharedMemory:
         if not all_of_it:
             with contextlib.suppress(OSError):
                 os.rmdir(self._folder)
-            return
+            return self._end_remover()
         import shutil  # it takes 3 ms with tempfile, of each agent's start
 
         shutil.rmtree(os.path.join(FOLDER, self._name), ignore_errors=True)
         with contextlib.suppress(OSError):
             shutil.rmtree(os.path.join(_temporary(), self._name), ignore_errors=True)
+        self._end_remover()
+
+    def _end_remover(self) -> None:
+        if self._remover and not os.path.exists(self._folder):
+            os.kill(self._remover, signal.SIGKILL)
+            os.waitpid(self._remover, 0)  # in a container nobody may do it later
+            self._remover = 0
+
+
+def _remove_after_all(folder: str) -> int:
+    """Fork a process that removes the folder when no agent has it any more; return its number.
+
+    It is in no group of processes that a backend ends, and keeps nothing else open.
+    """
+    if number := os.fork():
+        return number
+    try:
+        os.setsid()
+        os.chdir("/")
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        own = os.open(folder, os.O_RDONLY)  # a lock on a descriptor of the agent's would be shared
+        for file in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                os.close(file if file != own else -1)
+        fcntl.flock(own, fcntl.LOCK_EX)
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(0)
 
 
 def _temporary() -> str:

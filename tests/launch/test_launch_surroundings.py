@@ -3,12 +3,15 @@
 import errno
 import os
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from unittest import mock
 
 import pytest
+from jobs import wait_until
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python, told
 
 from hvdlite.core import probe
@@ -90,6 +93,30 @@ def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monk
         found = memory.environment({f"OMPI_MCA_btl_{name}_backing_directory": "/mine"})
         assert not [each for each in found if "btl" in each]
     assert len(memory.environment({})) == 4
+    memory.remove(all_of_it=True)
+
+
+AGENT = """
+import signal, sys
+from hvdlite.launch import shared_memory
+shared_memory.FOLDER = sys.argv[1]
+print(shared_memory.of_job("0123456789abcdef").environment({})["OMPI_MCA_osc_sm_backing_directory"])
+sys.stdout.flush()
+signal.pause()
+"""
+
+
+def test_the_folder_of_agents_that_a_backend_kills_goes_with_the_last_of_them(tmp_path):
+    """Prted killed them before they had removed it, when a host was lost."""
+    line, how = [sys.executable, "-c", AGENT, str(tmp_path)], {"stdout": subprocess.PIPE}
+    agents = [subprocess.Popen(line, start_new_session=True, **how) for _ in range(2)]
+    folders = {agent.stdout.readline().strip() for agent in agents}
+    (tmp_path / "hvdlite-0123456789abcdef" / "segment").touch()
+    for number, agent in enumerate(agents):
+        assert folders == {bytes(path) for path in tmp_path.iterdir()}, f"{number} ended"
+        os.killpg(agent.pid, signal.SIGKILL)
+        assert agent.communicate(timeout=TIMEOUT) == (b"", None)  # nobody holds its pipes
+    assert wait_until(lambda: not list(tmp_path.iterdir()), TIMEOUT)
 
 
 def test_check_and_check_build():
