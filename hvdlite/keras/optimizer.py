@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
@@ -13,6 +14,7 @@ from hvdlite.core import files
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
+from hvdlite.core.topology import is_initialized, rank
 from hvdlite.keras.averaging import average
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
@@ -158,7 +160,8 @@ class _Distributed:
         local = [i for i, v in enumerate(self._trainable_variables) if id(v) in self._local]
         process_set = reduction.process_set
         ranks = None if process_set is global_process_set else process_set.ranks
-        saved = {"settings": settings, "local": local, "ranks": ranks}
+        own = rank() if is_initialized() else 0
+        saved = {"settings": settings, "local": local, "ranks": ranks, "rank": own}
         with files.open_named(Path(dir_path, _FILE)) as file:
             json.dump(saved, file)
 
@@ -222,6 +225,15 @@ def load_model(
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
         _inner(optimizer).gradient_accumulation_steps = None  # from here on the settings do this
+    begun = int(_inner(optimizer)._iterations) % settings.get("backward_passes_per_step", 1)
+    saver = saved.get("rank", 0) if saved else 0
+    if begun and is_initialized() and rank() != saver:
+        warnings.warn(
+            f"{filepath}: rank {saver} has saved the model after pass {begun} of a step: rank "
+            f"{rank()} goes on with the gradients of rank {saver}'s passes, and its own are lost. "
+            "Save the model after a step's last pass",
+            stacklevel=2,
+        )
     model.optimizer = DistributedOptimizer(optimizer, compression=compression, **settings)
     for i in saved["local"] if saved else ():
         optimizer.register_local_var(optimizer._trainable_variables[i])

@@ -15,7 +15,7 @@ from hvdlite.core import files, progress
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import RankFailedError
 from hvdlite.core.objects import agree, result_of_root
-from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
+from hvdlite.mxnet.states import pack_states, refuse_begun, resume, whole_states
 
 _META = "checkpoint.json"
 
@@ -67,11 +67,14 @@ class Checkpoint:
             save.
         :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
         :raises TypeError: JSON has no form for ``extra``.
+        :raises RuntimeError: some of a step's several backward passes have been done.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
             folder already has a checkpoint of this or a later epoch. Earlier ones do not change.
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
             checkpoint, and the next ``save`` deletes it.
         """
+        for part in filter(_is_trainer, self._parts.values()):
+            refuse_begun(part)
         text = json.dumps(extra, default=_from_numpy)
         states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
         meta = {"epoch": epoch, "extra": json.loads(text), "trainers": {}, "sha256": {}}
@@ -111,7 +114,8 @@ class Checkpoint:
         """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
 
         Collective. Rank 0 reads the files and sends them. Without a checkpoint every rank loads
-        nothing and gets 0 and ``{}``.
+        nothing and gets 0 and ``{}``. What compression had left out of gradients is in no
+        checkpoint: a warning says so.
 
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or they are
             damaged, or the checkpoint lacks a part.
@@ -125,7 +129,7 @@ class Checkpoint:
         meta, files = found
         for name, part in self._parts.items():
             if _is_trainer(part):
-                unpack_states(part, {"states": files[name], **meta["trainers"][name]})
+                resume(part, {"states": files[name], **meta["trainers"][name]})
             else:
                 _load_parameters(part, files[name])
         return meta["epoch"], meta["extra"]

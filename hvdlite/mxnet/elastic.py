@@ -6,8 +6,9 @@ import mxnet as mx
 
 from hvdlite.elastic.state import ObjectState, Part
 from hvdlite.mxnet.optimizer import DistributedOptimizer
-from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
+from hvdlite.mxnet.states import gradients_of, pack_states, unpack_states, whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
+from hvdlite.training import left_out
 
 
 class GluonState(ObjectState):
@@ -90,10 +91,12 @@ class _Trainer(Part):
         return value
 
     def reset(self, value) -> None:
+        gradients = gradients_of(value)
+        if gradients and gradients.has_left_out:
+            left_out.warn_of_a_commit()
         if isinstance(value, DistributedTrainer):
             value.rejoin()
-        if isinstance(value.optimizer, DistributedOptimizer):
-            gradients = value.optimizer._averaging.gradients
+        if gradients and isinstance(value.optimizer, DistributedOptimizer):
             gradients.restart(gradients.owner)
 
 

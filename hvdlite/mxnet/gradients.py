@@ -99,6 +99,10 @@ class Gradients(Plan):
         self._told.update(indices if self.states else ())
         return self.states
 
+    @property
+    def has_left_out(self) -> bool:
+        return bool(self._reducer.residuals)
+
     def left_out(self) -> Dict[str, np.ndarray]:
         """Return what compression has left out of gradients on this rank, by their labels."""
         begin = self.name("")

@@ -36,7 +36,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     whole = whole_states(trainer)
     packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
-    gradients = _gradients_of(trainer)
+    gradients = gradients_of(trainer)
     if gradients is None:
         return
     own = gradients.left_out()  # stays on its rank
@@ -59,6 +59,15 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
         vars(optimizer).pop(left_out.KEY, None)
 
 
+def refuse_begun(trainer) -> None:
+    """Raise RuntimeError between the passes of a step: their sum is in no states."""
+    if _is_distributed(trainer):
+        own = trainer.optimizer._averaging
+        left_out.refuse_begun(own.passes, bool(own.rescales))
+    elif hasattr(trainer, "_passes"):
+        left_out.refuse_begun(trainer._passes, 0 < trainer._pass < trainer._passes)
+
+
 def whole_states(trainer) -> Dict[Any, Any]:
     """Return the states of each parameter. Collective: a kvstore, or other hosts, may have some."""
     updater = _updaters(trainer)[0]
@@ -75,12 +84,12 @@ def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     :param whole: the trainer's :func:`whole_states`.
     """
     scaler = getattr(trainer, "_amp_loss_scaler", None)
-    updater, gradients = _updaters(trainer)[0], _gradients_of(trainer)
+    updater, gradients = _updaters(trainer)[0], gradients_of(trainer)
     return {
         "states": pickle.dumps((whole, undistribute(updater.optimizer))),
         "order": _order(trainer),
         "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
-        "left_out": bool(gradients and gradients.left_out()),
+        "left_out": bool(gradients and gradients.has_left_out),
         "loss_scaler": None if scaler is None else vars(scaler),
     }
 
@@ -118,6 +127,18 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         vars(trainer._amp_loss_scaler).update(packed["loss_scaler"])
 
 
+def resume(trainer, packed: Dict[str, Any]) -> None:
+    """Do the same on every rank alike; what compression has left out is lost, and is told."""
+    unpack_states(trainer, packed)
+    gradients = gradients_of(trainer)
+    if gradients is None:
+        return
+    gradients.leave_out({})
+    gradients.loaded(0)
+    if packed.get("left_out"):
+        left_out.warn("a checkpoint has the states of one rank")
+
+
 def _updaters(trainer) -> List[Any]:
     if not trainer._kv_initialized and trainer._kvstore_params["kvstore"] is not None:
         trainer._init_kvstore()  # decides where the states are
@@ -137,7 +158,7 @@ def _order(trainer) -> List[int]:
     return common_order(dict(enumerate(trainer._params)))
 
 
-def _gradients_of(trainer) -> Optional[Gradients]:
+def gradients_of(trainer) -> Optional[Gradients]:
     if _is_distributed(trainer):
         return trainer.optimizer._averaging.gradients
     return getattr(trainer, "_gradients", None)

@@ -15,7 +15,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet.gradients import Aside, Gradients, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.mxnet.states import with_left_out
+from hvdlite.mxnet.states import refuse_begun, with_left_out
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
 from hvdlite.training import guards, left_out
 from hvdlite.training.codecs import NoneCompressor
@@ -141,7 +141,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
         :raises RuntimeError: some of a step's several backward passes have been done.
         """
-        left_out.refuse_begun(self._passes, 0 < self._pass < self._passes)
+        refuse_begun(self)
         with with_left_out(self._gradients, self._updaters[0].optimizer):
             super().save_states(fname)
 

@@ -20,6 +20,7 @@ from hvdlite.torch.buckets import Bucket, can_share, is_elementwise
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
+from hvdlite.training import left_out
 from hvdlite.training.plan import Plan, Reduction
 
 _alive: "WeakSet[Gradients]" = WeakSet()
@@ -146,6 +147,8 @@ class Gradients(Plan):
                 with contextlib.suppress(HvdliteError):
                     bucket.finish()
         self._forget_buckets()
+        if self._left_out:
+            left_out.warn_of_a_commit()
         self._left_out.clear()
         self.loaded(0)
         self.restart()

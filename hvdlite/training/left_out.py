@@ -8,6 +8,10 @@ from typing import Any, Dict
 
 from hvdlite.core import topology
 
+_REMEDY = (
+    ". To keep it, save the optimizer's states on every rank, and load on each rank what it has "
+    "saved, in a job of equally many ranks"
+)
 KEY = "hvdlite_left_out"  # beside an optimizer's states
 
 
@@ -24,14 +28,18 @@ def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
     return {}
 
 
-def warn(why: str) -> None:
+def warn(why: str, remedy: str = _REMEDY) -> None:
     """Warn that this rank trains on without what compression had left out."""
     warnings.warn(
         f"rank {topology.rank()} of {topology.size()}: what compression had left out of this "
-        f"rank's gradients is lost: {why}. To keep it, save the optimizer's states on every rank, "
-        "and load on each rank what it has saved, in a job of equally many ranks",
+        f"rank's gradients is lost: {why}{remedy}",
         stacklevel=4,
     )
+
+
+def warn_of_a_commit() -> None:
+    """Warn so in elastic training, which goes back to a commit."""
+    warn("elastic training goes on from the states of one rank", "")
 
 
 def refuse_begun(passes: int, begun: bool) -> None:

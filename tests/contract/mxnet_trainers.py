@@ -10,6 +10,7 @@ from one_process import MOMENTUM, RATE
 from trainers import Trainer, trainer
 
 import hvdlite
+from hvdlite.mxnet.elastic import GluonState
 
 
 class Gluon(Trainer):
@@ -79,6 +80,9 @@ class Gluon(Trainer):
 
     def begin(self, x) -> None:
         self.train(x)
+
+    def committed(self):
+        return GluonState(trainer=self.trainer)
 
     def rows_of(self, rows: int) -> int:
         return rows

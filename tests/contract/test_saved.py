@@ -90,6 +90,17 @@ def test_what_another_rank_left_out_is_not_taken(kind, rank, several):
 
 
 @saving
+def test_what_compression_left_out_is_in_no_commit(kind, several):
+    """Before, elastic training lost it in silence."""
+    trainer = made(kind, "1bit")
+    train(trainer, range(2))
+    state = trainer.committed()
+    with pytest.warns(UserWarning, match="left out of .* is lost: elastic training goes on"):
+        state.reset()
+    assert all(map(same_everywhere, train(trainer, range(2, 4))))
+
+
+@saving
 def test_a_step_that_has_begun_is_not_saved(kind, rank):
     """The sum of its passes so far is in no states: training from those would lose it."""
     trainer = made(kind, backward_passes_per_step=2)

@@ -84,6 +84,9 @@ class TorchOptimizer(OfTorch):
         self.make()
         self.optimizer.load_state_dict(states)
 
+    def committed(self):
+        return hvd.elastic.TorchState(optimizer=self.optimizer)
+
     def add_parameter(self) -> None:
         self.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
 

@@ -37,7 +37,7 @@ class Trainer:
     sums_passes = False  # several passes' gradients are added up; else their mean is taken
     scales_loss = True  # it can skip a step in which a rank's gradients overflow
     joins = False  # ranks may have different numbers of batches
-    saves = False  # it has saved(), load() and begin(), which does the first pass of a step
+    saves = False  # it has saved(), load(), committed(), and begin(): the first pass of a step
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
     one_error = True  # on all ranks, where several weights differ
     names_of_both: tuple = ("(6, 9)", "(6, 8)")

@@ -196,6 +196,30 @@ def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
     assert_same(weights(again), weights(net))
 
 
+@both_kinds
+def test_what_compression_left_out_is_in_no_checkpoint(kind, several, shared_folder):
+    """Before, a job that went on from one lost it in silence, or kept that of later steps."""
+    net, again = dense(), dense()
+    one_bit = {"compression": hvd.Compression.one_bit(), "backward_passes_per_step": 2}
+    trainer = make_trainer(kind, net.collect_params(), mx.optimizer.SGD(), **one_bit)
+    fresh = make_trainer(kind, again.collect_params(), mx.optimizer.SGD(), **one_bit)
+    checkpoint = hvd.Checkpoint(shared_folder, net=net, trainer=trainer)
+    for number in range(4):
+        step(net, trainer, number)
+    checkpoint.save(1)
+    step(net, trainer, 4)
+    with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):
+        checkpoint.save(2)
+    step(net, trainer, 5)
+    for each in (checkpoint, hvd.Checkpoint(shared_folder, net=again, trainer=fresh)):
+        with pytest.warns(UserWarning, match="is lost: a checkpoint has the states of one rank"):
+            each.load()
+    for number in range(6, 10):
+        step(net, trainer, number)
+        step(again, fresh, number)
+    assert_same(weights(again), weights(net))
+
+
 def test_a_checkpoint_that_can_not_be_read(tmp_path):
     folder = tmp_path / "run"
     (folder / "00000001").mkdir(parents=True)
