@@ -10,6 +10,7 @@ the input itself. A grouped call starts all its arrays at once; its error names 
 failed.
 """
 
+from functools import partial
 from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
@@ -247,44 +248,34 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 # These return a Handle.
 
 
-def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
-    scales = prescale_factor, postscale_factor
-    full = tensor_name("allreduce", name, process_set)
-    return _reduce(lib.HVD_ALLREDUCE, full, array, op, scales, process_set, out)
+def _reduce(
+    verb, array, name=None, op=Average, prescale_factor=1.0, postscale_factor=1.0,
+    process_set=global_process_set, out=None,
+) -> Any:  # fmt: skip
+    kind, full = getattr(lib, f"HVD_{verb.upper()}"), tensor_name(verb, name, process_set)
+    scales, outs = (prescale_factor, postscale_factor), None if out is None else [out]
+    return grouped.reductions(kind, [full], [array], op, scales, process_set, outs).then(_first)
 
 
-def _reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
-    scales = prescale_factor, postscale_factor
-    full = tensor_name("reducescatter", name, process_set)
-    return _reduce(lib.HVD_REDUCESCATTER, full, array, op, scales, process_set, out)
-
-
-def _reduce(kind, name, array, op, scales, process_set, out) -> Any:
-    outs = None if out is None else [out]
-    return grouped.reductions(kind, [name], [array], op, scales, process_set, outs).then(_first)
-
-
-def _broadcast(array, root_rank, name, process_set, out) -> Any:
+def _broadcast(array, root_rank=0, name=None, process_set=global_process_set, out=None) -> Any:
     names, outs = [tensor_name("broadcast", name, process_set)], None if out is None else [out]
     return grouped.broadcasts(names, [array], root_rank, process_set, outs).then(_first)
 
 
-def _allgather(array, name, process_set, out) -> Any:
+def _allgather(array, name=None, process_set=global_process_set, out=None) -> Any:
     name = tensor_name("allgather", name, process_set)
     outs = None if out is None else [out]
     return _gather([name], [array], process_set, outs).then(_first)
 
 
-def _alltoall(array, splits, name, process_set, out) -> Any:
+def _alltoall(array, splits=None, name=None, process_set=global_process_set, out=None) -> Any:
     array, name = dense(array), tensor_name("alltoall", name, process_set)
     check_out(name, out, (None, *array.shape[1:]), array.dtype)
     handle = rows.exchange(name, array, splits, process_set, out)
     return handle.then(_first) if splits is None else handle
 
 
-_allreduce.__defaults__ = _reducescatter.__defaults__ = allreduce.__defaults__
-_broadcast.__defaults__, _allgather.__defaults__ = broadcast.__defaults__, allgather.__defaults__
-_alltoall.__defaults__ = alltoall.__defaults__
+_allreduce, _reducescatter = partial(_reduce, "allreduce"), partial(_reduce, "reducescatter")
 allreduce_async = started(allreduce, _allreduce)
 reducescatter_async = started(reducescatter, _reducescatter)
 broadcast_async = started(broadcast, _broadcast)

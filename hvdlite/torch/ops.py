@@ -217,23 +217,21 @@ def grouped_reducescatter(
 
 
 def _start_allreduce(
-    tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set
-) -> Any:
+    tensor, average=None, name=None, compression=NoneCompressor, op=None, prescale_factor=1.0,
+    postscale_factor=1.0, process_set=global_process_set,
+) -> Any:  # fmt: skip
     names = _one_name("allreduce", name, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
     return _allreduce(names, [tensor], compression, *how).then(_first)
 
 
 def _start_allreduce_(
-    tensor, average, name, op, prescale_factor, postscale_factor, process_set
-) -> Any:
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+    process_set=global_process_set,
+) -> Any:  # fmt: skip
     names = _one_name("allreduce", name, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
     return _allreduce_(names, [tensor], *how).then(_first)
-
-
-_start_allreduce.__defaults__ = allreduce.__defaults__
-_start_allreduce_.__defaults__ = allreduce_.__defaults__
 
 
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
