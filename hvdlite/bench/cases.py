@@ -14,12 +14,12 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 class Kind(NamedTuple):
     """One kind of collective; p is the number of ranks, S the bytes of the larger side.
 
-    :ivar call: takes a library's module; returns its function, (array, keywords) -> result or
-        promise, and the keywords of every call.
-    :ivar gives: the share of S that a rank brings.
-    :ivar wire: busbw / algbw: the least bytes that pass a rank's link each way, over S.
+    :ivar call: takes a library's module; returns the collective, a function of an array and
+        keywords, and the keywords of every call.
+    :ivar gives: the input of one rank, over S.
+    :ivar wire: busbw / algbw: the least bytes that a rank sends and receives, over S.
     :ivar traffic: the least bytes that all ranks together read and write in memory, over S.
-    :ivar result: the values of the equal parts of the result if rank r brings r + 1 everywhere.
+    :ivar result: the values of the equal parts of the result if all inputs of rank r are r + 1.
     """
 
     call: Callable[[Any], Tuple[Callable, Dict[str, Any]]]
@@ -77,21 +77,21 @@ KINDS = {
 
 
 class Optimizer(NamedTuple):
-    """An optimizer; ``states`` is how many values it keeps of each weight."""
+    """An optimizer; ``states`` is the number of values that it keeps for each weight."""
 
     name: str
     params: Dict[str, Any]
     states: int
 
     def traffic(self, p: int) -> float:
-        """Return the least bytes that p ranks read and write in memory, over S, to add up their
+        """Return the least bytes that p ranks read and write in memory, over S, to sum their
         gradients and to update weights that exist once."""
         return p + 2 + 2 * self.states
 
     def weight(self, gradient: float, steps: int) -> float:
-        """Return what becomes of a weight of 0 after steps with equal gradients."""
+        """Return the value of a weight that was 0 after so many steps with equal gradients."""
         rate, momentum = self.params["learning_rate"], self.params.get("momentum", 0)
-        if self.name == "adam":  # its means are the gradient and its square
+        if self.name == "adam":  # its running means are the gradient and its square
             return -rate * steps * math.copysign(1, gradient)
         weight = velocity = 0.0
         for _ in range(steps):
@@ -112,9 +112,9 @@ class Case(NamedTuple):
 
     :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step of
         training.
-    :ivar memory: "private": arrays of the caller; "trainer": gradients, by ``allreduce_grads()``;
-        "zero-copy": the same, after ``share_gradients``; "sharded": a ``ShardedTrainer``. An
-        update in "trainer" is that of a ``DistributedTrainer`` as it is by default.
+    :ivar memory: "private": the caller's arrays; "trainer": gradients, by ``allreduce_grads()``;
+        "zero-copy": the same after ``share_gradients``; "sharded": a ``ShardedTrainer``. An
+        update in "trainer" is that of a ``DistributedTrainer`` with its defaults.
     :ivar label: the size in bytes, or the name of the set of arrays.
     :ivar shapes: of the arrays of one rank; S is their size together.
     :ivar optimizer: a key of OPTIMIZERS.
@@ -146,12 +146,12 @@ def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "pri
 
 
 def model(name: str, memory: str = "private") -> Case:
-    """The gradients of a model; each private one is reduced on its own."""
+    """Return the gradients of a model; private gradients are reduced one by one."""
     return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
 
 
 def update(name: str, memory: str, optimizer: str) -> Case:
-    """Average and update of a model's parameters, after backward has written the gradients."""
+    """Return the average and update of a model's parameters, from finished gradients on."""
     return model(name, memory)._replace(kind="update", optimizer=optimizer)
 
 
@@ -161,7 +161,7 @@ def tiny(memory: str = "private") -> Case:
 
 
 def step(memory: str) -> Case:
-    """A training step of LeNet, with a batch of 64 a rank."""
+    """Return a training step of LeNet, with a batch of 64 on each rank."""
     return Case("step", memory, "float32", "lenet", tuple(models.gradient_shapes("lenet")))
 
 
@@ -185,7 +185,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return all combinations; trainers do only allreduce, on float32."""
+    """Return all combinations; with trainers only allreduces of float32."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

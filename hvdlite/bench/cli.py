@@ -18,7 +18,7 @@ MEMORIES = ("private", "trainer", "zero-copy", "sharded")
 KINDS = (*cases.KINDS, "update")
 APIS = ("mxnet", "numpy")
 LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
-    # option: what converts a word, known words, default, help
+    # option: the function that converts a word, known words, default, help
     "kinds": (str, KINDS, "allreduce", f"of {', '.join(KINDS)}; or all. update: average the "
               "gradients of the models and update the weights"),
     "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "in bytes"),
@@ -46,10 +46,8 @@ def parse_args(arguments=None) -> argparse.Namespace:
     for name, (convert, known, default, text) in LISTS.items():
         kind, text = _list_of(convert, known), f"{text} ({default})"
         add(f"--{name}", type=kind, default=default, metavar="LIST", help=text)
-    add("--seconds", type=cli.seconds, default=0.5, help="a line of the table (%(default)s)")
-    add(
-        "--idle", type=cli.seconds, default=2, help="seconds in which nothing is done (%(default)s)"
-    )
+    add("--seconds", type=cli.seconds, default=0.5, help="for each line of the table (%(default)s)")
+    add("--idle", type=cli.seconds, default=2, help="seconds to measure idle ranks (%(default)s)")
     add("--no-tiny", action="store_true", help="leave out the many small arrays")
     add("--no-step", action="store_true", help="leave out the training step of LeNet")
     add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")
@@ -72,7 +70,7 @@ def _list_of(convert, known=()):
             raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {', '.join(known)}")
         return values
 
-    parse.__name__ = "list"  # as argparse calls it in its error
+    parse.__name__ = "list"  # argparse uses this name in its error
     return parse
 
 
@@ -117,7 +115,7 @@ def main(arguments=None) -> None:
     missing = [api for api in args.apis if not importlib.util.find_spec(api)]
     args.apis = [api for api in args.apis if api not in missing]
     opened = libraries(args.apis)
-    from hvdlite.core import topology  # after MPI's begin
+    from hvdlite.core import topology  # after init()
 
     comm = topology.world()
     if missing and comm.rank == 0:
@@ -141,7 +139,7 @@ def main(arguments=None) -> None:
 
 
 def progress(todo: list, hidden: bool):
-    """Return a progress bar on /dev/tty, as stderr is mpirun's pipe; no bar without a terminal."""
+    """Return a progress bar on /dev/tty, because stderr is mpirun's pipe; else no bar."""
     try:
         from tqdm import tqdm
 
@@ -165,7 +163,7 @@ def show(rows: List[Dict], about: Dict) -> None:
 
 
 def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
-    """Write the files that are wanted; one that can't be written keeps no other from it."""
+    """Write the chosen files; if one can't be written, write the other all the same."""
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
         (

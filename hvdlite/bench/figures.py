@@ -10,9 +10,10 @@ from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 class Sample(NamedTuple):
     """The measurements of one case, with one entry a repetition.
 
-    :ivar seconds: from the barrier before the work until the last rank was done.
-    :ivar cpu_seconds: of all threads of all ranks together.
-    :ivar alone: seconds of the same work without the library, right after; empty: not measured.
+    :ivar seconds: from the barrier before the work to the end of the last rank.
+    :ivar cpu_seconds: of all threads of all ranks.
+    :ivar alone: seconds of the same work without the library, done directly after; empty: not
+        measured.
     """
 
     seconds: Sequence[float]
@@ -21,12 +22,12 @@ class Sample(NamedTuple):
 
 
 def busbw(kind: str, ranks: int, algbw: float) -> float:
-    """Return bytes per second that each rank must send and receive, whatever the algorithm.
+    """Return the bytes per second that each rank must send and receive by any algorithm.
 
     Defined as in https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; comparable
     between different numbers of ranks.
 
-    :param algbw: bytes per second as the caller sees them.
+    :param algbw: the bytes of the case per second.
     """
     return algbw * KINDS[kind].wire(ranks)
 
@@ -34,7 +35,7 @@ def busbw(kind: str, ranks: int, algbw: float) -> float:
 def floor_seconds(
     kind: str, ranks: int, nbytes: int, bandwidth: float, optimizer: str = "sgd"
 ) -> float:
-    """Return the least time in which ranks of one host can do it if memory is the limit.
+    """Return the least time of the work on one host if memory is the limit.
 
     For an allreduce 2 p S / B: the S bytes of each of p ranks are read once and written once. For
     an update with momentum (p + 4) S / B: the gradients of p ranks are read, weights and momentum
@@ -47,7 +48,7 @@ def floor_seconds(
 
 
 def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
-    """Return a flat row: seconds, bytes per second, CPU seconds per GB that ranks bring."""
+    """Return a flat row: seconds, bytes per second, CPU seconds per GB of the ranks' inputs."""
     p50, p90, p99 = np.percentile(sample.seconds, (50, 90, 99)).tolist()
     row: Dict[str, Any] = {
         "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,

@@ -20,7 +20,7 @@ class NumPyArrays:
         self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None
     ) -> None:
         self.hvd, self.label = hvd, label
-        self.algorithm = algorithm  # returns the name of the one that ran last, or None
+        self.algorithm = algorithm  # returns the name of the last algorithm, or None
 
     def takes(self, case: Case) -> bool:
         """Tell whether the library can do the case."""
@@ -37,7 +37,7 @@ class NumPyArrays:
         """Wait until all arrays are filled."""
 
     def starter(self, kind: str) -> Callable:
-        """Return the function (array, name=, priority=) that starts a collective of the kind."""
+        """Return a function of an array, name and priority that starts a collective."""
         call, details = KINDS[kind].call(self.hvd)
         return lambda array, name, priority: call(array, name=name, **details)
 
@@ -103,12 +103,12 @@ class MXNetArrays(NumPyArrays):
         return self.hvd.DistributedTrainer(params, prefix=case.name, **given, **private)
 
     def updating(self, case: Case):
-        """Return what writes gradients and updates weights: an :class:`Updating` or the like."""
+        """Return an object that writes gradients and updates weights, as :class:`Updating`."""
         return Updating(self, case)
 
     synchronises = True  # its trainers keep weights equal on all ranks
     idles = False  # uses no core while it has no work
-    shared = 0  # gradients of the last trainer that live in memory which all ranks map
+    shared = 0  # the number of the last trainer's gradients in shared memory
 
 
 class HvdliteArrays(MXNetArrays):
@@ -118,7 +118,7 @@ class HvdliteArrays(MXNetArrays):
 
 
 class Alone(MXNetArrays):
-    """Training without a library: as many processes as ranks, which exchange nothing."""
+    """Training without a library: the processes exchange nothing."""
 
     synchronises = False
 

@@ -14,7 +14,7 @@ STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 
 
 def meet(comm) -> None:
-    """Wait for all ranks of a World, or of mpi4py, whose own barrier takes cores from others."""
+    """Wait for all ranks of a World or of mpi4py, without mpi4py's barrier, which busy-waits."""
     if not hasattr(comm, "Ibarrier"):
         return comm.barrier()
     barrier = comm.Ibarrier()
@@ -48,20 +48,20 @@ def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> floa
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process has had in memory, shared memory included."""
+    """Return the largest number of bytes that this process had in memory, with shared memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def own_memory() -> int:
-    """Return bytes in memory now, without freed ones; shared pages count by 1 / number of processes
-    (PSS)."""
+    """Return the bytes in memory now, after freed memory is returned; a page that n processes share
+    counts 1/n (PSS)."""
     processes.trim_heap()
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 
 
 def idle_share(comm, seconds: float) -> List[float]:
-    """Return each rank's share of a core, all its threads, while it has no work. Collective."""
+    """Return the share of a core that each rank's threads use without work. Collective."""
     meet(comm)
     time.sleep(0.3)  # lets earlier work end
     cpu, start = time.process_time(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""Times the same work on all ranks, from a common start until the last rank is done."""
+"""Times the same work on all ranks, from a common start to the end of the last rank."""
 
 import gc
 import time
@@ -11,14 +11,14 @@ MOST = 1000  # repetitions
 
 
 def once(work, comm) -> tuple:
-    """Return this rank's seconds, CPU seconds of all its threads, and seconds with preparation."""
+    """Return this rank's seconds, its threads' CPU seconds, and its seconds with preparation."""
     begin = time.perf_counter()
     work.refresh()
     machine.meet(comm)
     cpu, start = time.process_time(), time.perf_counter()
     work.run()
     end, cpu_end = time.perf_counter(), time.process_time()
-    machine.meet(comm)  # or an early rank would write its next data on a core that others need
+    machine.meet(comm)  # otherwise an early rank uses a core that others still need
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
@@ -46,7 +46,7 @@ def sample(work, comm, budget: float) -> figures.Sample:
 def measure(
     library, case: Case, comm, budget: float, bandwidth: Optional[float] = None
 ) -> Optional[Dict]:
-    """Return the row of a case, the same on all ranks; None if the library lacks it. Collective.
+    """Return the row of a case, equal on all ranks; None: the library can't do it. Collective.
 
     :param budget: seconds.
     :param bandwidth: of memory, bytes per second, for the column "of floor".

@@ -1,7 +1,7 @@
 """The work of a case: ``refresh()`` writes new data, ``run()`` is timed, ``check()`` verifies.
 
-Each repetition gets new data, as from backward: data left in the caches by the repetition before
-would be reduced faster than any gradient.
+Each repetition has new data, as after backward: data of the last repetition would still be in the
+caches, and be reduced faster than gradients.
 """
 
 import zlib
@@ -23,7 +23,7 @@ class Collective:
     warm_up = 3  # runs: the first ones allocate buffers and negotiate names
     least = 5  # repetitions
     shared = 0  # arrays in memory that all ranks map
-    alone = None  # the same work without the library, done by turns
+    alone = None  # the same work without the library, for alternate repetitions
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
@@ -33,7 +33,7 @@ class Collective:
         self.results: list = []
 
     def brought(self, shape) -> tuple:
-        """Return the shape that this rank brings, chosen so that the result has equal parts."""
+        """Return the shape of this rank's input, chosen so that the result has equal parts."""
         kind = KINDS[self.case.kind]
         parts = len(kind.result(self.ranks))
         rows = max(1, shape[0] // parts) * parts
@@ -83,7 +83,7 @@ class Gradients(Collective):
 
 
 class Update:
-    """Average of gradients and update of weights, all of them in one call."""
+    """Average of all gradients and update of all weights, in one call."""
 
     per_run = 1
     warm_up, least = 2, 3  # half a gigabyte takes seconds
@@ -103,11 +103,11 @@ class Update:
         self.steps += 1
 
     def held(self) -> int:
-        """Return bytes that the work has added to all ranks' memory. Collective."""
+        """Return the bytes that the work has added to the memory of all ranks. Collective."""
         return sum(self.comm.allgather(machine.own_memory() - self.before))
 
     def check(self) -> None:
-        """Expect what the optimizer makes of so many equal gradients."""
+        """Expect the weights that the optimizer computes from so many equal gradients."""
         gradient = KINDS["allreduce"].result(self.comm.size)[0] / self.comm.size
         expected = OPTIMIZERS[self.case.optimizer].weight(gradient, self.steps)
         for i, weight in enumerate(self.updating.weights()):
@@ -121,8 +121,8 @@ class Update:
 class Training:
     """Steps of LeNet on one batch, another on each rank.
 
-    By turns with the same steps in processes that train alone, so that a machine whose speed
-    changes is equally fast for both; only if the library uses no core while it has no work.
+    Repetitions alternate with the same steps of processes that train alone, so that a change of the
+    machine's speed affects both. This needs a library that uses no core without work.
     """
 
     per_run, warm_up, least = STEPS, 3, 5
@@ -169,7 +169,7 @@ class Training:
 
 
 def make(library, case: Case, comm):
-    """Return the work of the case, or None if the library lacks it. Collective."""
+    """Return the work of the case; None: the library can't do it. Collective."""
     if not library.takes(case):
         return None
     if case.kind == "step":
