@@ -1,8 +1,7 @@
-"""How a rank and its launcher communicate: by environment variables, and by lines in a pipe.
+"""How a rank and its agent communicate: by environment variables, and by lines in a pipe.
 
-The launcher's agent of this process learns when the process joins and leaves the job.
-
-A process that ends between the two has not finished its training, whatever its exit code.
+The agent learns when its rank joins and leaves the job. A process that ends in between has not
+finished its training, whatever its exit code.
 """
 
 from __future__ import annotations
@@ -16,35 +15,35 @@ from hvdlite.core import start
 
 # Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
-FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # that go on without others
-MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # new ones come up to so many in all; 0: none come
-RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # new beginnings after deaths; none: no limit
+FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the job ends with fewer ranks
+MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # replacements fill the job up to so many ranks; 0: none
+RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # how often the job may go on after deaths; unset: no limit
 LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
-FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: of errors that are another rank's, show the text alone
-# Set for a process that comes into a running job: its number and the others' ports.
+FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: no traceback for an error that another rank caused
+# Set for a replacement: its number, and the ports of the other ranks.
 REPLACEMENT = "HVDLITE_REPLACEMENT"
 ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # where replacements reach a rank
-TOO_LATE = 75  # exit code of a replacement that nobody has let in
+TOO_LATE = 75  # exit code of a replacement that could not join
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
-SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's process numbers: a container has others
-# The path of the pipe by which the agent names hosts that have vanished, and replacements' ports.
+SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
+# The path of the pipe in which the agent names lost hosts, and the ports of replacements.
 NEWS = "HVDLITE_NEWS"
-COMES = b"+"  # the first byte of the latter
+COMES = b"+"  # the first byte of a line with a port
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
-PORT, GONE = b"@", b"~"  # where this rank's open port is; the numbers of ranks that are lost
-BLAME = b"?"  # csrc/shm/flight.c writes it, with the ranks that a failure here is due to
-# What those ranks did: submitted nothing; gave no sign of life.
+PORT, GONE = b"@", b"~"  # this rank's open port; the numbers of ranks that the others gave up
+BLAME = b"?"  # written by csrc/shm/flight.c, too, with the ranks that caused a failure here
+# What those ranks did: submitted nothing; did not answer.
 STALLED, SILENT = 1, 2
 
 
 def by_an_agent() -> bool:
-    """Tell whether an agent of hvdliterun watches this process and ends the job with it."""
+    """Return True if an agent of hvdliterun watches this process."""
     return VARIABLE in start.own_environment()
 
 
 def own_space() -> str:
-    """Name what this process's number counts in."""
+    """Return the name of this process's PID namespace."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -52,19 +51,19 @@ def own_space() -> str:
 
 
 def report(word: bytes) -> None:
-    """Report what has happened to this process: it has joined the job, left it, come into one."""
+    """Report that this process has joined the job, left it, or joined as a replacement."""
     _write(line_of(word))
 
 
 def report_recorder(path: str) -> None:
-    """Report the path of this process's flight recorder: the agent keeps it open."""
+    """Report the path of this process's flight recorder, which the agent keeps open."""
     _write(RECORDER + path.encode() + b"\n")
 
 
 def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
-    :param ranks: other ranks to which that is due.
+    :param ranks: other ranks that have caused the failure.
     :param how: ``STALLED`` or ``SILENT``, else 0.
     """
     if ranks:
@@ -74,12 +73,12 @@ def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def report_port(address: str, port: int) -> None:
-    """Report where this process's open port is: a replacement is ready then."""
+    """Report this process's open port; a replacement is then ready to join."""
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 
 def report_gone(ranks: Sequence[int]) -> None:
-    """Report the ranks, by number, without which the others go on."""
+    """Report the numbers of the ranks without which the others go on."""
     _write(GONE + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""How long processes wait for lost hosts and ranks, how many may be lost; what ranks set alike."""
+"""Limits that users set by variables, and the check that all ranks have set them alike."""
 
 import contextlib
 import os
@@ -6,22 +6,22 @@ import os
 from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
 from hvdlite.core.world import World
 
-LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
+LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # until a silent host is lost
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
-PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"  # after a death, how long for a rank to go on
-INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # how long init() waits for other ranks; 0: no limit
-EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # how long a failed script waits for them to learn of it
+PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"  # for a rank to come to the others after a death
+INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # for all ranks to be in init(); 0: no limit
+EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # for the other ranks to learn that a script has failed
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
 _A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
-# What decides which collectives a rank begins.
+# Variables that decide which collectives a rank runs.
 _ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
 def limit_of(variable: str) -> float:
-    """Return the limit that the user has set, of a year at most.
+    """Return the seconds that the variable or its default sets, at most a year.
 
-    :raises ValueError: it is no such number of seconds.
+    :raises ValueError: the variable is not a number of seconds.
     """
     text = os.environ.get(variable) or str(DEFAULTS[variable])
     may_be_0 = variable in _MAY_BE_0
@@ -33,7 +33,7 @@ def limit_of(variable: str) -> float:
 
 
 def check() -> None:
-    """Raise ValueError if a limit is wrong: so all ranks do, before one begins."""
+    """Raise ValueError if a limit is wrong, on every rank and before the job begins."""
     for variable in DEFAULTS:
         limit_of(variable)
     for variable in (FEWEST, MOST, RESETS):
@@ -43,7 +43,7 @@ def check() -> None:
 
 
 def check_alike(world: World) -> None:
-    """Raise ValueError on all ranks if they would wait for each other for ever. Collective."""
+    """Raise ValueError on all ranks if they have set such a variable differently. Collective."""
     everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
     for variable, values in zip(_ALIKE, zip(*everyone)):
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)

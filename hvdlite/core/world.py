@@ -1,12 +1,12 @@
-"""World: the processes of a job, and what they tell each other beside its collectives."""
+"""World: the ranks of a job, and the values that they exchange outside of collectives."""
 
 from typing import Any, List, Optional, Protocol, Sequence
 
 
 class World(Protocol):
-    """The ranks of a job. What begins it (MPI, for one) makes it; all else knows only this.
+    """The ranks of a job. The bootstrap makes the world; all other code knows only this class.
 
-    Its calls are for the moments in which a job or a process set begins: they may be slow.
+    The calls may be slow: they are for the moments when a job or a process set begins.
     """
 
     rank: int
@@ -16,46 +16,46 @@ class World(Protocol):
         """Begin the C library's job. Collective."""
 
     def numbers(self, number: int) -> List[int]:
-        """Return each rank's number, of 32 bits. Collective; sound also after a death."""
+        """Return each rank's number, of 32 bits. Collective; right also after a death."""
         return self.allgather(number)
 
     def allgather(self, value: Any) -> List[Any]:
-        """Return each rank's value: of numbers, texts, None, lists and tuples. Collective."""
+        """Return each rank's value, made of numbers, texts, None, lists and tuples. Collective."""
 
     def barrier(self) -> None:
-        """Return when all ranks have come; other processes get the core meanwhile. Collective."""
+        """Return when all ranks have called this; yields the core meanwhile. Collective."""
         self.allgather(None)
 
     def send(self, value: Any, rank: int) -> None:
-        """Give rank 0 a value, or another rank as rank 0."""
+        """Send a value to rank 0; rank 0 sends to any rank."""
 
     def receive(self, rank: int) -> Any:
-        """Return the next value of a rank that sends."""
+        """Return the next value that the rank has sent."""
 
     def open(self, ranks: List[int]) -> Optional[int]:
-        """Open a group of the C library, in this order. Collective over all ranks.
+        """Open a group of the C library, with its ranks in this order. Collective over all ranks.
 
-        :return: its number in this process; None where this rank is not in it.
+        :return: the group's number in this process; None: this rank is not in the group.
         """
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        """Do the same for these ranks, which alone make the call.
+        """Do the same; only these ranks make the call.
 
-        :param number: one that the first of them has not given yet, and gives to all of them.
+        :param number: equal on these ranks; the first of them has used no number twice.
         """
 
     def check_groups(self) -> None:
-        """Raise HvdliteError if this job can have no groups but the one of all ranks."""
+        """Raise HvdliteError if this job can have no group but that of all ranks."""
         return
 
     def members(self) -> Any:
-        """Return what tells the processes of this job apart from all others."""
+        """Return a value that identifies the processes of this job, for :meth:`ranks_of`."""
 
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
-        """Return the ranks of another job's members here; None: it is not in this job."""
+        """Return the ranks in this job of another job's members; None: not in this job."""
 
     def leave(self, sound: bool) -> None:
-        """Let go of all; the C library has closed the job.
+        """Free everything; the C library has closed the job.
 
-        :param sound: no rank has failed.
+        :param sound: True if no rank has failed.
         """
