@@ -20,7 +20,7 @@ from typing import Any, Dict, Optional
 
 import torch
 import torch.distributed as dist
-from gpu_checks import BACKENDS, CHECKS, group
+from gpu_checks import CHECKS, RANKS, group
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 90  # seconds that a program may take
@@ -29,7 +29,8 @@ LIMIT = 90  # seconds that a program may take
 def on_rank(program: str, file: Path, device: torch.device) -> None:
     """Run a program's checks as a rank; write what each came to."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if program in BACKENDS:
+    of_group = program.startswith("cpu:")
+    if of_group:
         import hvdlite.torch.backend  # noqa: F401  registers the backend, where no installation does
 
         group(program)
@@ -40,13 +41,13 @@ def on_rank(program: str, file: Path, device: torch.device) -> None:
         except Exception:
             found[each.__name__] = {"ok": False, "value": traceback.format_exc()}
         file.with_suffix(f".{rank}").write_text(json.dumps(found))
-    if program in BACKENDS:
+    if of_group:
         dist.destroy_process_group()
 
 
 def run(program: str, folder: Path, device: str) -> Dict[str, Any]:
     """Start the ranks of a program; return what rank 0 found, with the others' failures."""
-    ranks, file = BACKENDS.get(program, 2), folder / "gpu-check.json"
+    ranks, file = RANKS[program], folder / "gpu-check.json"
     for old in folder.glob("gpu-check.*"):
         old.unlink()
     start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp", "-n", str(ranks)]
@@ -83,7 +84,7 @@ def table(found: Dict[str, Dict[str, Any]]) -> str:
     lines = [f"| ms, allreduce | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
     for program, each in times.items():
         values = (f"{each[title]:.3g}" if title in each else "" for title in titles)
-        lines.append(f"| {program}, {BACKENDS.get(program, 2)} ranks | {' | '.join(values)} |")
+        lines.append(f"| {program}, {RANKS[program]} ranks | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
@@ -102,7 +103,7 @@ def main() -> int:
     is_gpu = args.device.type == "cuda"
     card = torch.cuda.get_device_name() if is_gpu else "no GPU: on the CPU"
     args.json.parent.mkdir(exist_ok=True)
-    programs = [p for p in args.only if is_gpu or "nccl" not in p]
+    programs = [p for p in args.only if is_gpu or "nccl" not in p.lower()]
     found = {program: run(program, args.json.parent, str(args.device)) for program in programs}
     args.json.write_text(json.dumps({"card": card, "torch": torch.__version__, **found}, indent=1))
     results = [(p, name, r) for p, checks in found.items() for name, r in checks.items()]

@@ -211,7 +211,7 @@ def sync_batch_norm_sees_the_joined_batch(device, rank, size):
 
 
 @check("hvdlite.torch")
-def a_disagreement_is_an_error_and_the_job_goes_on(device, rank, size):
+def a_disagreement_is_an_error(device, rank, size):
     hvd = horovod_like()
     try:
         hvd.allreduce(torch.ones(2 + rank, device=device), name="uneven")
@@ -231,6 +231,21 @@ def times(device, rank, size):
         return lambda: hvd.allreduce_(tensor, name=name, op=hvd.Sum)
 
     return {title: milliseconds(device, call(n), hvd.barrier) for n, title in SIZES.items()}
+
+
+def nccl_moves_the_data(device, rank, size):
+    from hvdlite.torch import delegate
+
+    hvd = horovod_like()
+    movers = [agreement.made for agreement in delegate._agreements.values()]
+    assert [type(mover._group).__name__ for mover in movers] == ["ProcessGroupNCCL"], movers
+    assert hvd.nccl_built() and hvd.cuda_built()
+    # Integers are averaged through the host, which defines how they are rounded.
+    for op, turns in ((hvd.Sum, 1), (hvd.Average, 0)):
+        before = movers[0]._turn
+        x = hvd.allreduce(torch.full((3,), 7, dtype=torch.int64, device=device), op=op)
+        expect_equal(x, 7)
+        assert movers[0]._turn - before == turns
 
 
 # ---- torch.distributed ----
@@ -323,11 +338,17 @@ OF_GROUPS = [
     verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
     fsdp2_comes_to_what_one_process_does,
 ]  # fmt: skip
-BACKENDS = {  # of a program, and how many ranks it has
+RANKS = {  # of a program: hvdlite.torch's, or a backend of torch.distributed
+    "hvdlite.torch": 2,
+    "hvdlite.torch by NCCL": 1,
     "cpu:hvdlite,cuda:hvdlite": 2,
     "cpu:gloo,cuda:gloo": 2,
     "cpu:hvdlite,cuda:nccl": 1,
 }
+CHECKS["hvdlite.torch by NCCL"] = [
+    *(each for each in CHECKS["hvdlite.torch"] if each is not a_disagreement_is_an_error),
+    nccl_moves_the_data,
+]
 CHECKS["cpu:hvdlite,cuda:hvdlite"] = [*OF_GROUPS, times_of_a_group]
 CHECKS["cpu:gloo,cuda:gloo"] = [times_of_a_group]
 CHECKS["cpu:hvdlite,cuda:nccl"] = [*OF_GROUPS, times_of_a_group]

@@ -1,25 +1,27 @@
 """The addresses at which hosts reach each other."""
 
-import socket
 from typing import Dict, List
 
-from hvdlite.core import probe, topology
+from hvdlite.core import probe
 from hvdlite.core.listening import INTERFACES
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.shared_memory import own_host
 
 
-def addresses_of_ranks() -> List[str]:
-    """Return for each rank the IPv4 address at which other ranks reach its host. Collective.
+def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
+    """Return for each rank of the set the IPv4 address at which the others reach its host.
 
     If all ranks are on one host, the address is the loopback, so nothing listens on the network.
+    Collective over the set.
     """
-    everyone = allgather_object((socket.gethostname(), probe.interfaces()), "addresses")
-    if topology.local_size() == topology.size():
-        return ["127.0.0.1"] * topology.size()
-    name, own = everyone[topology.rank()]
-    others = [interfaces for host, interfaces in everyone if host != name]
-    return allgather_object(_address_towards(own, others), "addresses.chosen")
+    own = own_host().number, probe.interfaces()
+    everyone = allgather_object(own, "addresses", process_set)
+    others = [interfaces for host, interfaces in everyone if host != own[0]]
+    if len({host for host, _ in everyone}) == 1:
+        return ["127.0.0.1"] * len(everyone)
+    return allgather_object(_address_towards(own[1], others), "addresses.chosen", process_set)
 
 
 def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:

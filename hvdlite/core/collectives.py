@@ -176,6 +176,10 @@ class Started:
             else:
                 self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
 
+    def handles(self) -> Dict[int, Any]:
+        """Return the C library's handles of those that have begun, by number."""
+        return self._work.handles
+
     def done(self, seconds: float = 0) -> bool:
         """Tell whether all have ended; wait for each of them at most so many seconds."""
         return self._work.is_done(seconds)

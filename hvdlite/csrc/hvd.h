@@ -46,6 +46,9 @@ typedef struct hvd_tensor {
     int last;   /* 1: this rank starts no other tensor before this one ends */
     int queued; /* 1: waits until the tensor of its name under way ends; 0: that is an error */
     int states; /* digest of the states that its optimizer has loaded since its last step; 0 */
+    /* 1: another library moves the data, after this call has completed without an error: hvdlite
+     * only agrees on the tensor. `in` and `out` are not used. See hvd_turn. */
+    int delegated;
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;
     /* 2bit, 1bit, topk: the residual, the part that the codec left out, kept from call to call. As
@@ -105,6 +108,10 @@ void hvd_watch(hvd_handle *handle, void (*watcher)(void *arg), void *arg);
 /* For an open tensor that has finished without an error: its output, and the number of rows from
  * each rank. The handle owns both, unless the caller's output fits. Else NULL. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);
+/* For a delegated tensor that has finished without an error: 1 for the group's first one, 2 for the
+ * next, ... Every rank has the same turns. So a library that needs its calls in the same order on
+ * all ranks makes them in the order of turns. */
+uint64_t hvd_turn(const hvd_handle *handle);
 /* The sender, after a receive has finished without an error. */
 int hvd_source(hvd_handle *handle);
 /* Frees the handle; its tensor may still be under way. */

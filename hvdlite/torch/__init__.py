@@ -1,4 +1,4 @@
-"""hvdlite for PyTorch: Horovod's names, on CPU tensors.
+"""hvdlite for PyTorch: Horovod's names, on tensors of CPUs and NVIDIA's GPUs.
 
 ``import hvdlite.torch as hvd`` is all that a script needs. Names are imported from where they are
 defined when they are first used.
@@ -14,7 +14,9 @@ except ImportError as error:
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 from hvdlite.patches import after_import
 
+_OTHERS = [name for name in NEUTRAL if name not in ("cuda_built", "nccl_built")]
 _DEFINED_IN = {
+    "hvdlite.torch.tensors": ("cuda_built", "empty_shared", "nccl_built"),
     "hvdlite.torch.compression": ("Compression",),
     "hvdlite.torch.ddp": ("AllreduceState", "allreduce_hook"),
     "hvdlite.torch.exchange": ("allreduce_plan",),
@@ -31,8 +33,7 @@ _DEFINED_IN = {
     "hvdlite.torch.sparse": ("sparse_allreduce_async",),
     "hvdlite.torch.states": ("broadcast_optimizer_state", "broadcast_parameters"),
     "hvdlite.torch.sync_batch_norm": ("SyncBatchNorm",),
-    "hvdlite.torch.tensors": ("empty_shared",),
-    "hvdlite": (*NEUTRAL, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
+    "hvdlite": (*_OTHERS, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
 }  # fmt: skip
 
 after_import.keep_from_torch_compile()

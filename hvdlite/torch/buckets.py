@@ -1,7 +1,7 @@
 """Buckets: gradients side by side in memory, which one allreduce reduces without a copy.
 
 The ranks of a host share that memory, so the allreduce does not copy between ranks either. The
-bucket of gradients on a GPU lies on the GPU; the allreduce works on a pinned copy on the host.
+bucket of gradients on a GPU lies on the GPU; NCCL reduces it, or hvdlite a pinned copy on the host.
 """
 
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
@@ -12,7 +12,8 @@ from hvdlite.core.collectives import Repeated, Started
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
-from hvdlite.torch.tensors import is_packed, memory_of, on_host
+from hvdlite.torch.exchange import mover_of
+from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
@@ -63,8 +64,15 @@ class Bucket:
             sent, context = compression.compress(whole)
             sent = sent.contiguous()
             self._compressed = whole, sent, context
-        self._sent, self._host = sent, on_host(sent, self._host)
-        key = group_of(self._reduction.process_set), sent.dtype, sent.shape, states
+        self._sent, process_set = sent, self._reduction.process_set
+        members = self._members(states) if sent.device.type in DELEGATED else {}
+        mover = mover_of([sent], members, process_set)
+        if mover is not None:
+            self._host, here = sent, [sent]
+            self.started = mover.start(lib.HVD_ALLREDUCE, [self.name], here, here, [members])
+            return
+        self._host = on_host(sent, self._host)
+        key = group_of(process_set), sent.dtype, sent.shape, states
         if self._described is None or self._described[0] != key:
             self._described = key, self._describe(self._host, states)
         at = [self._host.data_ptr()]
@@ -124,15 +132,18 @@ class Bucket:
         for param, start in zip(self.params, self._starts):
             yield param, self._residual[start : start + param.numel()]
 
+    def _members(self, states: int) -> dict:
+        codec = self._codec()
+        coded = {} if codec is None else {"codec": codec.kind, "parameter": codec.parameter}
+        order = {"priority": self._priority, "states": states}
+        return {**self._reduction.members(), **order, **coded}
+
     def _describe(self, sent: torch.Tensor, states: int) -> Repeated:
-        members, codec = {**self._reduction.members(), "priority": self._priority}, self._codec()
-        members["states"] = states
-        if codec is not None:
-            members.update(codec=codec.kind, parameter=codec.parameter)
-            if codec.has_residual:
-                if self._residual is None:
-                    self._residual = torch.zeros_like(sent)
-                members["residual"] = ffi.cast("float *", self._residual.data_ptr())
+        members, codec = self._members(states), self._codec()
+        if codec is not None and codec.has_residual:
+            if self._residual is None:
+                self._residual = torch.zeros_like(sent)
+            members["residual"] = ffi.cast("float *", self._residual.data_ptr())
         return Repeated(lib.HVD_ALLREDUCE, [self.name], [memory_of(sent)], [members])
 
 

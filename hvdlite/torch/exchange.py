@@ -3,7 +3,7 @@
 Each function returns a handle; the handle's result is the list of result tensors.
 """
 
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -16,15 +16,16 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
-from hvdlite.torch.tensors import DTYPES, check, is_staged, memory_of, plain
+from hvdlite.torch.tensors import DELEGATED, DTYPES, check, is_staged, memory_of, plain
 
 
 def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place=False) -> Handle:
     """Reduce. The results are the tensors themselves if in place, else new tensors."""
-    ins = _inputs(names, tensors)
-    outs = _outputs(ins, tensors, in_place)
     details = reduction(op, scales, process_set)
-    return _start(lib.HVD_ALLREDUCE, names, ins, outs, [details] * len(names), tensors, in_place)
+    mover, ins = _inputs(names, tensors, details, process_set)
+    outs = _outputs(ins, tensors, in_place, mover)
+    call = names, ins, outs, [details] * len(names)
+    return _start(mover, lib.HVD_ALLREDUCE, *call, tensors, in_place)
 
 
 # again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
@@ -35,7 +36,7 @@ _prepared.setup_tensors(torch.Tensor, torch.strided, torch.empty_like)
 
 def note(tensor, call: tuple) -> None:
     """Record that this call passed its checks, for :func:`again`."""
-    if tensor.is_cpu:
+    if tensor.device.type not in DELEGATED:
         prepared.note((call, tensor.dtype, tensor.shape), lambda: _described(tensor, *call))
 
 
@@ -87,11 +88,11 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=False) -> Handle:
     """Broadcast. The results are the tensors themselves if in place, else new tensors."""
-    root, group = process_set.number_of(root_rank), group_of(process_set)
-    ins = _inputs(names, tensors)
-    outs = _outputs(ins, tensors, in_place)
-    details = [{"root": root, "group": group}] * len(names)
-    return _start(lib.HVD_BROADCAST, names, ins, outs, details, tensors, in_place)
+    details = {"root": process_set.number_of(root_rank), "group": group_of(process_set)}
+    mover, ins = _inputs(names, tensors, details, process_set)
+    outs = _outputs(ins, tensors, in_place, mover)
+    call = names, ins, outs, [details] * len(names)
+    return _start(mover, lib.HVD_BROADCAST, *call, tensors, in_place)
 
 
 def allgather(names, tensors, process_set: ProcessSet) -> Handle:
@@ -102,12 +103,12 @@ def allgather(names, tensors, process_set: ProcessSet) -> Handle:
 
 def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle:
     """Reduce and scatter. The results are this rank's rows."""
-    ins = _inputs(names, tensors)
+    of_all = reduction(op, scales, process_set)
+    mover, ins = _inputs(names, tensors, of_all, process_set)
     shapes = [part_shape(each.shape, process_set) for each in ins]
     outs = [each.new_empty(shape) for each, shape in zip(ins, shapes)]
-    of_all = reduction(op, scales, process_set)
     details = [{**of_all, "out_rows": rows_of(shape)} for shape in shapes]
-    return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details, tensors)
+    return _start(mover, lib.HVD_REDUCESCATTER, names, ins, outs, details, tensors)
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
@@ -118,20 +119,35 @@ def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
     return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
 
 
-def _inputs(names, tensors) -> List[torch.Tensor]:
+def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any, List]:
+    """Return the tensors as they are sent, and what moves them between GPUs; None: the host."""
     for name, tensor in zip(names, tensors):
         check(name, tensor, gpu=True)
-    return [plain(tensor) for tensor in tensors]
+    mover = mover_of(tensors, members, process_set)
+    return mover, [plain(tensor, stays=mover is not None) for tensor in tensors]
 
 
-def _outputs(ins, tensors, in_place: bool) -> List[torch.Tensor]:
-    """Return the memory for results; a tensor on a GPU gets a new copy on the host."""
-    own = [in_place or is_staged(tensor) for tensor in tensors]
+def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
+    """Return what ``delegate.mover_for`` does, without its import where no tensor needs it."""
+    if not tensors or tensors[0].device.type not in DELEGATED:
+        return None
+    from hvdlite.torch import delegate
+
+    return delegate.mover_for(tensors, members, process_set)
+
+
+def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
+    """Return the memory for results; a staged tensor gets a new copy on the host."""
+    own = [in_place or (mover is None and is_staged(tensor)) for tensor in tensors]
     return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
 
 
-def _start(kind, names, ins, outs, details, given, in_place=False) -> Handle:
-    started = Started(kind, names, list(map(memory_of, ins)), list(map(memory_of, outs)), details)
+def _start(mover, kind, names, ins, outs, details, given, in_place=False) -> Handle:
+    if mover is not None:
+        started = mover.start(kind, names, ins, outs, details)
+    else:
+        memories = list(map(memory_of, ins)), list(map(memory_of, outs))
+        started = Started(kind, names, *memories, details)
 
     def finish() -> List[torch.Tensor]:
         started.finish()
@@ -143,8 +159,11 @@ def _start(kind, names, ins, outs, details, given, in_place=False) -> Handle:
 
 
 def _start_open(kind, names, tensors, details, process_set: ProcessSet) -> Handle:
-    ins = _inputs(names, tensors)
+    mover, ins = _inputs(names, tensors, details[0], process_set)
     members = [{**each, "open": 1} for each in details]
+    if mover is not None:
+        moved = mover.start(kind, names, ins, [None] * len(ins), members)
+        return Handle(moved.done, moved.finish)
     started = Started(kind, names, list(map(memory_of, ins)), [None] * len(ins), members)
 
     def finish() -> List[Tuple[torch.Tensor, np.ndarray]]:

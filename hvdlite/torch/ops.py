@@ -1,4 +1,4 @@
-"""Collectives on PyTorch tensors, on CPUs; CUDA tensors are copied to the host and back.
+"""Collectives on PyTorch tensors, on CPUs and on CUDA (:mod:`hvdlite.torch.delegate`).
 
 Every rank must make the call, with tensors of the same shape and dtype. Tensors are matched by
 ``name``, or without a name by the calling line of the script. Dtypes: float16, bfloat16, float32,

@@ -52,8 +52,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     A parameter belongs to one DistributedOptimizer, the newest: ``step()`` and ``synchronize()`` of
     an older one raise a RuntimeError.
 
-    :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. Gradients on CUDA
-        are copied to pinned memory of the host, reduced there, and copied back.
+    :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. NCCL moves the
+        gradients on CUDA if each rank has its own GPU; else they go through the host.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
         are numbered in the optimizer's order.
     :param compression: one of ``hvd.Compression``, or a class of your own.

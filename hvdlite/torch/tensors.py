@@ -9,6 +9,8 @@ from hvdlite.core.shared_memory import shared_bytes
 
 DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
+DELEGATED = {"cuda"}  # types of devices whose tensors hvdlite.torch.delegate may move
+
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked and fake tensors replace it
 
 
@@ -47,9 +49,10 @@ def memory_of(tensor: torch.Tensor) -> Memory:
     return Memory(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor)
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor or a copy: on the host, detached, contiguous."""
-    return on_host(tensor.detach().contiguous().resolve_neg())
+def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
+    """Return the tensor or a copy: on the host unless it stays on its device, contiguous."""
+    tensor = tensor.detach().contiguous().resolve_neg()
+    return tensor if stays else on_host(tensor)
 
 
 def is_staged(tensor: torch.Tensor) -> bool:
@@ -67,6 +70,19 @@ def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.
     if room is None or (room.shape, room.dtype) != (tensor.shape, tensor.dtype):
         room = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return room.copy_(tensor)
+
+
+def cuda_built() -> bool:
+    """Tell whether this PyTorch has CUDA."""
+    return torch.version.cuda is not None
+
+
+def nccl_built() -> int:
+    """Return the version of this PyTorch's NCCL, such as 22803 for 2.28.3; 0: it has none."""
+    if not cuda_built() or not torch.distributed.is_nccl_available():
+        return 0
+    major, minor, patch = torch.cuda.nccl.version()[:3]
+    return 10000 * major + 100 * minor + patch
 
 
 def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:

@@ -123,6 +123,42 @@ ENGINES_TEST(test_an_output_that_the_engine_makes, ranks_run, 1, 3) {
     check_open(kept, n, true, NULL); /* without an engine */
 }
 
+/* Ranks submit delegated tensors in different orders. Each has a turn, the same on all ranks; their
+ * memory is not touched, and an allgather knows every rank's rows. */
+ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) {
+    enum { N = 12 };
+    struct hvd_handle *all[N];
+    int64_t turns[N], of_all[MOST_RANKS * N];
+    for (int k = 0; k < N; k++) {
+        int i = (k * 5 + me->rank * 7) % N;
+        struct hvd_handle *h = all[i] = new_handle();
+        h->tensor.request = i % 3 ? request_of(numbered("moved", i), 1 << 20)
+                                  : gather_of(numbered("moved", i), me->rank + 1, 1 << 20);
+        h->tensor.open = i % 3 == 0;
+        h->tensor.request.delegated = true;
+        submit(me, h);
+    }
+    for (int i = 0; i < N; i++) {
+        const int64_t *rows;
+        check_finished(all[i], PATIENCE, HVD_OK);
+        CHECK(hvd_result(all[i], &rows) == NULL);
+        for (int r = 0; i % 3 == 0 && r < me->ranks->size; r++) CHECK_INT(rows[r], r + 1);
+        turns[i] = (int64_t)hvd_turn(all[i]);
+        CHECK(turns[i] > 0 && turns[i] <= N);
+        hvd_drop(all[i]);
+    }
+    struct hvd_handle *h = new_handle();
+    h->tensor = (struct tensor){.in = turns, .out = of_all, .out_rows = me->ranks->size};
+    h->tensor.request = gather_of("turns", 1, N);
+    h->tensor.request.dtype = HVD_INT64;
+    submit(me, h);
+    check_finished(h, PATIENCE, HVD_OK);
+    hvd_drop(h);
+    for (int r = 0; r < me->ranks->size; r++) CHECK(!memcmp(of_all + r * N, turns, sizeof turns));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < i; k++) CHECK(turns[i] != turns[k]);
+}
+
 /* Callers that step the engine beside one that leaves it to the engine's thread. */
 enum { CALLERS = 3, ROUNDS = 40 };
 

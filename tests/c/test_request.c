@@ -119,6 +119,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(root, 2, FIELD_NONE); /* not an allreduce's */
     CONFLICT(priority, 9, FIELD_NONE);
     CHECK(request_same(&sum, &other));
+    CONFLICT(delegated, true, FIELD_DELEGATED);
     CONFLICT(postscale, 2, FIELD_SCALES);
     CONFLICT(op, HVD_AVERAGE, FIELD_OP);
     CONFLICT(dims[0], 4, FIELD_SHAPE);

@@ -55,6 +55,37 @@ def test_futures_that_many_threads_look_at_fail_only_if_the_call_did(launch):
     assert said == ["0"] * int(launch[-1]) and ended.returncode == 0, ended.stdout + ended.stderr
 
 
+DIES_WHILE_DELEGATED = """
+import os, signal, sys, time
+import torch, torch.distributed as dist, hvdlite.torch as hvd
+from hvdlite.torch import delegate, tensors
+hvd.init()
+tensors.DELEGATED.add("cpu")
+delegate.GROUPS["cpu"] = dist.ProcessGroupGloo  # in place of NCCL
+hvd.allreduce(torch.ones(3))
+mover = next(iter(delegate._agreements.values())).made
+if hvd.rank() == 1 and sys.argv[1] == "before":
+    os.kill(os.getpid(), signal.SIGKILL)
+if hvd.rank() == 1:
+    delegate.move_by = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+begin = time.monotonic()
+for _ in range(2):
+    try:
+        hvd.allreduce(torch.ones(3))
+    except hvd.HvdliteError as error:
+        print(f"RAISED {hvd.rank()} {error.ranks} {time.monotonic() - begin < 5}", flush=True)
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_death_while_another_library_moves_the_data_is_named(when, tmp_path):
+    (tmp_path / "dies.py").write_text(DIES_WHILE_DELEGATED)
+    ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "dies.py"), when)
+    raised = sorted(re.findall(r"RAISED .*", ended.stdout))
+    assert raised == [f"RAISED {r} (1,) True" for r in (0, 0, 2, 2)], ended.stdout + ended.stderr
+
+
 FAILS = """
 import datetime, os, signal, sys, time
 import torch, torch.distributed as dist

@@ -248,7 +248,7 @@ static int run_parts(struct executor *x, struct tensor *tensor, hvd_error *err) 
         reducescatter_parts(&args, &tensor->request, x->comm->size, in_end);
     if (args.kind == HVD_ALLTOALL) HVD_TRY(alltoall_parts(x, &args, tensor, in_end, part_end, err));
     args.data = tensor->out;
-    return run_collective(x, &args, err);
+    return tensor->request.delegated ? HVD_OK : run_collective(x, &args, err);
 }
 
 static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
@@ -293,8 +293,10 @@ static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* the rank that joined last */
         return HVD_OK;
     }
+    if (first->request.delegated) first->turn = ++x->turns;
     if (first->request.codec.kind) return run_coded(x, batch, err);
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
+    if (in_place && first->request.delegated) return HVD_OK;
     return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
 }
 

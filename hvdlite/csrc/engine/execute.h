@@ -24,6 +24,7 @@ struct executor {
     struct flight *flight;                    /* the same */
     struct stats *stats;                      /* NULL: nothing is counted */
     struct scratch fusion, work, outer, list; /* kept: saves page faults */
+    uint64_t turns; /* delegated tensors so far */
     _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
 };
 

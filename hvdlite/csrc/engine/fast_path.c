@@ -64,7 +64,8 @@ struct fast_place *fast_place_add(struct fast_path *x, const struct request *r) 
 
 static bool suits(const struct fast_path *x, const struct tensor *tensor) {
     const struct request *r = &tensor->request;
-    bool plain = r->op != HVD_ADASUM && !r->codec.kind && !r->rule && !r->grouped && !r->states;
+    bool plain = r->op != HVD_ADASUM && !r->codec.kind && !r->rule && !r->grouped && !r->states &&
+                 !r->delegated;
     if (!plain) return false;
     return x->hosts.on ? fast_hosts_suits(x, r) : fast_window_suits(x, tensor);
 }

@@ -38,6 +38,7 @@ struct tensor {
     const struct region *region; /* the one of request.region; NULL: none */
     double submitted;            /* by clock_now */
     bool queued;                 /* it may wait behind another tensor of its name */
+    uint64_t turn;               /* of a delegated tensor; see hvd_turn */
     /* The engine thread's own: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */

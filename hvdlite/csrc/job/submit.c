@@ -39,6 +39,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
         to->update = *from->update;
         r->rule = rule_of(from->update);
     }
+    r->delegated = from->delegated != 0;
     r->failed = from->failed;
     r->uneven = from->kind == HVD_ALLTOALL && from->splits;
     r->waited = from->waited != 0;
@@ -171,5 +172,7 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
     }
     return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK && h->tensor.out == out;
 }
+
+uint64_t hvd_turn(const hvd_handle *h) { return h->tensor.turn; }
 
 int hvd_source(hvd_handle *h) { return h->tensor.request.root; }

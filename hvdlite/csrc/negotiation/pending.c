@@ -182,6 +182,9 @@ static const char LOAD_ALIKE[] =
     "Load the same states on every rank before a step, or broadcast what one rank has loaded: "
     "hvd.broadcast_optimizer_state(), with MXNet hvd.broadcast_trainer_states()";
 
+static const char ALL_ON_GPUS[] =
+    "Keep the tensor on a GPU on every rank or on none, or set HVDLITE_GPU=host on every rank";
+
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     if (p->failed) {
         (p->refused ? explain_refused : explain_failed)(p, err);
@@ -207,8 +210,11 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     free(told);
     free(alike);
     snprintf(value, sizeof value, "Submit the same %s on every rank", field_name(field));
+    const char *remedy = field == FIELD_STATES      ? LOAD_ALIKE
+                         : field == FIELD_DELEGATED ? ALL_ON_GPUS
+                                                    : value;
     error_set(err, HVD_MISMATCH, "tensor '%s': ranks disagree on the %s: %s. %s.", p->request.name,
-              field_name(field), list, field == FIELD_STATES ? LOAD_ALIKE : value);
+              field_name(field), list, remedy);
 }
 
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {

@@ -147,7 +147,8 @@ void ready_clean(struct ready *r, const struct ready_plan *plan) {
 /* ---- fusion ---- */
 
 bool fusion_fits(const struct request *a, const struct request *b) {
-    if (a->kind != b->kind || a->contributors != b->contributors || a->dtype != b->dtype)
+    if (a->delegated || a->kind != b->kind || a->contributors != b->contributors ||
+        a->dtype != b->dtype)
         return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
     if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;

@@ -178,15 +178,16 @@ enum request_field request_conflict(const struct request *a, const struct reques
     if (request_reduces(a) && (a->prescale != b->prescale || a->postscale != b->postscale))
         return FIELD_SCALES;
     if (a->kind == HVD_BROADCAST && a->root != b->root) return FIELD_ROOT;
-    return FIELD_NONE;
+    return a->delegated == b->delegated ? FIELD_NONE : FIELD_DELEGATED;
 }
 
 bool request_takes_zeros(const struct request *r) {
-    return r->kind == HVD_ALLREDUCE && r->rule == HVD_RULE_NONE &&
+    return r->kind == HVD_ALLREDUCE && r->rule == HVD_RULE_NONE && !r->delegated &&
            (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
 }
 
 bool request_can_be_cut(const struct request *r) {
+    if (r->delegated) return false;
     return r->kind == HVD_BROADCAST ||
            (r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && r->codec.kind == HVD_CODEC_NONE);
 }
@@ -218,7 +219,8 @@ const char *field_name(enum request_field field) {
                                         "shape",
                                         "op",
                                         "prescale_factor and postscale_factor",
-                                        "root_rank"};
+                                        "root_rank",
+                                        "memory"};
     return NAMES[field];
 }
 
@@ -237,6 +239,9 @@ void field_text(const struct request *r, enum request_field field, char *text, s
         snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);
         break;
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
+    case FIELD_DELEGATED:
+        snprintf(text, size, "%s", r->delegated ? "a GPU's" : "the host's");
+        break;
     case FIELD_CODEC: codec_text(r->codec, text, size); break;
     case FIELD_RULE:
         snprintf(text, size, "%s%s", rule_name(r->rule & ~REQUEST_DEALT),

@@ -26,6 +26,7 @@ struct request {
         rule; /* hvd_rule; of an allreduce of float32; plus REQUEST_DEALT if the tensor is dealt */
     int32_t region; /* of an allreduce in place: the tensor's region; 0: none */
     int64_t offset; /* bytes, in the region's part */
+    bool delegated; /* another library moves the data */
     bool failed;    /* this rank has no data for the tensor */
     bool uneven;    /* an alltoall: this rank chooses how many rows go to each rank */
     bool waited;    /* a caller waits for the tensor, and steps the engine meanwhile */
@@ -54,7 +55,8 @@ enum request_field {
     FIELD_SHAPE,
     FIELD_OP,
     FIELD_SCALES,
-    FIELD_ROOT
+    FIELD_ROOT,
+    FIELD_DELEGATED
 };
 
 /* Checks that every value, and the name, is in its range; the error names the tensor. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 13 };
+enum { WIRE_VERSION = 14 };
 
 /* A message that is written or read. Each function below passes a value in either direction, so
  * that both directions have the same fields in the same order. Writing does not change the
@@ -100,6 +100,7 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_int(s, &q->dtype, 1));
     HVD_TRY(pass_int(s, &q->op, 1));
     HVD_TRY(pass_int(s, &q->ndim, 1));
+    HVD_TRY(pass_bool(s, &q->delegated));
     HVD_TRY(pass_bool(s, &q->failed));
     HVD_TRY(pass_bool(s, &q->uneven));
     HVD_TRY(pass_bool(s, &q->waited));

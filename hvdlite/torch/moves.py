@@ -1,0 +1,106 @@
+"""One tensor whose data a backend of ``torch.distributed`` moves, and what the backend does."""
+
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from hvdlite.core.collectives import result_of
+from hvdlite.core.native import ffi, lib
+
+OPS = {
+    lib.HVD_SUM: dist.ReduceOp.SUM,
+    lib.HVD_AVERAGE: dist.ReduceOp.SUM,
+    lib.HVD_MIN: dist.ReduceOp.MIN,
+    lib.HVD_MAX: dist.ReduceOp.MAX,
+    lib.HVD_PRODUCT: dist.ReduceOp.PRODUCT,
+}
+
+
+class Move:
+    """One tensor that the ranks agree on, and whose data the group then moves.
+
+    :param out: may be the tensor; None: to be made, when the rows of all ranks are known.
+    :param ready: an event of the stream on which the tensor is made.
+    :ivar rows: of an allgather or alltoall: how many rows come from each rank.
+    :ivar ended: True, or an event; None: the group has not begun.
+    """
+
+    def __init__(self, kind: int, handle, tensor, out, members: dict, ready) -> None:
+        self.kind, self.handle, self.tensor, self.out = kind, handle, tensor, out
+        self.members, self.ready = members, ready
+        self.rows: Any = None
+        self.ended: Any = None
+        self.error: Optional[BaseException] = None
+
+    def is_agreed(self) -> bool:
+        """Tell whether the ranks have agreed, or have found an error."""
+        return bool(lib.hvd_finish(self.handle, 0, ffi.NULL))
+
+    def has_ended(self) -> bool:
+        """Tell whether the group has moved the data, or could not."""
+        return bool(self.error or self.ended is True or (self.ended and self.ended.query()))
+
+
+@torch.no_grad()
+def move_by(group, move: Move) -> None:
+    """Have the backend move the data; NCCL queues its work on the current stream."""
+    size, kind = group.size(), move.kind
+    if kind not in (lib.HVD_ALLGATHER, lib.HVD_ALLTOALL) and not move.tensor.numel():
+        return
+    if kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
+        _reduce(group, move, size)
+    elif kind == lib.HVD_BROADCAST:
+        if move.out is not move.tensor:
+            move.out.copy_(move.tensor)
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = move.members["root"], 0
+        group.broadcast([move.out], options).wait()
+    else:
+        row = move.tensor.shape[1:]
+        row_bytes = row.numel() * move.tensor.element_size()
+        _, move.rows = result_of(move.handle, None, size, row_bytes)
+        move.out = move.tensor.new_empty((int(move.rows.sum()), *row))
+        _gather(group, move) if kind == lib.HVD_ALLGATHER else _exchange(group, move, size)
+
+
+def _reduce(group, move: Move, size: int) -> None:
+    members, out = move.members, move.out
+    options = dist.AllreduceOptions()
+    options.reduceOp = OPS[members["op"]]
+    before, after = members["prescale"], members["postscale"]
+    whole = out if move.kind == lib.HVD_ALLREDUCE else torch.empty_like(move.tensor)
+    if before != 1:
+        torch.mul(move.tensor, before, out=whole)
+    elif whole is not move.tensor:
+        whole.copy_(move.tensor)
+    group.allreduce([whole], options).wait()
+    if whole is not out:
+        rows, longer = divmod(len(whole), size)
+        begin = rows * group.rank() + min(longer, group.rank())
+        out.copy_(whole[begin : begin + len(out)])
+    if members["op"] == lib.HVD_AVERAGE:
+        after /= size
+    if after != 1:
+        out.mul_(after)
+
+
+def _gather(group, move: Move) -> None:
+    counts = move.rows.tolist()
+    if len(set(counts)) == 1:
+        group._allgather_base(move.out, move.tensor).wait()
+        return
+    for root, part in enumerate(move.out.split(counts)):
+        if not len(part):
+            continue
+        if root == group.rank():
+            part.copy_(move.tensor)
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        group.broadcast([part], options).wait()
+
+
+def _exchange(group, move: Move, size: int) -> None:
+    given = move.members.get("splits")
+    own = [len(move.tensor) // size] * size if given is None else given.tolist()
+    group.alltoall_base(move.out, move.tensor[: sum(own)], move.rows.tolist(), own).wait()
