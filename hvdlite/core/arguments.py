@@ -1,4 +1,4 @@
-"""What arguments must be, for all frameworks: errors name the argument, its value, what may be."""
+"""Checks arguments, for all frameworks; an error has the argument, its value, what is expected."""
 
 import operator
 from typing import Any, Optional
@@ -11,26 +11,26 @@ from hvdlite.core.reduce_ops import NAMES, Average, Sum
 _OP = "op", "one of " + ", ".join(f"hvdlite.{name}" for name in NAMES.values())
 _ROOT = "root_rank", "a rank of the job, a whole number"
 _FACTOR = "a finite number"
-_MEMBERS = {  # of hvd_tensor, that users give: the argument's name, and what may come
+_MEMBERS = {  # members of hvd_tensor that users give: name of the argument, expected value
     "op": _OP,
     "root": _ROOT,
     "priority": ("priority", "a whole number of 32 bits"),
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = bool, np.bool_, str, bytes  # though they make numbers
+_NO_NUMBERS = bool, np.bool_, str, bytes  # though Python converts them to numbers
 _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
 
 def wrong(what: str, got: Any, expected: str) -> ValueError:
-    """Return the error of a wrong argument."""
+    """Return the error for a wrong argument."""
     shown = repr(got)
     return ValueError(f"{what} is {shown[:80]}{'...' * (len(shown) > 80)}: expected {expected}")
 
 
 def whole(value: Any, what: str, expected: str, allowed: range = _C_INTS) -> int:
-    """Return a whole number of any library as Python's; a bool is none."""
+    """Return a whole number of any library as Python's int; a bool is an error."""
     try:
         if isinstance(value, _NO_NUMBERS) or operator.index(value) not in allowed:
             raise TypeError
@@ -40,7 +40,7 @@ def whole(value: Any, what: str, expected: str, allowed: range = _C_INTS) -> int
 
 
 def factor(value: Any, what: str) -> float:
-    """Return a number of any library as Python's float; a bool or a text is none."""
+    """Return a number of any library as Python's float; a bool or a text is an error."""
     try:
         if isinstance(value, _NO_NUMBERS):
             raise TypeError
@@ -50,16 +50,16 @@ def factor(value: Any, what: str) -> float:
 
 
 def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
-    """Return both factors as Python's floats, where no C code checks them in time."""
+    """Return both factors as Python's floats, if C would check them too late."""
     if type(prescale_factor) is float and type(postscale_factor) is float:
         return prescale_factor, postscale_factor
     return factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
 
 
 def check_compressor(compression: Any, also: str = "") -> None:
-    """Raise ValueError unless it is what compresses arrays in Python.
+    """Raise ValueError unless ``compression`` compresses arrays in Python.
 
-    :param also: what else the caller takes, for the error.
+    :param also: what else the caller accepts, for the error text.
     """
     methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
     if not all(map(callable, methods)):
@@ -68,7 +68,7 @@ def check_compressor(compression: Any, also: str = "") -> None:
 
 
 def rank_of(root_rank: Any) -> int:
-    """Return ``root_rank`` as Python's number; the C library checks that the job has it."""
+    """Return ``root_rank`` as Python's int; the C library checks that the job has this rank."""
     return whole(root_rank, *_ROOT)
 
 
@@ -89,9 +89,9 @@ def op_of(average: Optional[bool], op: Optional[int]) -> int:
 
 
 def plain(members: dict) -> dict:
-    """Return members of ``hvd_tensor`` with Python's numbers for those of other libraries.
+    """Return members of ``hvd_tensor`` with other libraries' numbers converted to Python's.
 
-    :raises ValueError: one that a user has given is no number of its kind.
+    :raises ValueError: a member that the user has given has a wrong value.
     """
     return {member: _plain(member, value) for member, value in members.items()}
 

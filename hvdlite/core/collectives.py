@@ -1,4 +1,4 @@
-"""Describes, starts and waits for collectives of the C library, on memory of any library."""
+"""Describes and starts collectives in the C library, and waits for them; arrays of any library."""
 
 import math
 import threading
@@ -24,24 +24,24 @@ DTYPES = {np.dtype(name): code for name, code in DTYPE_CODES.items() if name != 
 
 
 class Memory(NamedTuple):
-    """An array of any library, contiguous, as the C library takes it."""
+    """A contiguous array of any library, as the C library takes it."""
 
     address: int
     dtype: int  # one of lib.HVD_FLOAT32, ...
     shape: Sequence[int]
-    owner: Any  # keeps the memory as long as it is in use
+    owner: Any  # keeps the memory alive while it is in use
 
 
-_abandoned: Deque["Work"] = deque()  # that nobody waits for: C may still write to their memory
+_abandoned: Deque["Work"] = deque()  # nobody waits for these, but C may still write to their memory
 
 
 def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
-    """Return an ``hvd_tensor *``, and what it points to; the caller keeps both alive.
+    """Return an ``hvd_tensor *`` and a list of what it points to; the caller keeps both alive.
 
-    :param splits: an int64 array: how many rows go to each rank; None: equally many.
-    :param failed: why this rank has no data; then the collective fails so on every rank.
+    :param splits: an int64 array: how many rows go to each rank; None: the same number for each.
+    :param failed: why this rank has no data; the collective then fails with it on every rank.
     :param members: more members of ``hvd_tensor``.
-    :raises ValueError: one that a user has given is no number of its kind.
+    :raises ValueError: a member that the user has given has a wrong value.
     """
     if not arguments.PLAIN.issuperset(map(type, members.values())):
         members = arguments.plain(members)
@@ -56,24 +56,24 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
     try:
         return ffi.new("hvd_tensor *", members), alive
     except (TypeError, OverflowError):
-        arguments.plain(members)  # knows which argument it is
+        arguments.plain(members)  # its error names the argument
         raise
 
 
 def memory_of(array: np.ndarray) -> Memory:
-    """Describe a contiguous NumPy array, of one of DTYPES or of ml_dtypes' bfloat16."""
+    """Describe a contiguous NumPy array; its dtype is in DTYPES, or is ml_dtypes' bfloat16."""
     dtype = DTYPES.get(array.dtype, lib.HVD_BFLOAT16)
     return Memory(array.ctypes.data, dtype, array.shape, array)
 
 
 def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict:
-    """Return the members of ``hvd_tensor`` of what reduces."""
+    """Return the members of ``hvd_tensor`` for a reduction."""
     scaled = {"prescale": scales[0], "postscale": scales[1]}
     return {"op": arguments.op_of(None, op), **scaled, "group": group_of(process_set)}
 
 
 def refuse_mask(array) -> None:
-    """Raise ValueError for a masked array, or a list with one, whose mask nobody would see."""
+    """Raise ValueError for a masked array, or a list with one: its mask would be ignored."""
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(
             "the array is masked, and its mask would be lost: expected an array without one, such "
@@ -87,12 +87,12 @@ def refuse_mask(array) -> None:
 def dense(array) -> np.ndarray:
     """Return the array with its elements in C's order: itself, or a copy.
 
-    :raises ValueError: the C library lacks its dtype; ml_dtypes' bfloat16 is found by name. It is
-        masked.
+    :raises ValueError: the C library lacks the dtype (ml_dtypes' bfloat16 is known by its name), or
+        the array is masked.
     """
     if type(array) is not np.ndarray:
         refuse_mask(array)
-        if hasattr(array, "asnumpy"):  # MXNet's: NumPy would read value by value, of CSR for ever
+        if hasattr(array, "asnumpy"):  # MXNet's: NumPy would read it value by value
             array = array.asnumpy()
     array = np.asarray(array, order="C")
     if array.dtype not in DTYPES and array.dtype.name != "bfloat16":
@@ -110,7 +110,7 @@ def run_all(
     kind: int, names: Sequence[str], arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray],
     members: Sequence[dict],
 ) -> None:  # fmt: skip
-    """Do several at once. When this returns, or raises the errors of some, all have ended."""
+    """Do several at once. All have ended when this returns, or raises the errors of some."""
     waited = [{**member, "waited": 1} for member in members]
     start_all(kind, names, arrays, outs, waited).finish()
 
@@ -122,7 +122,7 @@ def start_all(kind, names, arrays, outs, members) -> "Started":
 
 
 class Work(NamedTuple):
-    """What C works on: the C handles by the collectives' numbers, and their memory."""
+    """Collectives in progress: their C handles, by number, and the memory that they use."""
 
     handles: Dict[int, Any]
     memory: Any
@@ -134,17 +134,18 @@ class Work(NamedTuple):
 
 
 class Started:
-    """Several collectives that were started at once. Any threads may wait for them.
+    """Several collectives that were started at once. Several threads may wait for them.
 
     :param kind: one of lib.HVD_ALLREDUCE, ...
     :param names: one a tensor; unique among the tensors in work.
-    :param arrays: and ``outs``: a :class:`Memory` for each. An out is None where the C library
-        makes the memory, with ``open`` 1 among the members: see :meth:`result`.
-    :param members: more members of ``hvd_tensor`` for each.
+    :param arrays: a :class:`Memory` for each tensor.
+    :param outs: the same; None if the C library allocates the memory (``open`` is 1 among the
+        members): see :meth:`result`.
+    :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._ended = True  # nothing is under way yet
+        self._ended = True  # nothing is in progress yet
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises before any of them is sent
             for tensor, _alive in described:
@@ -198,9 +199,9 @@ class Started:
             _raise(errors)
 
     def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
-        """Return what an open one has brought, after :meth:`finish`: memory, and rows by rank.
+        """Return the memory of an open one's result, and each rank's rows; after :meth:`finish`.
 
-        The memory is a buffer, which lives as long as somebody has it; None: it is that of ``out``.
+        The memory is a buffer, alive as long as it is referenced; None: the result is in ``out``.
         """
         out = self._work.memory[1][number]
         return result_of(self._work.handles[number], out and out.address, ranks, row_bytes)
@@ -248,7 +249,7 @@ _limit = threading.local()
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Let this thread's waits in the block raise an HvdliteError after so many seconds in all."""
+    """Make this thread's waits in the block raise an HvdliteError after so many seconds in all."""
     _limit.until = time.monotonic() + seconds
     try:
         yield
@@ -260,15 +261,15 @@ pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address
 
 
 def abandon(work: Work) -> None:
-    """Keep the memory of what nobody waits for until it has ended."""
+    """Keep the memory of collectives that nobody waits for until they have ended."""
     if not work.is_done():
         _abandoned.append(work)
 
 
 def let_go_of_one() -> None:
-    """Forget one abandoned work if it has ended: as many are forgotten as are started."""
+    """Release one abandoned work if it has ended; each start does this once."""
     if _abandoned:
-        with suppress(IndexError):  # another thread has been faster
+        with suppress(IndexError):  # another thread took it
             abandon(_abandoned.popleft())
 
 
@@ -280,7 +281,7 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
     """Do what :func:`describe` does, for a tensor in this memory."""
-    shape = [0] if members.get("failed") else array.shape  # which may be what is wrong with it
+    shape = [0] if members.get("failed") else array.shape  # the shape itself may be wrong
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {
         "in": pointer(array.address),
@@ -296,7 +297,7 @@ def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], memb
 def gather_numbers(
     numbers: Sequence, name: str, process_set: ProcessSet = global_process_set, **members
 ) -> np.ndarray:
-    """Gather ``numbers``, equally many on every rank, into one row a rank.
+    """Gather ``numbers``, the same count on every rank, into one row for each rank.
 
     :param members: more arguments of :func:`describe`.
     """

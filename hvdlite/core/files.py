@@ -1,7 +1,7 @@
-"""Files: every one that hvdlite writes, outside of a folder of its own, is opened here.
+"""Opens every file that hvdlite writes outside of its own folders.
 
-In a folder such as /tmp anybody may have made a file, or a link to another one, before. An error in
-writing a file names it; Python's does not if the disk is full.
+In a folder such as /tmp another user may already have made a file or a link with the same name. An
+error in writing names the file; Python's own does not if the disk is full.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class NotWritten(Exception):
 
 
 def text_of(path: str) -> str:
-    """Return the file's text without a mark of its encoding, which some editors put in front.
+    """Return the file's text without the byte-order mark that some editors put in front.
 
-    pathlib, which can do it, takes 3 ms to import.
+    pathlib, which can do this, takes 3 ms to import.
     """
     with open(path, encoding="utf-8-sig") as file:
         return file.read()
@@ -42,7 +42,7 @@ def writing(path) -> Iterator[None]:
 def create(path, mode: str = "x") -> Any:
     """Open a file whose name hvdlite has chosen: a new one, for this user alone.
 
-    :raises FileExistsError: the name is taken, be it by a link.
+    :raises FileExistsError: the name is taken, perhaps by a link.
     """
 
     def new(name: str, flags: int) -> int:
@@ -52,9 +52,9 @@ def create(path, mode: str = "x") -> Any:
 
 
 def open_named(path, mode: str = "w", **how) -> Any:
-    """Open a file that the user has named, as ``open`` does, but no other user's.
+    """Open a file that the user has named, like ``open``, but never another user's.
 
-    :raises PermissionError: anybody may write to its folder, and it is another user's file or link.
+    :raises PermissionError: any user may write to its folder, and the file or link is another's.
     """
 
     def own(name: str, flags: int) -> int:
@@ -70,9 +70,9 @@ def open_named(path, mode: str = "w", **how) -> Any:
 
 
 def refuse_strangers(path) -> os.stat_result | None:
-    """Raise PermissionError for what another user has put into a folder where anybody may write.
+    """Raise PermissionError for another user's file in a folder where any user may write.
 
-    Return the file's, or the link's, own state; None: there is no such file.
+    Return the state of the file, or of the link itself; None: there is no such file.
     """
     folder = os.stat(os.path.dirname(os.path.abspath(path)))
     try:
@@ -116,7 +116,7 @@ def make_private_folder(path) -> None:
 
 
 def shipped(stem: str) -> str | None:
-    """Return the path of a library that belongs to this installation; None: it has none."""
+    """Return the path of a library that was installed with hvdlite; None: there is none."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     names = sorted(name for name in os.listdir(folder) if name.startswith(f"{stem}."))
     return os.path.join(folder, names[0]) if names else None

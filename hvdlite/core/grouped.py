@@ -1,6 +1,6 @@
-"""Starts collectives on NumPy arrays: several at once, by their full names.
+"""Starts several collectives on NumPy arrays at once, by their full names.
 
-All go to the other ranks in one message. A handle's result is the list of what the arrays become.
+All reach the other ranks in one message. A handle's result is the list of the arrays' results.
 """
 
 from typing import Any, List
@@ -36,7 +36,7 @@ def broadcasts(names, arrays, root_rank, process_set, outs=None) -> Any:
 
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
-    """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
+    """Start the collectives. Results share no memory, even if the user's ``out`` arrays do."""
     apart = len(arrays) == 1 or are_apart(outs, arrays)
     in_place = kind != lib.HVD_REDUCESCATTER
     results = [

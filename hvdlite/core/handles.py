@@ -12,18 +12,18 @@ from hvdlite.core.native import HvdliteValueError
 class Handle:
     """A started collective, on arrays of any library.
 
-    Any threads may use it at the same time, and again: all get the same result, or the same error.
-    A child forked from this process gets what was known at the fork, else an error.
+    Several threads may use it at once, and more than once: all get the same result or the same
+    error. A forked child gets the outcome if it was known at the fork, and otherwise an error.
 
     :param poll: tells whether the collective has ended.
-    :param finish: waits for the end, and returns the result or raises the error; is called once,
-        and again where Ctrl-C interrupts it.
+    :param finish: waits for the end and returns the result or raises the error. It is called once,
+        and again after Ctrl-C has interrupted it.
     """
 
     def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
         self._poll = poll
         self._finish = finish
-        self._lock = threading.RLock()  # of the thread that finishes: a signal handler may come in
+        self._lock = threading.RLock()  # reentrant: a signal handler may wait in the same thread
         self._outcome: Optional[_Outcome] = None
         self._process = os.getpid()
 
@@ -45,7 +45,7 @@ class Handle:
     __call__ = synchronize  # as Horovod's scripts wait for sparse_allreduce_async of PyTorch
 
     def _wait(self) -> "_Outcome":
-        if self._is_inherited():  # the lock may be one of a thread that this process lacks
+        if self._is_inherited():  # a thread that was not forked may hold the lock
             raise HvdliteValueError(
                 f"this handle was made in process {self._process}, from which this process was "
                 "forked later: only that process can wait for it"
@@ -75,7 +75,7 @@ def _outcome_of(finish: Callable[[], Any]) -> _Outcome:
 
 
 def ended(result) -> Handle:
-    """Return the handle of a collective that was waited for already."""
+    """Return a handle for a result that is known already."""
     return Handle(lambda: True, lambda: result)
 
 
@@ -83,7 +83,7 @@ def poll(handle: Handle) -> bool:
     """Return at once whether a collective has ended, with a result or an error.
 
     :param handle: returned by an ``..._async`` call.
-    :raises ValueError: it is no handle.
+    :raises ValueError: this is not a handle.
     """
     return _checked(handle).poll()
 
@@ -92,7 +92,7 @@ def synchronize(handle: Handle):
     """Wait for a collective; return its result or raise its error.
 
     :param handle: returned by an ``..._async`` call.
-    :raises ValueError: it is no handle.
+    :raises ValueError: this is not a handle.
     :raises hvdlite.HvdliteError: for NumPy arrays; MXNetError for MXNet arrays.
     """
     return _checked(handle).synchronize()
@@ -123,7 +123,7 @@ def started(function: Callable, begin: Callable) -> Callable:
     return start
 
 
-if TYPE_CHECKING:  # Python has these since 3.10
+if TYPE_CHECKING:  # typing has ParamSpec since Python 3.10
     from typing_extensions import ParamSpec
 
     P = ParamSpec("P")
@@ -138,9 +138,9 @@ if TYPE_CHECKING:  # Python has these since 3.10
 
 
 def waiting(begin: "Callable[P, T]") -> "Waiting[P, T]":
-    """Make a function that returns a handle wait for it; ``start`` is the form that returns it.
+    """Return a function that waits for the handle ``begin`` returns; its ``start`` does not wait.
 
-    The annotation of the function is the type of the handle's result.
+    The return annotation of ``begin`` is the type of the handle's result.
     """
 
     @functools.wraps(begin)

@@ -1,4 +1,4 @@
-"""The hosts of a job: reads their lists, and tells how ssh reaches them."""
+"""The hosts of a job: reads lists of them, and makes the ssh command that reaches them."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slo
 
 
 class Host(NamedTuple):
-    """A host of the job; without slots it gets an even share of the processes."""
+    """A host of the job; without slots it gets an equal share of the processes."""
 
     name: str
     slots: Optional[int] = None
@@ -36,7 +36,7 @@ class SSH(NamedTuple):
 
 
 def users_ssh(port: Optional[int] = None, identity: Optional[str] = None) -> SSH:
-    """Return the user's ssh, which HVDLITE_SSH names."""
+    """Return the ssh that HVDLITE_SSH names, or ``ssh``."""
     return SSH(shlex.split(os.environ.get("HVDLITE_SSH") or "ssh"), port, identity)
 
 
@@ -68,7 +68,7 @@ def parse_list(text: str) -> List[Host]:
 
 
 def read_file(path: str) -> List[Host]:
-    """Read a host file: a host a line, then `slots=4`, or `host:4`; # starts a comment."""
+    """Read a host file: one host a line, as `host slots=4` or `host:4`; # starts a comment."""
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -113,12 +113,12 @@ def _checked(hosts: List[Host], where: str) -> List[Host]:
 
 
 def is_here(name: str) -> bool:
-    """Tell whether the name is this machine's: only its own addresses can be bound."""
+    """Tell whether the name is this machine's: a socket can be bound to its address."""
     if name in ("localhost", socket.gethostname()):
         return True
     try:
         with socket.socket() as sock:
             sock.bind((socket.gethostbyname(name), 0))
         return True
-    except (OSError, UnicodeError):  # the latter: no name of a host is so long
+    except (OSError, UnicodeError):  # UnicodeError: the name is too long for a host's
         return False

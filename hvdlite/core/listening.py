@@ -1,9 +1,9 @@
-"""Keeps MPI from what a rank does not need: sockets on networks, files in /dev/shm, others' cores.
+"""Keeps MPI from using what a rank does not need: open ports, files in /dev/shm, others' cores.
 
-Open MPI's component for TCP listens on all addresses, also where all ranks share memory of one
-host. Only processes that a program itself starts by MPI need it there. Its component for shared
-memory makes a file in /dev/shm, which a process without a launcher never removes. What the user has
-set goes first, in variables or in Open MPI's files.
+Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. There
+only processes that a program itself starts by MPI would need it. Its shared-memory component makes
+a file in /dev/shm, which a process without a launcher never removes. The user's own settings, in
+variables or in Open MPI's files, take precedence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_SERVERS = "DMLC_INTERFACE"  # MXNet's, one
 
 
 def networks(environ: Mapping[str, str]) -> list[str]:
-    """Return the interfaces and networks that ranks may use; none: all.
+    """Return the interfaces and networks that ranks may use; an empty list: all.
 
     >>> networks({"DMLC_INTERFACE": "eth1"}), networks({"HVDLITE_NETWORK_INTERFACES": "a, b"})
     (['eth1'], ['a', 'b'])
@@ -33,7 +33,7 @@ def networks(environ: Mapping[str, str]) -> list[str]:
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with what Open MPI's files set, which variables override.
+    """Return the environment with the settings of Open MPI's files; variables override them.
 
     >>> with_files({"OMPI_MCA_mca_base_param_files": "/no/such.conf"})
     {'OMPI_MCA_mca_base_param_files': '/no/such.conf'}
@@ -57,9 +57,9 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
 
     :param environ: with_files().
     :param apart: the ranks of one host share no memory.
-    :param cores: of this process. Where ranks outnumber them, Open MPI must yield as it waits. By
-        itself it does so only where mpirun knows of fewer slots than ranks: else 9 ranks on 2 cores
-        open a communicator in 100 ms, not in 15.
+    :param cores: how many this process may use. If there are more ranks than cores, Open MPI must
+        yield while it waits, which it does by itself only if mpirun knows of fewer slots than
+        ranks. Without it 9 ranks on 2 cores take 100 ms to open a communicator, with it 15 ms.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})
@@ -92,7 +92,7 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
 
 
 def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...]:
-    """Return the components without which each rank still reaches every other one."""
+    """Return the components that no rank needs to reach every other rank."""
     if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
         return ()
     size = environ.get("OMPI_COMM_WORLD_SIZE")

@@ -1,12 +1,13 @@
-"""The only importer of mpi4py, and the loader of the C library that fits mpi4py's MPI.
+"""The only importer of mpi4py; loads the C library that fits mpi4py's MPI.
 
-The first init() of a job by MPI imports it: mpi4py begins MPI at its own import, and the launcher's
-variables in a rank's child are the rank's, so there MPI would wait for a second such rank.
+The first init() of an MPI job imports this module, not `import hvdlite`: importing mpi4py
+initializes MPI. A child process of a rank inherits the rank's launcher variables, so MPI would wait
+there for a second process with that rank.
 
-mpi4py's wheel chooses a libmpi at its import. A C library that calls MPI is compiled for one MPI:
-hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only one for its
-mpicc. A communicator of one MPI crashes another. So a difference is an ImportError, whose text
-names both MPIs and says what to do.
+mpi4py's wheel chooses a libmpi when it is imported. A C library that calls MPI is compiled for one
+MPI: hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only one,
+for its mpicc. One MPI crashes on a communicator of another. So a difference is an ImportError; its
+text names both MPIs and says what to do.
 """
 
 import importlib
@@ -23,9 +24,9 @@ _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' na
 
 
 def _is_contained() -> bool:
-    """Tell whether the launcher started this rank in a PID namespace, a container, of its own.
+    """Tell whether the launcher started this rank in a container with its own PID namespace.
 
-    Over memory that such containers share, Open MPI takes equal ids for one process.
+    If such containers share memory, Open MPI takes processes with equal ids for one process.
     """
     rank = os.environ.get("PMIX_RANK")
     try:
@@ -59,12 +60,12 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no
 
 
 def forget_confined() -> None:
-    """Have MPI's variables as the user gave them, when MPI has read ours.
+    """Restore the user's values of MPI's variables once MPI has read ours.
 
-    Programs that this process starts inherit it, and may be jobs of several ranks and hosts.
+    Programs that this process starts inherit them, and may be jobs of several ranks and hosts.
     """
     for name, value in _given.items() if MPI.Is_initialized() else ():
-        if not name.startswith("HVDLITE_"):  # these are for this process, and go on
+        if not name.startswith("HVDLITE_"):  # this process reads these later
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
 

@@ -1,7 +1,8 @@
-"""Tells who is not there yet while MPI itself begins, which waits for every rank.
+"""Says which ranks are missing while MPI_Init waits for all of them.
 
-MPI_Init holds Python's lock, so no thread of this process could tell. A shell beside it waits, and
-ends with it; what it then starts is this file. A rank that has come has a socket with its name.
+MPI_Init holds Python's lock, so no thread of this process could report. A shell beside the process
+waits, and runs this file if MPI_Init takes long; it ends with the process. A rank that has reached
+MPI_Init has bound a socket with its name.
 """
 
 import contextlib
@@ -15,19 +16,19 @@ from typing import Iterator, Set
 SECONDS = "5"
 JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # of Open MPI's mpirun, and of srun --mpi=pmix
 _LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
-# The rank holds the other end of cat's input: at its end, however it ends, cat ends early.
+# The rank holds the other end of cat's input: when the rank ends, in any way, cat ends early.
 _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Tell on stderr after some seconds for whom the block waits; two ranks of a host look."""
+    """Say on stderr after some seconds for whom the block waits; two ranks of a host do this."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
         return
     with socket.socket(socket.AF_UNIX) as here:
-        with contextlib.suppress(OSError):  # such a name can't be had: the rank is not told of
+        with contextlib.suppress(OSError):  # no such name is possible: the rank is not reported
             here.bind(_name(job, rank))
         with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
             yield
@@ -56,10 +57,12 @@ def _name(job: str, rank: str) -> str:
 
 
 def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
-    """Return what to tell; "": nothing, for another rank does, or another host.
+    """Return the line to print; "": none, as another rank or another host prints it.
 
-    :param own: this rank; ``here``: the ranks of this host that are in MPI_Init.
-    :param begun: those whose processes run; ``count``: how many there should be.
+    :param own: this rank.
+    :param here: the ranks of this host that are in MPI_Init.
+    :param begun: the ranks of this host whose processes run.
+    :param count: how many ranks this host should have.
     """
     if own != min(here, key=int):
         return ""
@@ -80,7 +83,7 @@ def _entry(process: Path, name: str) -> str:
 
 
 def main() -> None:
-    """Look at the processes of this host, and tell."""
+    """Look at the processes of this host and print the line."""
     job, begun = os.environ[JOB], set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or it has ended

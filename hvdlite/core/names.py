@@ -1,4 +1,4 @@
-"""Names that pair tensors across ranks; other work of a rank does not change them."""
+"""Names by which ranks match their tensors; what else a rank does must not change them."""
 
 import functools
 import itertools
@@ -12,26 +12,26 @@ from hvdlite.core.arguments import wrong
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Unnamed calls at each line of the user's script; threads never get the same number.
+# Counts the unnamed calls at each line of the user's script; no two threads get the same number.
 _calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
-# Of calls that are waited for the names come again, and with them what was prepared for a name. A
-# name is under way twice only where more threads wait at one line.
+# A call that waits gets one of this many names, in turn, so that what was prepared for a name is
+# used again. A name is in use twice at once only if more threads than this wait at one line.
 _RECURRING = 32
 _recurring: Dict[tuple, Iterator[str]] = {}
 _owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
 
 
 def forget() -> None:
-    """Count from 0 again for a new job: its ranks may have been in different jobs before."""
+    """Count from 0 again in a new job: its ranks may come from different jobs."""
     _calls.clear()
     _recurring.clear()
     _owners.clear()
 
 
 def restart_calls(process_set: ProcessSet) -> None:
-    """Count the set's unnamed calls from 0: all ranks have joined, after different numbers of them.
+    """Count the set's unnamed calls from 0 again, once all ranks have joined.
 
-    No call is under way then.
+    Ranks have made different numbers of them by then, and no call is in progress.
     """
     for counted in (_calls, _recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
@@ -44,7 +44,7 @@ def owners() -> Dict[str, int]:
 
 
 def count_owners(counts: Dict[str, int]) -> None:
-    """Count on from these numbers, where they are higher."""
+    """Raise the counts to these numbers, if they are higher."""
     for kind, count in counts.items():
         _owners[kind] = max(_owners[kind], count)
 
@@ -54,7 +54,7 @@ def tensor_name(
 ) -> str:
     """Return ``kind.name``; the default name is :func:`call_name`.
 
-    :raises ValueError: ``name`` is no text, or ``process_set`` no process set.
+    :raises ValueError: ``name`` is not a text, or ``process_set`` is not a process set.
 
     >>> tensor_name("allreduce", "conv0"), tensor_name("allreduce", "")
     ('allreduce.conv0', 'allreduce.')
@@ -81,9 +81,9 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
-    """Name an unnamed call that is waited for, as :func:`call_name`, but for a number that recurs.
+    """Name an unnamed call that waits: as :func:`call_name`, but the numbers recur.
 
-    The name must not depend on the tensor, which may be of another make on another rank.
+    The name must not depend on the tensor, which may differ on another rank.
     """
     if not isinstance(process_set, ProcessSet):
         checked(process_set)
@@ -110,7 +110,7 @@ def _calling_frame():
 
 
 def _is_converted(frame) -> bool:
-    """Tell whether it runs what TensorFlow's autograph has made of this package, or autograph."""
+    """Tell whether it runs this package as converted by TensorFlow's autograph, or autograph."""
     module = frame.f_globals.get("__name__", "")
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 
@@ -158,8 +158,8 @@ def owner_name(kind: str) -> str:
 def natural_order(names: List[str]) -> List[int]:
     """Return the indices that sort the names with numbers by value: dense9 before dense10.
 
-    Gluon numbers the blocks of each process as it makes them. A rank that has made other blocks
-    before has other names for the same layers, but in the same order.
+    Gluon numbers the blocks of each process in the order they are made. A rank that made other
+    blocks before has other names for the same layers, but in the same order.
     """
 
     def key(i: int) -> tuple:
@@ -170,7 +170,7 @@ def natural_order(names: List[str]) -> List[int]:
 
 
 def shape_of_name(name: str) -> str:
-    """Return the name with "#" for each number: this part is equal on every rank.
+    """Return the name with "#" in place of each number: that is the same on every rank.
 
     >>> shape_of_name("hybridsequential12_dense3_weight")
     'hybridsequential#_dense#_weight'

@@ -19,12 +19,12 @@ class HvdliteError(RuntimeError):
 
     If MXNet is imported it is an ``MXNetError`` as well, because scripts for Horovod catch those.
 
-    The text is made from these attributes, or ``fields``, which are None where they are not known:
+    The text is made from these attributes, or ``fields``; one that is not known is None:
 
     * ``kind``: what went wrong, in a word or two: "mismatch", "rank left", "stalled", "failed",
       "transport", "rank dead", ...; docs/errors.md has all.
     * ``tensor``: the name of the tensor.
-    * ``rank``: the first rank of the job that has caused it; ``ranks``: a tuple, the first eight.
+    * ``rank``: the first rank of the job that caused it; ``ranks``: a tuple of the first eight.
     * ``pid`` and ``host``: of the process with that rank.
     """
 
@@ -55,7 +55,7 @@ class HvdliteValueError(HvdliteError, ValueError):
 class RankFailedError(HvdliteError):
     """A rank's process has died or is silent, so the job can't go on; every other rank raises it.
 
-    Silent is a rank that is stopped, or whose host is gone: it has not answered within
+    A rank is silent if it is stopped or its host is gone: it has not answered within
     ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
     """
 
@@ -68,7 +68,7 @@ def _as_both(kind: type, other: type) -> type:
     return type(kind.__name__, (kind, other), {"__module__": kind.__module__, "__reduce__": reduce})
 
 
-# A mistake of the caller is a ValueError, as in Horovod; all else is a failure of the job.
+# A mistake of the caller is a ValueError, as in Horovod; everything else is a failure of the job.
 _ERRORS = {
     lib.HVD_INVALID: HvdliteValueError,
     lib.HVD_UNSUPPORTED: HvdliteValueError,
@@ -119,14 +119,14 @@ _finders: List[Callable[[BaseException], Optional[HvdliteError]]] = []
 
 
 def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
-    """Let ``find`` tell :func:`failure_of` which failure an exception of a framework is."""
+    """Make :func:`failure_of` ask ``find`` which failure a framework's exception stands for."""
     _finders.append(find)
 
 
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
-    """Return the failure of a collective that an exception tells of; None: it tells of none.
+    """Return the failure of a collective that an exception stands for; None: it stands for none.
 
-    An ``MXNetError`` that MXNet raises at a wait has only the text of it. This has the attributes::
+    An ``MXNetError`` that MXNet raises at a wait has only its text. The failure has attributes::
 
         except mx.MXNetError as error:
             failure = hvd.failure_of(error)

@@ -22,8 +22,8 @@ def broadcast_object(
 
     :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
         and classes defined in a notebook.
-    :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :param name: pairs the calls; by default the line of the script that calls.
+    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :param name: matches the calls of the ranks; by default the calling line of the script.
     :param process_set: the ranks that take part; only they make the call.
     :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: a rank has left.
@@ -58,7 +58,7 @@ def allgather_object(
 
 
 def _dumps(obj: Any) -> bytes:
-    """Pickle; if that fails use cloudpickle, which would define a script's classes again."""
+    """Use pickle, or cloudpickle if that fails: cloudpickle defines a script's classes again."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -94,9 +94,9 @@ def agree(
 ) -> None:  # fmt: skip
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
-    Equal lines cost one small allgather; only different lines are sent.
+    If the lines are equal, this is one small allgather; the lines are sent only if they differ.
 
-    :param words: what the error shows for each line, where the line itself would say too little.
+    :param words: what the error shows in place of each line, if the line itself says too little.
     :param remedy: what the error tells the user to do.
     """
     digest = hashlib.sha256("\n".join(lines).encode()).digest()

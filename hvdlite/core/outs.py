@@ -1,4 +1,4 @@
-"""Where results go that NumPy's collectives give: into the user's ``out``, or new arrays."""
+"""Where a collective on NumPy arrays puts its result: in the user's ``out``, or in a new array."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def check_outs(names, outs, shapes, arrays) -> list:
 
 
 def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
-    """Raise if ``out`` can't take the result; None in the shape is a size not known yet."""
+    """Raise if ``out`` can't hold the result; None in the shape is a size that is not known yet."""
     if out is None:
         return
     is_plain = isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray)
@@ -35,7 +35,7 @@ def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
 
 
 def are_apart(outs, arrays) -> bool:
-    """Tell whether no ``out`` shares memory with any array but the input that it replaces."""
+    """Tell whether no ``out`` shares memory with an array other than its own input."""
     spans = []
     for out, array in zip(outs, arrays):
         if out is None or not out.flags.carray:
@@ -53,7 +53,7 @@ def are_apart(outs, arrays) -> bool:
 
 
 def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
-    """Return the array that the C library writes: ``out`` if it is contiguous and fits."""
+    """Return the array that the C library writes to: ``out`` if it is contiguous and fits."""
     if out is None or not out.flags.carray or out.shape != shape:
         return np.empty(shape, array.dtype)
     same = in_place and out.ctypes.data == array.ctypes.data
@@ -61,7 +61,7 @@ def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -
 
 
 def room(out, array: np.ndarray):
-    """Return ``out`` if the C library can write rows of others to it, beside ``array``; or None."""
+    """Return ``out`` if the C library can write to it without changing ``array``; else None."""
     fits = out is not None and out.flags.carray and not np.may_share_memory(out, array)
     return out if fits else None
 

@@ -1,4 +1,4 @@
-"""Collectives that come again: described and checked once."""
+"""Collectives that are repeated: they are described and checked only once."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -24,21 +24,21 @@ from hvdlite.core.rows import bytes_of_row, rows_of
 
 _MOST = 1024  # kept; each has some KB
 _kept: Dict[tuple, Optional["Prepared"]] = {}
-# Returns what is prepared for a key: all of a call's arguments, dtype and shape. TypeError: it has
-# a wrong argument.
+# find(key) returns the Prepared of a call; the key has all its arguments, the dtype and the shape.
+# TypeError: an argument is wrong.
 find = _kept.get
-# run(prepared, address of the input, address of the output, what keeps both) does a collective, and
-# returns None; or, if other ranks may have brought other numbers of rows, its handle, of which
-# ``result_of`` knows where the result is. It raises HvdliteError, as every collective.
+# run(prepared, address of the input, address of the output, owner of both) does a collective and
+# returns None. If other ranks may have sent other numbers of rows, it returns the handle, for
+# ``result_of``. It raises HvdliteError, like every collective.
 run = _prepared.run
-# again(verb, begin, array, how, out) does a collective on a NumPy array, which is prepared if it
-# has come before with all its arguments: else ``begin``, of ``array``, ``how`` and ``out``, returns
-# a handle. ``how`` are all other arguments; the last is the process set.
+# again(verb, begin, array, how, out) does a collective on a NumPy array. If the same call was made
+# before, a Prepared does it; otherwise ``begin(array, *how, out)`` returns a handle. ``how`` has
+# all other arguments; the last one is the process set.
 again = _prepared.again
 
 
 def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optional[tuple]) -> Any:
-    """Do ``again`` for the first times; ``key``: if the array's memory may be taken as it lies."""
+    """Do the first calls of ``again``; ``key`` is None if the array would have to be copied."""
     result = begin(array, *how, out).synchronize()
     if key:
         note(key, lambda: described(verb, array, result.shape, how))
@@ -46,7 +46,7 @@ def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optiona
 
 
 def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
-    """Return what a ``Prepared`` is made of; ``shape`` is the result's, None: the array's."""
+    """Return the arguments of a ``Prepared``; ``shape`` is the result's, None: the array's."""
     name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
     if verb in ("allreduce", "reducescatter"):
         members = reduction(how[1], how[2:4], process_set)
@@ -62,7 +62,7 @@ def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
 
 
 def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
-    """Return ``result``, or what does not fit there: other ranks have brought other rows."""
+    """Return ``result``, or a new array if other ranks have sent other numbers of rows."""
     name, process_set = how[-2:]
     size, row_bytes = process_set.size(), bytes_of_row(array)
     memory, came = result_of(handle, result.ctypes.data, size, row_bytes)
@@ -73,12 +73,12 @@ def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
 
 
 class Prepared:
-    """A collective, for ``run``. Any threads may run it, not two at the same time.
+    """A collective, for ``run``. Any thread may run it, but not two at the same time.
 
-    :param name: the full one.
-    :param array: says dtype and shape.
+    :param name: the full name.
+    :param array: gives dtype and shape.
     :param members: op and scales, as members of ``hvd_tensor``.
-    :param shape: of the result; None: as the array's.
+    :param shape: the result's; None: the array's.
     :raises ValueError: one of these is wrong.
     """
 
@@ -98,13 +98,13 @@ class Prepared:
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Note the number in C of the process set, which a new job changes."""
+        """Note the process set's number in C, which is another one in a new job."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group
 
     def _new(self) -> tuple:
-        """Return a handle, after its address."""
+        """Return the address of a new handle, and the handle."""
         let_go_of_one()
         error = new_error()
         handle = lib.hvd_plan(self._tensor, error)
@@ -113,7 +113,7 @@ class Prepared:
         return int(ffi.cast("uintptr_t", handle)), ffi.gc(handle, lib.hvd_drop)
 
     def _end(self, handle: tuple, owner: Any) -> Any:
-        """Wait for what takes longer, or has failed; return what ``run`` returns."""
+        """Wait for a collective that was slow or failed; return what ``run`` returns."""
         error = new_error()
         try:
             while not lib.hvd_finish(handle[1], 0.1, error):  # short waits let Ctrl-C through
@@ -132,9 +132,9 @@ def forget() -> None:
 
 
 def note(key: tuple, described: Callable[[], tuple]) -> None:
-    """Note that this call is right. The second time, keep a :class:`Prepared`.
+    """Note that this call has succeeded. The second time, keep a :class:`Prepared` for it.
 
-    :param described: returns what it is made of.
+    :param described: returns its arguments.
     """
     if key not in _kept:
         if len(_kept) >= _MOST:

@@ -1,7 +1,7 @@
 """Describes a host: versions, MPI, cores, interfaces, shared memory.
 
-Also a program: the launcher sends this file to Python on another host, which may lack hvdlite. So
-the file imports only the standard library; MPI and MXNet would take seconds to import.
+This is also a program: the launcher sends it to Python on other hosts, which may lack hvdlite. So
+it imports only the standard library. MPI and MXNet would also take seconds to import.
 """
 
 import fcntl
@@ -46,9 +46,9 @@ def _version_in(package, file):
 
 
 def why_no_mxnet():
-    """Return why MXNet's library can't be loaded here, as where libgomp is missing; None: it can.
+    """Return why MXNet's library can't be loaded, such as a missing libgomp; None: it can.
 
-    Another process tries. To import MXNet would take seconds.
+    Another process tries to load it, as importing MXNet would take seconds.
     """
     found = importlib.util.find_spec("mxnet")
     if not found or not found.origin:
@@ -63,7 +63,7 @@ def why_no_mxnet():
 
 def installed(framework):
     """Return the version of one of FRAMEWORKS, None if it is not installed."""
-    import importlib.metadata  # an old Python, which describe() is to name, lacks it
+    import importlib.metadata  # describe() must also run on an old Python, which lacks it
 
     for distribution in FRAMEWORKS[framework]:
         try:
@@ -81,7 +81,7 @@ def compiled_file(stem, key):
 
 
 def torch_compiler():
-    """Return the command of the compiler for it."""
+    """Return the command of the compiler for PyTorch's backend."""
     import shlex
 
     return shlex.split(os.environ.get("CXX") or "c++")
@@ -161,7 +161,7 @@ def _is_in(address, network):
 
 
 def source_towards(host):
-    """Return the address from which this host sends to another; None: it knows no way there."""
+    """Return the address from which this host sends to another; None: it has no route there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((host, 9))  # only asks the routing table
@@ -171,7 +171,7 @@ def source_towards(host):
 
 
 def why_not_loaded(without_mpi=False):
-    """Return why ranks can't load hvdlite here; another process tries, as that loads MPI."""
+    """Return why ranks can't load hvdlite here; another process tries, because this loads MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
     module = "hvdlite.core.native" if without_mpi else "hvdlite.core.mpi"
     line = [sys.executable, "-c", f"import {module}"]
@@ -186,10 +186,10 @@ def starts_without_mpi():
 
 
 def describe(load=False, without_mpi=False):
-    """Return all facts about this host; one of them takes long and is asked for by ``load``."""
+    """Return all facts about this host; ``load`` adds two that take long to find."""
     try:
         memory = os.statvfs("/dev/shm")
-    except OSError:  # there is none: ranks do without
+    except OSError:  # no /dev/shm: ranks work without it
         memory = os.statvfs_result((0,) * 10)
     return {
         "host": socket.gethostname(),

@@ -16,16 +16,16 @@ class ProcessSet:
     no set waits for another.
 
     :param ranks_or_comm: ranks of the job, or an mpi4py communicator that has this process in it.
-    :raises ValueError: it is neither.
+    :raises ValueError: ``ranks_or_comm`` is neither.
     """
 
     def __init__(self, ranks_or_comm: Union[Sequence[int], Any]) -> None:
         self.process_set_id: Optional[int] = None  # the same on every rank
-        self.ranks: List[int]  # sorted; None: told by the communicator when it is registered
+        self.ranks: List[int]  # sorted; None: the communicator gives them at registration
         self.mpi_comm: Any = None
-        # Its number in the C library; None: this rank is not in it.
+        # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        mpi = sys.modules.get("mpi4py.MPI")  # who has not imported it has no communicator
+        mpi = sys.modules.get("mpi4py.MPI")  # without it there is no communicator
         if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:
@@ -104,9 +104,9 @@ global_process_set = _GlobalProcessSet()
 
 
 def group_of(process_set: ProcessSet) -> int:
-    """Return the C library's number of the set, for this process's collectives.
+    """Return the set's number in the C library, for this process's collectives.
 
-    :raises ValueError: it is no set, is not registered, or does not have this process.
+    :raises ValueError: this is not a set, or not registered, or this process is not in it.
     """
     if isinstance(process_set, ProcessSet) and process_set._group is not None:
         return process_set._group
@@ -118,14 +118,14 @@ def group_of(process_set: ProcessSet) -> int:
 
 
 def checked(process_set: ProcessSet) -> ProcessSet:
-    """Return ``process_set``; raise ValueError if it is no process set."""
+    """Return ``process_set``; raise ValueError if it is not a process set."""
     if not isinstance(process_set, ProcessSet):
         raise wrong("process_set", process_set, "a ProcessSet, as hvd.add_process_set() returns")
     return process_set
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> None:
-    """Raise ValueError unless it is a rank of the set; for calls that send other things first."""
+    """Raise ValueError unless this is a rank of the set; for calls that send other data first."""
     number = checked(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")

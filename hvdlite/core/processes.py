@@ -1,4 +1,4 @@
-"""This process's heap, the processes above it, and what they were started with."""
+"""This process's heap, its parent processes, and the environment they were started with."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ from typing import List
 
 
 def with_own(name: str) -> List[int]:
-    """Return this process, its parent and so on, as far as they have this one's variable.
+    """Return this process, its parent and so on, while they have the variable as this one has it.
 
     :raises OSError: no /proc.
     """
@@ -28,7 +28,7 @@ def has_own(pid: int, name: str) -> bool:
 
 def parent(pid: int) -> int:
     """Return a process's parent; of the first process 0."""
-    if pid == os.getpid():  # without a look at files: a rank asks twice a second
+    if pid == os.getpid():  # reads no file: a rank asks twice a second
         return os.getppid()
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 

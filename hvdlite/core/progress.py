@@ -1,4 +1,4 @@
-"""Says how far it is with what takes long: the broadcast of a large model, a checkpoint."""
+"""Logs the progress of long operations: the broadcast of a large model, a checkpoint."""
 
 import contextlib
 import threading
@@ -14,7 +14,7 @@ EVERY = 5.0  # seconds between two lines, and before the first
 
 @contextlib.contextmanager
 def told(what: str, state: Callable[[], str]) -> Iterator[None]:
-    """Log every few seconds what goes on in the block, and its state."""
+    """Log every few seconds what the block does, and its state."""
     ended, began = threading.Event(), time.monotonic()
 
     def tell() -> None:
@@ -27,11 +27,11 @@ def told(what: str, state: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()  # a state is asked for only in the block
+        thread.join()  # ``state`` must not be called after the block
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
-    """Tell on rank ``root_rank`` how many of the tensors, of these bytes, all ranks have."""
+    """Log on rank ``root_rank`` how many of the tensors, of these sizes, all ranks have."""
     if topology.rank() != root_rank:
         return contextlib.nullcontext()
     before = _tensors_done()

@@ -16,7 +16,7 @@ class _Sets:
     """The process sets of the job."""
 
     registered: Dict[int, ProcessSet] = {0: global_process_set}
-    last_id = 0  # ids are never used twice
+    last_id = 0  # no id is used twice
 
 
 def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
@@ -37,10 +37,10 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
 
 
 def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
-    """Register sets of an earlier job, whose ranks have other numbers in this one. Collective.
+    """Register an earlier job's sets, whose ranks have other numbers in this job. Collective.
 
-    :param sets: by their numbers in that job; sets that some rank lacks are not registered.
-    :param ranks: their ranks that are left, by the same numbers.
+    :param sets: by their ids in the earlier job; a set that some rank lacks is not registered.
+    :param ranks: for each id the ranks that are left, by their new numbers.
     """
     everyone = allgather_object(sorted(sets), "process_set")
     for number in sorted(set(everyone[0]).intersection(*everyone)):
@@ -59,11 +59,11 @@ def process_set_of(process_set_id: int) -> ProcessSet:
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Register a process set and return it. Collective: every rank of the job makes the call.
 
-    A set given by communicators registers the set of every rank's communicator.
+    If communicators are given, the set of each rank's communicator is registered.
 
-    :param process_set: a :class:`ProcessSet`, or the ranks of one.
+    :param process_set: a :class:`ProcessSet`, or its ranks.
 
-    :raises ValueError: the set is registered already, or has a rank that the job lacks.
+    :raises ValueError: the set is registered already, or names a rank that the job does not have.
     :raises hvdlite.HvdliteError: the ranks give different sets, or MPI was started without support
         for threads.
     """
@@ -105,12 +105,13 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
 
 
 def open_among(ranks: List[int], number: int) -> int:
-    """Open a group of the C library, in this order; return its number. Only these ranks call it.
+    """Open a group in the C library with the ranks in this order; return its number.
 
-    If one dies or stands still meanwhile, the job ends: by an error, or, over MPI, at once.
+    Only these ranks make the call. If one of them dies or freezes meanwhile, the job ends: with an
+    error, or, over MPI, by an abort.
 
-    :param number: one that the first of them has not given yet, and gives to all of them.
-    :raises hvdlite.HvdliteError: one of them has left the job.
+    :param number: chosen by the first of the ranks, which uses it once; the same on all of them.
+    :raises hvdlite.HvdliteError: one of the ranks has left the job.
     """
     topology.world().check_groups()
     _meet(ranks, f"group.{ranks[0]}.{number}")
@@ -118,9 +119,9 @@ def open_among(ranks: List[int], number: int) -> int:
 
 
 def _meet(ranks: List[int], name: str) -> None:
-    """Return when all these ranks are here. The first of them tells the others who has left.
+    """Return when all these ranks make this call. The first of them tells the others who has left.
 
-    MPI, or the sockets of a group, would wait for ever for a rank that has left; messages do not.
+    MPI, or the sockets of a group, would wait forever for a rank that has left; a message fails.
     """
     rank, first, lost = topology.rank(), ranks[0], np.zeros(1, np.int32)
     if rank != first:
@@ -139,7 +140,7 @@ def _meet(ranks: List[int], name: str) -> None:
         except HvdliteError as left:
             lost[0], error = other + 1, left
             break
-    for other in others:  # one that is late takes it later: this rank does not wait for that
+    for other in others:  # this rank does not wait until they receive it
         start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
     if error:
         raise error
@@ -148,10 +149,10 @@ def _meet(ranks: List[int], name: str) -> None:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a process set and return True. Collective over the whole job.
 
-    Tensors that all ranks of the set have submitted are still reduced. Return False, and do
-    nothing, for the global set and for a set that is not registered.
+    Tensors that all ranks of the set have submitted are still reduced. For the global set, and for
+    a set that is not registered, do nothing and return False.
 
-    :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
+    :param process_set: a registered :class:`ProcessSet`; it can't be used afterwards.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
     number = checked(process_set).process_set_id

@@ -1,6 +1,7 @@
-"""Which rows of an array go to which rank; what gathers and exchanges rows of NumPy arrays.
+"""Allgather and alltoall of NumPy arrays, and how many rows of an array go to each rank.
 
-How many rows come is known when all ranks have made the call: then the C library makes the memory.
+How many rows arrive is known when all ranks have made the call. The C library then allocates the
+memory.
 """
 
 import zlib
@@ -14,7 +15,7 @@ from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.outs import are_apart, deliver, room
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-COPIED = 4096  # bytes: smaller results do not keep the C library's memory, of 2 KB, alive
+COPIED = 4096  # bytes: a smaller result is copied, so that it does not keep 2 KB of C's memory
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -27,7 +28,7 @@ def bytes_of_row(array: np.ndarray) -> int:
 
 
 def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
-    """Return the shape of this rank's part in a reducescatter; the call itself refuses 0-d."""
+    """Return the shape of this rank's part in a reducescatter, which later refuses a 0-d array."""
     if not shape:
         return ()
     each, longer = divmod(shape[0], process_set.size())
@@ -37,8 +38,9 @@ def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
 def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> np.ndarray:
     """Return how many rows this rank sends to each rank in an alltoall.
 
-    :param splits: as the user gave them; None: equally many to each rank.
-    :raises HvdliteValueError: ``splits`` are not whole numbers, not one a rank, or more than rows.
+    :param splits: as the user gave them; None: the same number for each rank.
+    :raises HvdliteValueError: ``splits`` are not whole numbers, or not one for each rank, or add up
+        to more than the rows.
     """
     if not shape:
         raise HvdliteValueError(f"tensor '{name}' is 0-d: an alltoall needs rows to deal out")
@@ -60,7 +62,7 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
             "each rank"
         )
-    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as in Horovod: mostly a mistake
+    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as in Horovod: usually a mistake
         raise HvdliteValueError(
             f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
             "mx.nd.array(splits, dtype='int32') has"
@@ -82,9 +84,9 @@ def _is_count(number) -> bool:
 
 
 def dealt(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> dict:
-    """Return the members of an alltoall's ``hvd_tensor`` by what a user gives as splits.
+    """Return the members of ``hvd_tensor`` for an alltoall with the user's splits.
 
-    Wrong splits fail the alltoall on every rank, with one text.
+    Wrong splits make the alltoall fail on every rank with the same text.
     """
     try:
         rows = split_rows(shape, splits, name, process_set)
@@ -94,13 +96,13 @@ def dealt(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> d
 
 
 def gather(names: Sequence[str], arrays: Sequence, process_set: ProcessSet, outs: Sequence) -> Any:
-    """Start allgathers; the handle's result is a list of pairs: rows, how many of each rank."""
+    """Start allgathers; the result is a list of pairs: all rows, and how many each rank sent."""
     details = [{"group": group_of(process_set)}] * len(names)
     return _start(lib.HVD_ALLGATHER, names, arrays, details, process_set, outs)
 
 
 def exchange(name: str, array: np.ndarray, splits, process_set: ProcessSet, out=None) -> Any:
-    """Start an alltoall; the handle's result is a pair: rows, how many of each rank."""
+    """Start an alltoall; the result is a pair: the rows, and how many each rank sent."""
     details = {"group": group_of(process_set), **dealt(array.shape, splits, name, process_set)}
     handle = _start(lib.HVD_ALLTOALL, [name], [array], [details], process_set, [out])
     return handle.then(lambda pairs: pairs[0])
@@ -141,13 +143,13 @@ def gather_bytes(
 
 
 def fingerprint(*facts) -> int:
-    """Return a number that differs between ranks whose facts (dtype, columns) differ.
+    """Return a number that differs if the ranks' facts (dtype, columns) differ.
 
-    The collective that follows says what the ranks disagree on, but only when it is waited for.
+    The collective that follows reports the difference, but only when a rank waits for it.
     """
     return zlib.crc32(repr(facts).encode())
 
 
 def alike(gathered: np.ndarray) -> bool:
-    """Tell whether all rows of ``gathered``, one a rank, are equal."""
+    """Tell whether the rows of ``gathered``, one from each rank, are equal."""
     return bool((gathered == gathered[0]).all())

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a host map, so that arrays in it are reduced without a copy."""
+"""Memory that all ranks of a host map, so that arrays in it are reduced without a copy."""
 
 from typing import Callable, NamedTuple, Optional
 
@@ -9,7 +9,7 @@ from hvdlite.core.names import owner_name, owner_number
 from hvdlite.core.native import call, ffi, lib, new_error
 from hvdlite.core.objects import agree, allgather_object
 
-_CAPACITY = 1 << 34  # bytes of address space; a page takes memory when it is written
+_CAPACITY = 1 << 34  # bytes of address space; a page takes memory once it is written
 _PAGE = 1 << 16  # bytes: a multiple of every small page
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -17,8 +17,8 @@ _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 class SharedMemory:
     """A region of this rank's memory; after :func:`join` all ranks of the host map it.
 
-    An allreduce in place copies nothing if the array lies at the same offset on every rank. So all
-    ranks must take equal pieces in the same order. The region is freed with the last array in it.
+    An allreduce in place copies nothing if the array has the same offset on every rank. So all
+    ranks must take the same sizes in the same order. The last array in it frees the region.
     """
 
     def __init__(self, region, capacity: int) -> None:
@@ -30,7 +30,7 @@ class SharedMemory:
 
     @classmethod
     def reserve(cls, nbytes: int = _CAPACITY) -> Optional["SharedMemory"]:
-        """Return new memory; None before init() or if ranks can't share any. Not collective."""
+        """Return new memory; None before init(), or if ranks can't share any. Not collective."""
         capacity = -(-(nbytes + _ALIGNMENT) // _PAGE) * _PAGE
         region = lib.hvd_region_create(capacity, new_error())
         return None if region == ffi.NULL else cls(region, capacity)
@@ -56,7 +56,7 @@ class SharedMemory:
 
 
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
-    """Map the other ranks' memory. Collective; False on all ranks if one of them has none."""
+    """Map the other ranks' memory. Collective; False on all ranks if one rank has no memory."""
     number = 1 + owner_number("region")  # the same on every rank
     host = own_host().number
     mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
@@ -68,30 +68,30 @@ def join(memory: Optional[SharedMemory], owner: str) -> bool:
 
 
 def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
-    """Return memory for an array, freed with the last of its views; None: ranks can't share any.
+    """Return memory for an array, or None if ranks can't share any. Collective.
 
-    Collective.
+    The last view of the array frees it.
 
     :param what: shape and dtype of the array, the same on every rank.
-    :raises hvdlite.HvdliteError: they are not the same.
+    :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.")
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
     if room is not None:
-        room.fill(0)  # pages that are there already become large ones
+        room.fill(0)  # only pages that exist become huge pages
     return room if join(memory, owner) else None
 
 
 class HostMemory:
-    """Memory that exists once on a host; all its ranks have it twice, as arrays of bytes.
+    """Memory that a host has once; each of its ranks maps it twice, as two arrays of bytes.
 
-    What a rank writes to ``shared``, all ranks see. ``view`` shows the same bytes, until this rank
-    writes to them: then their pages are its own, until an operation that holds them settles them.
-    The memory is freed with the last array in it.
+    All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes until this
+    rank writes to them. The pages that it writes to are then private, until an operation on them
+    settles them. The last array in it frees the memory.
 
-    :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays.
+    :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays exists.
     """
 
     def __init__(self, handle, nbytes: int) -> None:
@@ -108,8 +108,9 @@ class HostMemory:
 class Host(NamedTuple):
     """This rank's host.
 
-    :ivar leader: its lowest rank.
-    :ivar number: its own, from 0; ``hosts``: how many hosts the job has.
+    :ivar leader: the lowest rank on it.
+    :ivar number: the host's number, from 0.
+    :ivar hosts: how many hosts the job has.
     """
 
     leader: int
@@ -118,16 +119,16 @@ class Host(NamedTuple):
 
 
 def own_host() -> Host:
-    """Return where this rank is."""
+    """Return this rank's host."""
     found = [ffi.new("int *") for _ in Host._fields]
     call(lib.hvd_host, *found)
     return Host(*(each[0] for each in found))
 
 
 def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
-    """Return memory of which each host has one. Collective; None on all ranks if one gets none.
+    """Return memory that each host has once. Collective; None on all ranks if one rank gets none.
 
-    :param fill: called with the lowest rank's ``shared`` on each host, before others see it.
+    :param fill: called on each host's lowest rank with ``shared``, before other ranks see it.
     """
     leader = own_host().leader
     leads = leader == topology.rank()

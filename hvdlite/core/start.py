@@ -1,13 +1,14 @@
-"""How a job starts: by MPI, or by a launcher that only tells each process its rank and a place.
+"""How a job starts: by MPI, or by a launcher that only gives each process a rank and an address.
 
-The latter are torchrun, by all five of its variables, Slurm's srun, and MXNet's launch.py, which
-tells a worker where MXNet's scheduler is, and the scheduler its rank. They count where no launcher
-of MPI has started the process; with HVDLITE_TRANSPORT=tcp they count there, too, and with mpi they
-never do. Where they count, or where no launcher is known, neither mpi4py nor a libmpi is loaded.
-The first init() decides: imports do not.
+Launchers of the second kind are torchrun (all five of its variables must be set), Slurm's srun, and
+MXNet's launch.py, which gives a worker the address of MXNet's scheduler; the worker's rank comes
+from the scheduler. Their variables are used if no MPI launcher started the process. With
+HVDLITE_TRANSPORT=tcp they are used even then, and with HVDLITE_TRANSPORT=mpi never. If they are
+used, or if no launcher is known, neither mpi4py nor a libmpi is loaded. The first init() decides
+this, not an import.
 
-A rank's child inherits what a launcher has told the rank. So a rank notes it in MEMBER when it
-joins its job, and nothing that is noted there counts in a child.
+A child process of a rank inherits the launcher's variables from it. So a rank notes them in MEMBER
+when it joins its job, and a child ignores what is noted there.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from hvdlite.core import processes
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
-MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank; what its launcher told it
+MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
 _OF_MPI = (
     *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HVDLITE_WATCHED"),
     *("ALPS_APP_PE", "JSM_NAMESPACE_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
@@ -31,32 +32,32 @@ _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 _RUN = "TORCHELASTIC_RUN_ID"  # torchrun itself has none
 _OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
-# Of one launcher each: where any value differs from what MEMBER has, all are of another launcher.
+# One tuple for each launcher: if one value differs from MEMBER, another launcher has set them all.
 _FAMILIES = (
     (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
     (*_OF_TORCHRUN, _RUN, "TORCHELASTIC_RESTART_COUNT"),
     (*_OF_SLURM, "SLURM_STEP_ID"),
     (*_OF_SERVERS, "DMLC_ROLE"),
 )
-# What is told to a rank of the first of them beside that.
+# What hvdlite's launcher sets beside the variables of MPI.
 _MORE = (
     *(TRANSPORT, "HVDLITE_ELASTIC", "HVDLITE_ELASTIC_ADDRESS", "HVDLITE_NEWS"),
     "HVDLITE_REPLACEMENT",
 )
-PORTS = 8  # which rank 0 tries, one after the other
-# Of Slurm's steps: below those that systems give to anybody.
+PORTS = 8  # how many rank 0 tries, one after the other
+# For Slurm's steps: below the ports that a system gives to any program.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 
 
 class Place(NamedTuple):
-    """What a launcher tells a process of its job."""
+    """What a launcher tells a process about its job."""
 
     launcher: str
-    rank: int  # -1: MXNet's scheduler tells it, and what follows
+    rank: int  # -1: MXNet's scheduler gives it, and the fields below
     size: int
     host: str  # of rank 0
-    ports: Tuple[int, ...]  # one of them is rank 0's
-    job: str  # tells this job from others
+    ports: Tuple[int, ...]  # rank 0 listens on one of them
+    job: str  # differs from every other job's
 
 
 _given: List[Place] = []  # the last one counts
@@ -67,7 +68,7 @@ ALONE = Place("nobody", 0, 1, "127.0.0.1", (0,), "")
 
 
 def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
-    """Return the environment without what a launcher has told a rank above this process.
+    """Return the environment without the variables that a launcher set for a parent process.
 
     >>> rank = {"PMI_RANK": "1", "PMI_SIZE": "2"}
     >>> child = {**rank, "LANG": "C", MEMBER: json.dumps([4711, rank])}
@@ -84,9 +85,9 @@ def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str
 
 
 def _torchrun_is_nearer() -> bool:
-    """Tell whether torchrun has started this process below a process that MPI's launcher started.
+    """Tell whether torchrun started this process, and MPI's launcher started torchrun.
 
-    Then MPI's ranks are those above: MPI would wait for a second such rank.
+    Then torchrun is MPI's rank: if this process used that rank too, MPI would wait forever.
     """
     names = [name for name in _OF_MPI if name in os.environ]
     if not names or not all(name in os.environ for name in (*_OF_TORCHRUN, _RUN)):
@@ -99,14 +100,14 @@ def _torchrun_is_nearer() -> bool:
 
 
 class Above(NamedTuple):
-    """A rank, one of the processes that have started this one."""
+    """A rank that is a parent of this process, or a parent's parent, ..."""
 
     pid: int
-    told: Mapping[str, str]  # by its launcher
+    told: Mapping[str, str]  # the variables of its launcher
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
-    """Return the rank that this process is a child of; None: it is none's."""
+    """Return the rank of which this process is a child; None: it is no rank's child."""
     if MEMBER not in environ:
         return None
     above = Above(*json.loads(environ[MEMBER]))
@@ -114,9 +115,9 @@ def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
 
 
 def note_member() -> None:
-    """Let children know that this process has joined the job of which its launcher told it.
+    """Note for child processes that this process has joined the job its launcher named.
 
-    From now on the environment has no more what was told to a rank above.
+    This removes the variables from the environment that a launcher set for a parent process.
     """
     own = own_environment()
     for name in set(os.environ) - set(own):
@@ -126,11 +127,11 @@ def note_member() -> None:
 
 
 def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
-    """Return where the ranks of this process's job meet without MPI; None: MPI has the job.
+    """Return where the ranks of this job meet without MPI; None: the job uses MPI.
 
     :param environ: None: this process's own.
 
-    :raises ValueError: a variable is wrong.
+    :raises ValueError: a variable has a wrong value.
 
     >>> at = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "n7"}
     >>> place({**at, "MASTER_PORT": "29500"}).ports[:2]
@@ -155,7 +156,7 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
 
 
 def is_by_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
-    """Tell whether a launcher of MPI has started the process, or the user wants MPI."""
+    """Tell whether an MPI launcher started the process, or the user has chosen MPI."""
     environ = own_environment() if environ is None else environ
     chosen = environ.get(TRANSPORT, "")
     if chosen not in ("", "mpi", "tcp"):
@@ -169,15 +170,15 @@ def has_launcher_of_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
 
 
 def is_of_servers(environ: Optional[Mapping[str, str]] = None) -> bool:
-    """Tell whether the process is a worker beside a scheduler and servers of MXNet's."""
+    """Tell whether the process is a worker in a job with MXNet's scheduler and servers."""
     environ = own_environment() if environ is None else environ
     return environ.get("DMLC_ROLE") == "worker" and all(map(environ.get, _OF_SERVERS))
 
 
 def give(found: Place) -> None:
-    """Have the ranks meet there, as the program or MXNet's scheduler tells.
+    """Make the ranks meet at this place, which the program or MXNet's scheduler has named.
 
-    A program tells before the first init().
+    A program calls this before the first init().
     """
     _given.append(found)
     if _decided:
@@ -185,8 +186,8 @@ def give(found: Place) -> None:
 
 
 def free_port() -> int:
-    """Return a port of TCP that nobody uses now."""
-    import socket  # takes time, and few need it
+    """Return a TCP port that is free now."""
+    import socket  # slow to import, and seldom needed
 
     with socket.socket() as sock:
         sock.bind(("", 0))
@@ -194,12 +195,12 @@ def free_port() -> int:
 
 
 def ports_from(first: int) -> Tuple[int, ...]:
-    """Return the ports that rank 0 tries from this one on."""
+    """Return the ports that rank 0 tries, starting with this one."""
     return tuple(range(first, min(first + PORTS, 1 << 16)))
 
 
 def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return them with the rank that a launcher of MPI has given, if no other is there."""
+    """Return them with torchrun's names for an MPI launcher's rank, unless they have a rank."""
     for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
         if "RANK" not in environ and rank in environ and size in environ:
             own = {"RANK": environ[rank], "WORLD_SIZE": environ[size], "LOCAL_RANK": "0"}
@@ -231,7 +232,7 @@ def _by_servers(environ: Mapping[str, str]) -> Place:
 
 
 def first_host(hosts: str) -> str:
-    """Return the first host of a list as Slurm writes it.
+    """Return the first host of a list in Slurm's notation.
 
     >>> first_host("gpu[007-009,12],login"), first_host("n1,n2"), first_host("rack[2-3]n[1-4]")
     ('gpu007', 'n1', 'rack2n1')
@@ -262,18 +263,18 @@ def _checked(found: Place, names: Tuple[str, ...], environ: Mapping[str, str]) -
 
 
 def is_worker() -> bool:
-    """Tell whether multiprocessing has started this process, its server included."""
+    """Tell whether multiprocessing started this process, as a worker or as its server."""
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
-    begins = getattr(process.current_process(), "_inheriting", False)  # as the script is imported
+    begins = getattr(process.current_process(), "_inheriting", False)  # while it imports the script
     return begins or process.parent_process() is not None
 
 
 def decide(comm: Any = None) -> None:
-    """Decide for this process how its job starts; a second call does nothing.
+    """Decide how this process's job starts; a second call does nothing.
 
-    :param comm: the argument of init(): a communicator, or ranks of MPI's; None: neither.
+    :param comm: the argument of init(): a communicator, or a list of MPI's ranks, or None.
     """
     if not _decided:
         _decided.append(_found(comm))
@@ -284,7 +285,7 @@ def is_decided() -> bool:
 
 
 def without_mpi() -> Optional[Place]:
-    """Return this process's place, as decided, or as it would be now; None: MPI has the job."""
+    """Return the place that was decided, or would be decided now; None: the job uses MPI."""
     return _decided[0] if _decided else _found()
 
 
@@ -297,7 +298,7 @@ def _found(comm: Any = None) -> Optional[Place]:
 
 
 def ranks_of_mpi() -> int:
-    """Return how many ranks MPI has, which mpi4py or the user has begun; 0: it does not run."""
+    """Return how many ranks MPI has; 0: neither mpi4py nor the user has initialized MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
     return mpi.COMM_WORLD.size if runs else 0  # type: ignore[union-attr]
