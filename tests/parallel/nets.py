@@ -18,6 +18,26 @@ def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
     return net
 
 
+def convnet(flags=None):
+    """Its weights are drawn by the first forward, of images of 8 channels."""
+    mx.random.seed(4)
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(16, 3, activation="relu"),
+        gluon.nn.BatchNorm(),
+        gluon.nn.Dense(17, activation="tanh"),
+        gluon.nn.Dense(3),
+    )
+    net.initialize(mx.init.Xavier())
+    if flags:
+        net.hybridize(**flags)
+    return net
+
+
+def images(step: int, rows: int = 6):
+    return mx.nd.array(batch_of(hvd.rank(), step, rows, 8 * 64).reshape(rows, 8, 8, 8))
+
+
 def set_weights(net, seed: int) -> None:
     random = np.random.RandomState(seed)
     for param in net._collect_params_with_prefix().values():

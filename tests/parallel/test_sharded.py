@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import backward, batch_of, clear_gradients, weights
+from nets import backward, clear_gradients, convnet, images, weights
 from trained import (
     RULES,
     arrays,
@@ -41,25 +41,6 @@ class OwnAdamW(mx.optimizer.Optimizer):
 pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 
 FLAGS = [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
-
-
-def convnet(flags=None):
-    mx.random.seed(4)
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Conv2D(16, 3, activation="relu", in_channels=8),
-        gluon.nn.BatchNorm(in_channels=16),
-        gluon.nn.Dense(17, activation="tanh"),
-        gluon.nn.Dense(3),
-    )
-    net.initialize(mx.init.Xavier())
-    if flags:
-        net.hybridize(**flags)
-    return net
-
-
-def images(step: int):
-    return mx.nd.array(batch_of(hvd.rank(), step, ROWS, 8 * 64).reshape(ROWS, 8, 8, 8))
 
 
 def trained(kind, optimizer, args, flags=None, clip=False, evaluate=False, **options) -> dict:

@@ -7,14 +7,14 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import backward, clear_gradients, weights
-from trained import assert_close, assert_equal_on_all_ranks, trained_weights
+from nets import clear_gradients, convnet, images, weights
+from trained import assert_close, assert_equal_on_all_ranks, one_step, trained_weights
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
 from hvdlite.mxnet.zero_copy import is_shared
 
-STEPS, ROWS = 5, 8
+STEPS = 5
 
 FLAGS = {
     "imperative": {},
@@ -34,20 +34,10 @@ def shares() -> bool:
     return WINDOW and hvd.size() > 1
 
 
-def convnet(flags, deferred: bool = False):
-    mx.random.seed(4)
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Conv2D(5, 3, activation="relu"),
-        gluon.nn.BatchNorm(),
-        gluon.nn.Dense(17, activation="tanh"),
-        gluon.nn.Dense(3),
-    )
-    net.initialize(mx.init.Xavier())
-    if flags:
-        net.hybridize(**flags)
-    if not deferred:
-        net(mx.nd.ones((ROWS, 1, 8, 8))).wait_to_read()
+def made(flags=None):
+    """A net whose gradients exist."""
+    net = convnet(flags)
+    net(mx.nd.ones((2, 8, 8, 8))).wait_to_read()
     return net
 
 
@@ -63,15 +53,9 @@ def wrapped(params, zero_copy: bool):
     return gluon.Trainer(params, optimizer, kvstore=None)
 
 
-def one_step(net, trainer, random) -> None:
-    backward(net, random.uniform(size=(ROWS, 1, 8, 8)))
-    trainer.step(ROWS)
-
-
-def train(net, trainer, seed: int = 0) -> dict:
-    random = np.random.RandomState(100 * seed + hvd.rank())
-    for _ in range(STEPS):
-        one_step(net, trainer, random)
+def train(net, trainer, first: int = 0) -> dict:
+    for step in range(first, first + STEPS):
+        one_step(net, trainer, images(step))
     return weights(net)
 
 
@@ -80,11 +64,11 @@ def trained_names(net) -> list:
 
 
 @all_flags
-@pytest.mark.parametrize("deferred", [False, True], ids=["initialised", "deferred"])
-def test_a_trainer_does_it_by_itself(flags, deferred, shares):
-    private = convnet(flags, deferred)
+@pytest.mark.parametrize("net_of", [made, convnet], ids=["initialised", "deferred"])
+def test_a_trainer_does_it_by_itself(flags, net_of, shares):
+    private = net_of(flags)
     expected = train(private, distributed(private.collect_params(), zero_copy=False))
-    shared = convnet(flags, deferred)
+    shared = net_of(flags)
     trainer = distributed(shared.collect_params())
     assert trainer.zero_copy_parameters == []
     assert_close(train(shared, trainer), expected, 0)
@@ -94,7 +78,7 @@ def test_a_trainer_does_it_by_itself(flags, deferred, shares):
 
 @all_flags
 def test_with_an_optimizer_by_a_call(flags):
-    nets = convnet(flags), convnet(flags)
+    nets = made(flags), made(flags)
     private, shared = (
         train(n, wrapped(n.collect_params(), c)) for n, c in zip(nets, (False, True))
     )
@@ -104,7 +88,7 @@ def test_with_an_optimizer_by_a_call(flags):
 @all_flags
 def test_a_second_trainer_for_a_net_that_has_been_trained(flags, shares):
     """A static net goes on writing where its first backward wrote: its gradients stay there."""
-    nets = [convnet(flags), convnet(flags)]
+    nets = [made(flags), made(flags)]
     results = []
     for net, zero_copy in zip(nets, (False, True)):
         params = net.collect_params()
@@ -112,7 +96,7 @@ def test_a_second_trainer_for_a_net_that_has_been_trained(flags, shares):
         assert_equal_on_all_ranks({"seeds": np.array(0)})
         hvd.broadcast_parameters(params)
         trainer = distributed(params, zero_copy=zero_copy)
-        results.append(train(net, trainer, seed=1))
+        results.append(train(net, trainer, STEPS))
     assert_close(*results, 0)
     if flags.get("static_shape"):
         assert trainer.zero_copy_parameters == []
@@ -145,36 +129,34 @@ def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank,
 
 
 def test_grad_req_add_and_several_passes(shares):
-    nets = [convnet({}), convnet({})]
+    nets = [made(), made()]
     results = []
     for net, zero_copy in zip(nets, (False, True)):
         params = net.collect_params()
         for param in params.values():
             param.grad_req = "null" if param.grad_req == "null" else "add"
         trainer = distributed(params, zero_copy=zero_copy, backward_passes_per_step=2)
-        random = np.random.RandomState(hvd.rank())
-        for _ in range(6):
-            one_step(net, trainer, random)
+        for step in range(6):
+            one_step(net, trainer, images(step))
             clear_gradients(net)
         results.append(weights(net))
     assert_close(*results, 0)
     assert bool(trainer.zero_copy_parameters) == shares
 
 
-def test_a_gradient_made_again_later_is_a_private_one(shares, rank):
-    net = convnet({})
+def test_a_gradient_made_again_later_is_a_private_one(shares):
+    net = made()
     trainer = distributed(net.collect_params())
-    random = np.random.RandomState(rank)
-    one_step(net, trainer, random)
+    one_step(net, trainer, images(0))
     net[3].weight.grad_req = "add"
-    one_step(net, trainer, random)
+    one_step(net, trainer, images(1))
     assert len(trainer.zero_copy_parameters) == (len(trained_names(net)) - 1 if shares else 0)
     assert not is_shared(net[3].weight)
     assert_equal_on_all_ranks(trained_weights(net))
 
 
 def test_ranks_that_want_different_things(rank, several):
-    net = convnet({})
+    net = made()
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)
     train(net, trainer)
     assert trainer.zero_copy_parameters == []
@@ -186,12 +168,12 @@ def mapped() -> int:
         return sum("memfd:hvdlite" in line for line in maps)
 
 
-def test_the_memory_goes_with_the_net(shares, rank):
+def test_the_memory_goes_with_the_net(shares):
     gc.collect()
     before = mapped()
-    net = convnet({})
+    net = made()
     trainer = distributed(net.collect_params())
-    one_step(net, trainer, np.random.RandomState(rank))
+    one_step(net, trainer, images(0))
     assert (mapped() > before) == shares
     del net, trainer
     gc.collect()
