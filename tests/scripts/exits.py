@@ -100,16 +100,6 @@ def one_fails_when_others_have_left_and_compute_for_long():
         sys.exit(3)
 
 
-def one_catches_its_exit():
-    """As pytest and click do, which read its code; what follows is no failure."""
-    try:
-        if rank == size - 1:
-            sys.exit(3)
-    except SystemExit as error:
-        assert error.code == 3
-    hvd.numpy.allreduce(np.ones(1))
-
-
 def one_ends_before_init():
     report(own, initialised=True)
 
