@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs import processes_of, wait_until
+from jobs import TESTS, Job, processes_of, wait_until
 
 HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -48,6 +48,20 @@ def start(*argv, prefix=(), **options):
     """Start hvdliterun; its output is in pipes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*prefix, *HVDLITERUN, *map(str, argv)], **pipes, **options)
+
+
+def elastic(where, dead, step, size):
+    """Return the words that train until the job has this size though ranks die, and variables."""
+    script = TESTS / "scripts" / "elastic_numpy.py"
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    words = ["--elastic", *where, sys.executable, script, dead, step, f"10 at {size}"]
+    return words, {"PYTHONPATH": path}
+
+
+def ends_of(done):
+    """Return what each rank of such a job has reported, and its number and the size at the end."""
+    found = Job(done.code, done.out, done.seconds).results().values()
+    return list(found), {f"{each['place']} of {each['size']}" for each in found}
 
 
 def python(code):

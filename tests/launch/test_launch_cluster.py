@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 from kills import kill_many, wanted
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python, start, told
+from launching import (
+    HVDLITERUN,
+    SCRIPTS,
+    TIMEOUT,
+    assert_clean,
+    elastic,
+    ends_of,
+    interrupt,
+    python,
+    start,
+    told,
+)  # fmt: skip
 from versions import MXNET2
 
 from hvdlite.core import probe
@@ -186,10 +197,9 @@ def test_a_failure_ends_all_hosts_in_seconds(cluster, how, code, options):
 @pytest.mark.parametrize(("hosts", "size"), [("h0:2,h1:2", 4), ("h0,h1,h2", 3)])
 def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size):
     last = size - 1
-    script = [sys.executable, SCRIPTS / "elastic.py", last, 5, size]
-    done = on_cluster("--elastic", "-n", size, "-H", hosts, *script).passed()
-    ends = sorted(re.findall(r"ends (\d of \d)", done.out))
-    assert ends == [f"{rank} of {size}" for rank in range(size)]
+    line, variables = elastic(["-n", size, "-H", hosts], last, 5, size)
+    done = on_cluster(*line, env=variables).passed()
+    assert ends_of(done)[1] == {f"{rank} of {size}" for rank in range(size)}
     assert f"rank {last} on h{hosts.count('h') - 1} was killed by SIGKILL" in done.err
 
 

@@ -1,14 +1,16 @@
 """hvdliterun --elastic: ranks die, the others go on, and new ones come in."""
 
+import itertools
 import os
 import re
 import sys
 import time
 import uuid
 
+import launching
 import pytest
 from jobs import ROOT
-from launching import SCRIPTS, call, left_with, python
+from launching import call, ends_of, left_with, python
 from versions import no_examples
 
 from hvdlite.core.hosts import SSH, Host
@@ -21,24 +23,20 @@ MARKER = uuid.uuid4().hex  # of this module's jobs: others on this machine run t
 
 def elastic(*words, **env):
     """Run the script with the last three words, and hvdliterun with the others."""
-    script = [sys.executable, SCRIPTS / "elastic.py", *words[-3:]]
-    env = {**os.environ, "MARKER": MARKER, **env}
-    return call("--elastic", *words[:-3], *script, env=env)
-
-
-def places(done):
-    return {line.split(" ends ")[1].split(" resets")[0] for line in done.out.splitlines()}
+    line, variables = launching.elastic(words[:-3], *words[-3:])
+    return call(*line, env={**os.environ, "MARKER": MARKER, **variables, **env})
 
 
 @pytest.mark.parametrize("dead", ["0", "0,2"])
 def test_new_ranks_come_in_for_those_that_died(dead):
     done = elastic("-n", 3, dead, 5, 3).passed()
-    lines = sorted(line.split("] ", 1)[1] for line in done.out.splitlines())
-    assert len(lines) == 3, done.out
-    assert places(done) == {"0 of 3", "1 of 3", "2 of 3"}
-    grown = "saw 3 2 3 ends" if dead == "0" else "saw 3 (2 )?1 (2 )?3 ends"  # or one by one
-    assert all(re.search(grown, line) for line in lines), done.out
-    assert sum(line.startswith("new ") for line in lines) == len(dead.split(","))
+    ranks, places = ends_of(done)
+    assert places == {"0 of 3", "1 of 3", "2 of 3"}
+    grown = "323" if dead == "0" else "32?12?3"  # or one by one
+    for each in ranks:
+        saw = "".join(str(size) for size, _ in itertools.groupby(each["sizes"]))
+        assert re.fullmatch(grown, saw), done.out
+    assert [each["name"] for each in ranks].count("new") == len(dead.split(","))
     for rank in dead.split(","):
         assert f"rank {rank} on" in done.err and "was killed by SIGKILL" in done.err
     assert not left_with(MARKER)
@@ -46,7 +44,7 @@ def test_new_ranks_come_in_for_those_that_died(dead):
 
 def test_a_job_grows_to_its_full_size():
     done = elastic("-n", 1, "--max-np", 2, "-", 1, 2).passed()
-    assert places(done) == {"0 of 2", "1 of 2"}
+    assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
 
 
 def test_a_new_rank_without_the_state_does_not_train_alone():
@@ -88,7 +86,7 @@ def test_an_early_return_on_one_rank_ends_the_wait_of_the_others():
 
 def test_a_new_rank_that_hangs_holds_up_no_end():
     done = elastic("-n", 3, "1", 5, 2, REPLACEMENTS_HANG="1").passed()
-    assert places(done) == {"0 of 2", "1 of 2"}
+    assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
     assert not left_with(MARKER)
 
 

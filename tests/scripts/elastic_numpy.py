@@ -1,5 +1,8 @@
 """Elastic training of an array. argv: ranks to kill ("1,2" or "-"), at which step, steps in all.
 
+For the steps may stand "10 at 3": so many more when the job has that size after the step of the
+deaths; "new" are the ranks that have come in by then.
+
 The array is trained by a rule in which no step commutes, and the state keeps who took part in each
 step: so the outer loop at the end, alone, must come to the same bits. "-": someone else
 kills, by the names of the files in PIDS. Or a process of its own kills a rank: DIES_AFTER has the
@@ -18,8 +21,10 @@ from jobs import report
 
 import hvdlite as hvd
 
-dead = [] if sys.argv[1] == "-" else [int(r) for r in sys.argv[1].split(",")]
-when, steps = int(sys.argv[2]), int(sys.argv[3])
+dead = [] if sys.argv[1] == "-" else sys.argv[1].split(",")
+when, (steps, *wanted) = int(sys.argv[2]), map(int, sys.argv[3].split(" at "))
+if "REPLACEMENTS_HANG" in os.environ and "HVDLITE_REPLACEMENT" in os.environ:
+    signal.pause()
 
 
 def die_after(seconds: str) -> subprocess.Popen:
@@ -30,15 +35,16 @@ def die_after(seconds: str) -> subprocess.Popen:
 
 
 hvd.init()
-replacement, with_pair = "HVDLITE_REPLACEMENT" in os.environ, "DIES_AFTER" not in os.environ
+replacement, after = "HVDLITE_REPLACEMENT" in os.environ, os.environ.get("DIES_AFTER")
 first = os.getpid() if replacement else hvd.rank()
+name = "new" if replacement else str(first)
 pair = hvd.global_process_set
-if with_pair and hvd.size() > 2:
+if not (wanted or after) and hvd.size() > 2:
     pair = hvd.add_process_set([0, hvd.size() - 1])
 committed, resets = 0, []
 if "PIDS" in os.environ:
     (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
-death = die_after("-" if replacement or with_pair else os.environ["DIES_AFTER"].split(",")[first])
+death = die_after(after.split(",")[first] if after and not replacement else "-")
 
 
 def gradient_of(rank: int, step: int) -> np.ndarray:
@@ -60,8 +66,8 @@ def train(state):
     global committed
     assert state.step >= committed, f"step {state.step} after the commit of step {committed}"
     began = state.step
-    while state.step < steps:
-        if first in dead and state.step == when:
+    while state.end is None or state.step < state.end:
+        if name in dead and state.step >= when:
             if "EXITS" in os.environ:
                 sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -76,13 +82,18 @@ def train(state):
         state.weights = update(state.weights, mean / hvd.size())
         state.members.append(members.tolist())
         state.step += 1
+        if wanted:
+            time.sleep(0.005)  # the job has but to wait for the size
+            if state.end is None and [hvd.size()] == wanted and state.step > when:
+                state.end = state.step + steps
         state.commit()
         committed = state.step
         if resets and state.step == began + 1:
             print(f"WENT ON {time.time()} {hvd.size()}", flush=True)
 
 
-state = hvd.elastic.ObjectState(weights=np.ones(1000), step=0, members=[])
+end = None if wanted else steps
+state = hvd.elastic.ObjectState(weights=np.ones(1000), step=0, members=[], end=end)
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 train(state)
 death.kill()
@@ -90,7 +101,8 @@ expected = np.ones(1000)
 for step, members in enumerate(state.members):
     total = sum(gradient_of(rank, step) for rank in members)
     expected = update(expected, total / len(members))
-assert len(state.members) == steps
+assert len(state.members) == state.end
 assert (state.weights == expected).all()
 sizes = [len(members) for members in state.members]
-report(first, sizes=sizes, resets=resets, size=hvd.size(), pair=pair.ranks)
+ends = {"place": hvd.rank(), "size": hvd.size(), "pair": pair.ranks}
+report(first, name=name, sizes=sizes, resets=resets, **ends)
