@@ -78,6 +78,9 @@ WRONG = {
     "MASTER_PORT=65535": "MASTER_PORT has no port above it for rank 0: lower it",
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
+    "JAX_COORDINATOR_ADDRESS=node7": "the PORT of JAX_COORDINATOR_ADDRESS is 'node7': expected a",
+    "JAX_COORDINATOR_ADDRESS=[::1]:65535": "the PORT of JAX_COORDINATOR_ADDRESS has no port above",
+    "JAX_COORDINATOR_ADDRESS=n:9": "JAX: JAX_PROCESS_ID=2, JAX_NUM_PROCESSES=2: expected a rank",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",
     "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
@@ -89,6 +92,8 @@ WRONG = {
 @pytest.mark.parametrize("variable", WRONG)
 def test_a_wrong_variable_is_named(variable):
     env = {**os.environ, **variables(0, 2, 29_000), **dict([variable.split("=")])}
+    if variable.startswith("JAX"):
+        env.update(RANK="", JAX_PROCESS_ID="2", JAX_NUM_PROCESSES="2")
     line = [sys.executable, "-c", "import hvdlite as hvd; hvd.init()"]
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and WRONG[variable] in done.stderr, done.stderr

@@ -1,8 +1,8 @@
 """How a job starts: by MPI, or by a launcher that only gives each process a rank and an address.
 
-Launchers of the second kind are torchrun (all five of its variables must be set), Slurm's srun, and
-MXNet's launch.py, which gives a worker the address of MXNet's scheduler; the worker's rank comes
-from the scheduler. Their variables are used if no MPI launcher started the process. With
+Launchers of the second kind are torchrun (all five of its variables must be set), one that sets
+JAX's three variables, Slurm's srun, and MXNet's launch.py, which gives a worker the address of
+MXNet's scheduler; the worker's rank comes from the scheduler. Their variables are used if no MPI launcher started the process. With
 HVDLITE_TRANSPORT=tcp they are used even then, and with HVDLITE_TRANSPORT=mpi never. If they are
 used, or if no launcher is known, neither mpi4py nor a libmpi is loaded. The first init() decides
 this, not an import.
@@ -31,11 +31,13 @@ _OF_MPI = (
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _RUN = "TORCHELASTIC_RUN_ID"  # torchrun itself has none
 _OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
+_OF_JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
 # One tuple for each launcher: if one value differs from MEMBER, another launcher has set them all.
 _FAMILIES = (
     (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
     (*_OF_TORCHRUN, _RUN, "TORCHELASTIC_RESTART_COUNT"),
+    _OF_JAX,
     (*_OF_SLURM, "SLURM_STEP_ID"),
     (*_OF_SERVERS, "DMLC_ROLE"),
 )
@@ -148,6 +150,8 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
         environ = _in_torchruns_words(environ)
     if all(environ.get(name) for name in _OF_TORCHRUN):
         return _checked(_by_torchrun(environ), _OF_TORCHRUN, environ)
+    if all(environ.get(name) for name in _OF_JAX):
+        return _checked(_by_jax(environ), _OF_JAX, environ)
     if all(environ.get(name) for name in _OF_SLURM):
         return _checked(_by_slurm(environ), _OF_SLURM, environ)
     if is_of_servers(environ):
@@ -213,8 +217,17 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
     told = [environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     job = f"torchrun {port} {' '.join(told)}"
-    ports = _ports(environ, ports_from(port + 1))
+    ports = _ports(environ, ports_from(port + 1), "MASTER_PORT")
     return Place("torchrun", rank, size, environ["MASTER_ADDR"], ports, job)
+
+
+def _by_jax(environ: Mapping[str, str]) -> Place:
+    """JAX's own service may have the port."""
+    address, name = environ[_OF_JAX[2]], f"the PORT of {_OF_JAX[2]}"
+    host, _, port = address.rpartition(":")
+    ports = _ports(environ, ports_from(_number({name: port}, name) + 1), name)
+    rank, size = _number(environ, _OF_JAX[0]), _number(environ, _OF_JAX[1])
+    return Place("JAX", rank, size, host.strip("[]"), ports, f"jax {address}")
 
 
 def _by_slurm(environ: Mapping[str, str]) -> Place:
@@ -241,9 +254,9 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\d*)[^\]]*\]", r"\1", outside.group() if outside else "")
 
 
-def _ports(environ: Mapping[str, str], ports: Sequence[int]) -> Tuple[int, ...]:
+def _ports(environ: Mapping[str, str], ports: Sequence[int], of: str = "") -> Tuple[int, ...]:
     if not ports and not environ.get(PORT):
-        raise ValueError(f"MASTER_PORT has no port above it for rank 0: lower it, or set {PORT}")
+        raise ValueError(f"{of} has no port above it for rank 0: lower it, or set {PORT}")
     return (_number(environ, PORT),) if environ.get(PORT) else tuple(ports)
 
 

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -17,10 +18,8 @@ static const double NO_LIMIT = 1e9, BRIEFLY = 200e-6; /* seconds; that long a wa
 
 #define API __attribute__((visibility("default")))
 
-static struct core core;
-API int hvdlite_jax_call_function(const char *name, void *function) {
-    return core_take(&core, name, function);
-}
+struct core core;
+API void hvdlite_jax_call_begin(core_function (*find)(const char *)) { core_take(find); }
 
 struct call {
     struct call *next; /* in the queue of done calls */

@@ -12,7 +12,7 @@ from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.jax import compiled
 from hvdlite.jax.cliques import TARGET
-from hvdlite.jax.library import hand_over
+from hvdlite.jax.library import core_function
 
 
 class Collective(NamedTuple):
@@ -66,7 +66,7 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
     library = ctypes.CDLL(str(compiled.build()))
-    hand_over(library.hvdlite_jax_call_function)
+    library.hvdlite_jax_call_begin(core_function)
     handler = jax.ffi.pycapsule(library.hvdlite_jax_call)
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
 

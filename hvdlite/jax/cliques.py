@@ -6,68 +6,85 @@ members XLA makes its communicator at once, while the library knows the list. No
 """
 
 import functools
+import itertools
 import threading
-import zlib
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from hvdlite.jax import replica_groups
 from hvdlite.jax.library import Library
 
 TARGET = "hvdlite_collective"  # of the custom calls for programs of one process
 _MAKERS = "compile_and_load", "deserialize_executable"
+_Key = Tuple[int, ...]  # numbers of devices
 
 
 class Cliques:
-    """The communicators of this process.
+    """The communicators of this process, and the threads that use them.
 
-    :param size: of the job; ``rank``: this process's.
+    XLA does not say which program a collective is of, so two threads could swap theirs, where ranks
+    run them in different orders. So each communicator is of one thread. ``jit`` runs a program
+    without Python, once it has run it in the same context: so each thread has a context of its own.
+
+    :param rank: this process's.
     """
 
-    def __init__(self, library: Library, rank: int, size: int) -> None:
+    def __init__(self, library: Library, rank: int) -> None:
         self._library, self._rank = library, rank
-        self._most = (1 << 29) // size  # SocketWorld.open_among makes an int of number * size
-        self._numbers: Dict[Tuple[int, ...], int] = {}
-        self._threads: Dict[Tuple[int, ...], threading.Thread] = {}  # that compile for the devices
+        self._known: Set[_Key] = set()
+        self._programs: Dict[int, List[_Key]] = {}  # by id()
+        self._threads: Dict[_Key, threading.Thread] = {}
         self._lock = threading.RLock()
         self._warming = threading.local()
+        self._context, self._contexts = jax.make_user_context(), itertools.count(1)
 
-    def watch(self, client: type) -> None:
-        """Learn of every executable that a client of jaxlib makes.
-
-        :raises RuntimeError: this version of jaxlib makes executables in an unknown way.
-        """
-        made = [name for name in _MAKERS if hasattr(client, name)]
-        if len(made) < len(_MAKERS):
-            raise RuntimeError(
-                "hvdlite.jax: unknown version of jaxlib: docs/jax.md has those tested"
-            )
-        for name in made:
+    def watch(self, client: type, executable: type) -> None:
+        """Learn of every executable that a client of jaxlib makes, and of its first run."""
+        for name in _MAKERS:
             setattr(client, name, self._watched(getattr(client, name)))
+        execute = executable.execute_sharded  # type: ignore[attr-defined]
+
+        @functools.wraps(execute)
+        def checked(program, *args, **named):
+            self._check_thread(self._programs.get(id(program), ()))
+            return execute(program, *args, **named)
+
+        executable.execute_sharded = checked  # type: ignore[attr-defined]
+
+    def enter_thread(self) -> None:
+        """Let this thread run programs of several processes."""
+        if self._context.value is None:
+            self._context(next(self._contexts)).__enter__()
 
     def _watched(self, make):
         @functools.wraps(make)
         def making(client, what, *args, **named):
             executable = make(client, what, *args, **named)
-            devices = named.get("executable_devices", args[0] if args else None)
-            warming = getattr(self._warming, "now", False)
-            if devices is not None and not warming and hasattr(executable, "hlo_modules"):
-                self.announce(executable, list(devices))
+            devices = named.get("executable_devices", args[0] if args else ())
+            self._programs.pop(id(executable), None)  # of one that is gone
+            if not getattr(self._warming, "now", False) and hasattr(executable, "hlo_modules"):
+                self._announce(executable, list(devices))
             return executable
 
         return making
 
-    def announce(self, executable, devices: List[Any]) -> None:
+    def _announce(self, executable, devices: List[Any]) -> None:
         """Have XLA make the communicators that a program needs in this process.
 
         :param devices: those of the program, in its order.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
-        processes = [device.process_index for device in devices]
-        if len(set(processes)) < 2 or self._rank not in processes:
+        processes = {device.process_index for device in devices}
+        if self._rank not in processes:
             return
+        keys = self._programs[id(executable)] = []
         for module in executable.hlo_modules():
             text = module.to_string()
-            if f'custom_call_target="{TARGET}"' in text:
+            if len(processes) > 1 and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
                     "hvdlite.jax: a program of several processes calls hvd.allreduce or another of "
                     "hvd's collectives, which are for programs of one process: use jax.lax.psum "
@@ -76,81 +93,72 @@ class Cliques:
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]
                 if any(device.process_index == self._rank for device in members):
-                    self._make(members, devices)
+                    key = tuple(device.id for device in members)
+                    keys += [key] * (len(key) > 1)
+                    with self._lock:
+                        self._make(key, members)
 
-    def _make(self, devices: Sequence[Any], program: Sequence[Any]) -> None:
-        key = tuple(device.id for device in devices)
+    def _make(self, key: _Key, devices: Sequence[Any]) -> None:
         members = [device.process_index for device in devices]
-        with self._lock:
-            self._check_thread(key, members)
-            if key in self._numbers:
-                return
-            if len(set(members)) < len(members):
-                raise RuntimeError(
-                    "hvdlite.jax: a collective joins several devices of one process: give each "
-                    "process one device (jax_num_cpu_devices=1), and start more processes"
-                )
-            number = self._most + zlib.crc32(repr(members).encode()) % (self._most - 1)
-            if number in self._numbers.values():
-                raise RuntimeError(
-                    f"hvdlite.jax: the processes {members} have the number of other processes, "
-                    "by a rare accident: use the devices in another order"
-                )
-            self._library.expect(members, members.index(self._rank), key[0], number)
-            problems: List[BaseException] = []
-            # In a thread that has none of the caller's settings of JAX, as of default devices.
-            thread = threading.Thread(target=self._warm, args=(devices, program, problems))
-            thread.start()
-            thread.join()
-            made = self._library.expected(str(problems[0]) if problems else "")
-            if problems or not made:
-                raise RuntimeError(
-                    f"hvdlite.jax: XLA had a communicator of processes {members} before they could "
-                    "be announced: call hvd.init() before JAX's first computation"
-                ) from next(iter(problems), None)
-            self._numbers[key] = number
-
-    def _check_thread(self, key: Tuple[int, ...], members: List[int]) -> None:
-        """XLA does not say which program a collective is of: two threads could swap theirs."""
-        thread = self._threads.get(key)
-        if thread is None or not thread.is_alive():
-            self._threads[key] = threading.current_thread()
-        elif thread is not threading.current_thread():
+        if key in self._known:
+            return
+        if len(set(members)) < len(members):
             raise RuntimeError(
-                f"hvdlite.jax: thread '{threading.current_thread().name}' compiles a program with "
-                f"collectives of processes {members}, as thread '{thread.name}' has done: the "
-                "processes could run the two programs in different orders; run all programs of "
-                "these processes in one thread"
+                "hvdlite.jax: a collective joins several devices of one process: give each "
+                "process one device (jax_num_cpu_devices=1), and start more processes"
+            )
+        self._library.expect(members, members.index(self._rank), key[0])
+        problems: List[BaseException] = []
+        # In a thread that has none of the caller's settings of JAX, as of default devices.
+        thread = threading.Thread(target=self._warm, args=(devices, problems))
+        thread.start()
+        thread.join()
+        made = self._library.expected(str(problems[0]) if problems else "")
+        if problems or not made:
+            raise RuntimeError(
+                f"hvdlite.jax: XLA had a communicator of processes {members} before they could "
+                "be announced: call hvd.init() before JAX's first computation"
+            ) from next(iter(problems), None)
+        self._known.add(key)
+
+    def _check_thread(self, keys: Sequence[_Key]) -> None:
+        """Have this thread own these communicators; raise RuntimeError if it may not."""
+        here = threading.current_thread()
+        for key in keys:
+            with self._lock:
+                other = self._threads.get(key, here)
+                if other is here or not other.is_alive():
+                    other = self._threads[key] = here
+            if self._context.value is None:
+                why = "call hvd.init() at the beginning of this thread, too"
+            elif other is not here:
+                why = (
+                    f"thread '{other.name}' has run one for the same processes, and other ranks "
+                    "could run the two in another order: run all their programs in one thread"
+                )
+            else:
+                continue
+            raise RuntimeError(
+                f"hvdlite.jax: thread '{here.name}' runs a program of several processes: {why}"
             )
 
-    def _warm(self, devices, program, problems: List[BaseException]) -> None:
-        """Run the smallest program that asks for this communicator: one number, summed nowhere."""
+    def _warm(self, devices: Sequence[Any], problems: List[BaseException]) -> None:
+        """Run the smallest program that asks for this communicator: one number, sent nowhere."""
         self._warming.now = True
         try:
-            _sum_one(devices, program, self._rank)
+            _join(devices, self._rank)
         except BaseException as error:
             problems.append(error)
 
 
-def _sum_one(devices: Sequence[Any], program: Sequence[Any], rank: int) -> None:
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding
-    from jax.sharding import PartitionSpec as P
-
+def _join(devices: Sequence[Any], rank: int) -> None:
     own = next(device for device in devices if device.process_index == rank)
-    rows = [list(devices)]
-    if len(devices) == 1:  # a program on one device asks for no communicator: two, each alone
-        rows = [[own], [next(device for device in program if device != own)]]
-    mesh = Mesh(np.array(rows, dtype=object), ("outer", "inner"))
-    one = jax.device_put(np.ones((1, 1), "float32"), own)
-    spec = P("outer", "inner")
-    array = jax.make_array_from_single_device_arrays(
-        mesh.devices.shape, NamedSharding(mesh, spec), [one]
-    )
+    one = jax.device_put(np.ones(1, "float32"), own)
+    mesh, spec = Mesh(np.array(devices, dtype=object), ("all",)), P("all")
+    array = jax.make_array_from_single_device_arrays((mesh.size,), NamedSharding(mesh, spec), [one])
 
-    def total(x):
-        return jax.lax.psum(x, "inner")
+    def joined(x):  # a sum on one device asks for no communicator
+        return jax.lax.psum(x, "all") if mesh.size > 1 else jax.lax.ppermute(x, "all", [(0, 0)])
 
-    mapped = jax.shard_map(total, mesh=mesh, in_specs=spec, out_specs=P("outer"))
+    mapped = jax.shard_map(joined, mesh=mesh, in_specs=spec, out_specs=P(), check_vma=False)
     jax.jit(mapped)(array).block_until_ready()

@@ -1,31 +1,40 @@
 /* The functions of the loaded C core, by their names, with the prototypes of hvd.h.
  *
- * The libraries for JAX do not link to the core: Python hands over the addresses in the copy that
- * it has loaded, before any other call. */
+ * The libraries for JAX do not link to the core: Python knows the addresses in the copy that it has
+ * loaded. */
 #ifndef HVDLITE_JAX_CORE_H
 #define HVDLITE_JAX_CORE_H
 
 #include "hvd.h"
-
-#include <string.h>
 
 #define CORE(ROW)                                                                                  \
     ROW(hvd_plan)                                                                                  \
     ROW(hvd_run) ROW(hvd_validate) ROW(hvd_start) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_drop)
 
 #define CORE_MEMBER(name) __typeof__(&name) name;
-struct core {
+extern struct core {
     CORE(CORE_MEMBER)
-};
-#undef CORE_MEMBER
+} core;
 
-/* Takes the function of that name. 0: none is called so. */
-static inline int core_take(struct core *core, const char *name, void *function) {
-#define CORE_TAKE(member)                                                                          \
-    if (!strcmp(name, #member)) return memcpy(&core->member, &function, sizeof function), 1;
-    CORE(CORE_TAKE)
-#undef CORE_TAKE
-    return 0;
+/* Asks for the address of each of them, by its name. */
+typedef void (*core_function)(void);
+static inline void core_take(core_function (*find)(const char *name)) {
+#define CORE_FIND(name) core.name = (__typeof__(&name))find(#name);
+    CORE(CORE_FIND)
+}
+
+/* A tensor of one dimension. */
+static inline hvd_tensor core_tensor(int kind, int dtype, const int64_t *count, const void *in,
+                                     void *out, int64_t out_count) {
+    return (hvd_tensor){.kind = kind,
+                        .dtype = dtype,
+                        .prescale = 1,
+                        .postscale = 1,
+                        .ndim = 1,
+                        .dims = count,
+                        .in = in,
+                        .out = out,
+                        .out_rows = out_count};
 }
 
 #endif

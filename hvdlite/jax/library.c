@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define API __attribute__((visibility("default")))
 typedef uintptr_t mpi_handle;
 
 /* A row a type that XLA uses: the core's type for its sums, bytes, the core's elements in one, and
@@ -79,24 +78,17 @@ MPI_CONSTANTS(UNUSED_CONSTANT)
 MPI_FUNCTIONS(UNUSED_FUNCTION)
 MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
-/* ---- Python's side ---- */
-API int hvdlite_jax_function(const char *name, void *function) {
-    return core_take(&core, name, function);
+/* Python gives the core's functions of this process, and this rank's place in the job. */
+API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size,
+                           int (*open)(const int *, int, char *, int)) {
+    core_take(find);
+    job = (struct job){open, rank, size};
 }
-
-API void hvdlite_jax_begin(int rank, int size, double patience,
-                           int (*open)(const int *, int, int, char *, int)) {
-    job = (struct job){open, rank, size, patience};
-}
-API void hvdlite_jax_expect(const int *members, int size, int rank, int color, int number) {
-    clique_expect(members, size, rank, color, number);
-}
-API int hvdlite_jax_expected(const char *why) { return clique_expected(why); }
 
 /* ---- communicators ---- */
-static struct clique *clique_of(mpi_handle comm) {
-    return comm == 1 ? clique_world() : (struct clique *)comm;
-}
+static const mpi_handle WORLD = 1; /* of which XLA asks its size, and which it splits */
+
+static struct clique *clique_of(mpi_handle comm) { return (struct clique *)comm; }
 
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     (void)argc, (void)argv, (void)required;
@@ -106,8 +98,12 @@ API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
 }
 API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
 API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open a group */
-API int MPIABI_Comm_rank(mpi_handle comm, int *rank) { return *rank = clique_of(comm)->rank, 0; }
-API int MPIABI_Comm_size(mpi_handle comm, int *size) { return *size = clique_of(comm)->size, 0; }
+API int MPIABI_Comm_rank(mpi_handle comm, int *rank) {
+    return *rank = comm == WORLD ? job.rank : clique_of(comm)->rank, 0;
+}
+API int MPIABI_Comm_size(mpi_handle comm, int *size) {
+    return *size = comm == WORLD ? job.size : clique_of(comm)->size, 0;
+}
 API int MPIABI_Comm_split(mpi_handle comm, int color, int key, mpi_handle *out) {
     (void)comm;
     *out = (mpi_handle)clique_split(color, key);
@@ -159,16 +155,9 @@ static int reduce(int kind, const void *in, void *out, int64_t count, int64_t ou
         flip(type->bytes, in, flipped, count);
     }
     const int64_t n = count * type->parts;
-    hvd_tensor t = {.kind = kind,
-                    .dtype = type->dtype,
-                    .op = operations[op_number],
-                    .prescale = 1,
-                    .postscale = 1,
-                    .ndim = 1,
-                    .dims = &n,
-                    .in = flipped ? flipped : in,
-                    .out = out,
-                    .out_rows = kind == HVD_REDUCESCATTER ? out_count * type->parts : 0};
+    hvd_tensor t = core_tensor(kind, type->dtype, &n, flipped ? flipped : in, out,
+                               kind == HVD_REDUCESCATTER ? out_count * type->parts : 0);
+    t.op = operations[op_number];
     int failed = clique_run(c, &t);
     if (flipped) flip(type->bytes, out, out, out_count);
     free(flipped);
@@ -196,16 +185,44 @@ API int MPIABI_Allgather(const void *in, int count, mpi_handle type, void *out, 
     if (count <= 0 || type >= NTYPES) return count ? refuse_count("an all-gather") : 0;
     const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
-    hvd_tensor t = {.kind = HVD_ALLGATHER,
-                    .dtype = HVD_UINT8,
-                    .prescale = 1,
-                    .postscale = 1,
-                    .ndim = 1,
-                    .dims = &bytes,
-                    .in = in,
-                    .out = out,
-                    .out_rows = bytes * c->size};
+    hvd_tensor t = core_tensor(HVD_ALLGATHER, HVD_UINT8, &bytes, in, out, bytes * c->size);
     return clique_run(c, &t);
+}
+
+/* XLA's all_to_all is Sendrecv with the next rank and the previous one, then with those after them,
+ * and so on. The last of these calls does them all as one collective; the first calls only note
+ * their memory, which stays as it is until then. XLA itself copies this rank's own part. */
+API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int tag, void *out,
+                        int out_count, mpi_handle out_type, int from, int out_tag, mpi_handle comm,
+                        void *status) {
+    struct clique *c = clique_of(comm);
+    (void)tag, (void)out_tag, (void)status, (void)out_type;
+    if (count < 0 || type >= NTYPES) return refuse_count("an all-to-all");
+    const int step = (to - c->rank + c->size) % c->size, n = c->size;
+    if (step == 1) c->steps = 0;
+    if (step != ++c->steps || (from + step) % n != c->rank || count != out_count)
+        return clique_refuse("hvdlite.jax: this jaxlib does not send an all-to-all in the order "
+                             "that hvdlite knows: docs/jax.md lists the versions tested");
+    c->parts[to].in = in, c->parts[from].out = out;
+    if (step < n - 1) return 0;
+
+    const size_t part = (size_t)count * types[type].bytes;
+    const int64_t bytes = (int64_t)part * n;
+    if (bytes > c->room) {
+        free(c->scratch);
+        c->scratch = calloc(2, (size_t)bytes);
+        c->room = c->scratch ? bytes : 0;
+        if (!c->scratch)
+            return clique_refuse("hvdlite.jax: no memory for %lld bytes", (long long)bytes);
+    }
+    char *packed = c->scratch, *came = packed + bytes;
+    for (int i = 0; i < n; i++)
+        if (i != c->rank) memcpy(packed + (size_t)i * part, c->parts[i].in, part);
+    hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_UINT8, &bytes, packed, came, bytes);
+    int failed = clique_run(c, &t);
+    for (int i = 0; i < n && !failed; i++)
+        if (i != c->rank) memcpy(c->parts[i].out, came + (size_t)i * part, part);
+    return failed;
 }
 
 /* ---- between two ranks ---- */
@@ -213,16 +230,8 @@ static hvd_handle *start(int kind, int other, const void *in, void *out, int cou
                          mpi_handle comm) {
     if (count < 0 || type >= NTYPES) return refuse_count("a message"), NULL;
     const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
-    hvd_tensor t = {.kind = kind,
-                    .dtype = HVD_UINT8,
-                    .root = other,
-                    .prescale = 1,
-                    .postscale = 1,
-                    .ndim = 1,
-                    .dims = &bytes,
-                    .in = in ? in : out,
-                    .out = out,
-                    .out_rows = bytes};
+    hvd_tensor t = core_tensor(kind, HVD_UINT8, &bytes, in ? in : out, out, bytes);
+    t.root = other;
     return clique_start(clique_of(comm), &t);
 }
 
@@ -243,14 +252,4 @@ API int MPIABI_Wait(mpi_handle *request, void *status) {
     hvd_handle *handle = (hvd_handle *)*request;
     *request = 0;
     return clique_end(handle);
-}
-
-API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int tag, void *out,
-                        int out_count, mpi_handle out_type, int from, int out_tag, mpi_handle comm,
-                        void *status) {
-    (void)tag, (void)out_tag, (void)status;
-    hvd_handle *received = start(HVD_RECV, from, NULL, out, out_count, out_type, comm);
-    hvd_handle *sent = start(HVD_SEND, to, in, NULL, count, type, comm);
-    int send_failed = clique_end(sent), receive_failed = clique_end(received);
-    return send_failed || receive_failed;
 }

@@ -12,10 +12,9 @@ from hvdlite.core import files
 
 VARIABLE = "MPITRAMPOLINE_LIB"
 PATH = files.shipped("_hvdlite_jax")
-_FUNCTIONS = "plan", "run", "validate", "start", "watch", "finish", "drop"
 _Open = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int,
-    ctypes.POINTER(ctypes.c_char), ctypes.c_int,
+    ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.POINTER(ctypes.c_char),
+    ctypes.c_int,
 )  # fmt: skip
 
 
@@ -39,47 +38,42 @@ def choose() -> None:
     os.environ[VARIABLE] = PATH
 
 
-def hand_over(take: Any) -> None:
-    """Give a C library the core's functions of this process, by a function of core.h's."""
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+def core_function(name: bytes) -> int:
+    """Return the address of a function of the core, for a C library that asks for it by name."""
     from hvdlite.core.native import ffi, lib
 
-    take.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    for name in (f"hvd_{each}" for each in _FUNCTIONS):
-        assert take(name.encode(), int(ffi.cast("uintptr_t", ffi.addressof(lib, name))))
+    return int(ffi.cast("uintptr_t", ffi.addressof(lib, name.decode())))
 
 
 class Library:
     """The loaded library, with the core's functions of this process.
 
-    :param opened: opens a group of the core among these ranks, which has this number, and returns
-        the core's number of it. A thread of XLA's calls it.
-    :param patience: seconds that the ranks of a collective wait for each other the first time.
+    :param opened: opens a group of the core among these ranks and returns the core's number of it;
+        a thread of XLA's calls it.
     """
 
-    def __init__(
-        self, rank: int, size: int, opened: Callable[[List[int], int], int], patience: float
-    ) -> None:
+    def __init__(self, rank: int, size: int, opened: Callable[[List[int]], int]) -> None:
         self._library: Any = ctypes.CDLL(PATH)
-        hand_over(self._library.hvdlite_jax_function)
         self._open = _Open(_told(opened))  # C keeps its address
-        self._library.hvdlite_jax_begin(rank, size, ctypes.c_double(patience), self._open)
+        self._library.hvdlite_jax_begin(core_function, rank, size, self._open)
 
-    def expect(self, members: List[int], rank: int, color: int, number: int) -> None:
+    def expect(self, members: List[int], rank: int, color: int) -> None:
         """Announce the ranks of the communicator that XLA makes next; ``rank``: an index."""
         array = (ctypes.c_int * len(members))(*members)
-        self._library.hvdlite_jax_expect(array, len(members), rank, color, number)
+        self._library.hvdlite_jax_expect(array, len(members), rank, color)
 
     def expected(self, why: str = "") -> bool:
         """Tell whether XLA has made it. ``why`` it can't be used: its collectives raise that."""
         return bool(self._library.hvdlite_jax_expected(why.encode() if why else None))
 
 
-def _told(opened: Callable[[List[int], int], int]) -> Callable[..., int]:
-    def call(members, size, number, text, room) -> int:
+def _told(opened: Callable[[List[int]], int]) -> Callable[..., int]:
+    def call(members, size, text, room) -> int:
         try:
-            return opened(list(members[:size]), number)
+            return opened(members[:size])
         except BaseException as error:  # C has no exceptions: it gets the text
-            said = f"{type(error).__name__}: {error}".encode()[: room - 1] + b"\0"
+            said = f"hvdlite.jax: {error}".encode()[: room - 1] + b"\0"
             ctypes.memmove(text, said, len(said))
             return -1
 

@@ -31,26 +31,32 @@ def of(text: str, count: int) -> List[Tuple[int, ...]]:
 
     :param text: the module's HLO after optimization.
     :param count: how many devices the program has.
-    :raises RuntimeError: a collective is too large, or its devices are written in an unknown way.
+    :raises RuntimeError: a collective is too large or of float16, or its devices are unreadable.
     """
     found: Dict[Tuple[int, ...], None] = {}
     for line in text.split("\n"):
         collective = _COLLECTIVE.search(line)
         if collective:
-            _check_size(line, collective)
+            _check(line, collective)
             for group in _groups(line, count):
                 found[tuple(int(i) for i in group)] = None
     return list(found)
 
 
-def _check_size(line: str, collective: "re.Match[str]") -> None:
+def _check(line: str, collective: "re.Match[str]") -> None:
+    kind = collective.group(1)
     for dtype, dims in _SHAPE.findall(line[: collective.start()].partition("=")[2]):
         width = re.sub(r"\D", "", dtype)  # bits
-        each = 1 if "reduce" in collective.group(1) else max(int(width or 8) // 8, 1)
+        each = 1 if "reduce" in kind else max(int(width or 8) // 8, 1)
         if math.prod(_integers(dims)) * each > _MOST:
             raise RuntimeError(
                 f"hvdlite.jax: a collective of {dtype}[{dims}] has more than 2^31-1 elements or "
                 "bytes, which XLA cannot count: split the array"
+            )
+        if dtype == "f16" and kind in ("all-reduce", "all-gather", "reduce-scatter"):
+            raise RuntimeError(
+                f"hvdlite.jax: XLA gives MPI no float16, of which this program has an {kind}: "
+                "convert to float32 or bfloat16 before it"
             )
 
 

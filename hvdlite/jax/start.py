@@ -2,14 +2,18 @@
 
 import contextlib
 import os
+from functools import partial
 from typing import Any, List
+
+import jax
 
 import hvdlite
 from hvdlite import job
-from hvdlite.core import registry, start
+from hvdlite.core import start
 from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import Library
+from hvdlite.jax.opening import open_among
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _PATIENCE = "60"  # seconds; XLA's processes wait for each other without a limit
@@ -20,7 +24,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Join the job, and make JAX's processes its ranks: ``jax.process_index() == hvd.rank()``.
 
     Afterwards ``jax.devices()`` are those of all ranks, and all collectives that XLA puts into
-    programs of several processes go through hvdlite. Collective. A second call does nothing.
+    programs of several processes go through hvdlite. Collective. A second call does nothing, but in
+    another thread: each thread that runs programs of several processes makes the call.
 
     A rank that others wait for is late after 60 seconds, unless HVDLITE_STALL_SHUTDOWN_TIME_SECONDS
     says otherwise.
@@ -30,10 +35,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         hvdlite does not know.
     :raises hvdlite.HvdliteError: as ``hvdlite.init``.
     """
-    import jax
-
     if hvdlite.is_initialized() and _kept:
-        return
+        return _kept[0].enter_thread()
     os.environ.setdefault(_LIMIT, _PATIENCE)
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
@@ -43,25 +46,28 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             "hvdlite.jax: JAX can join one job in a process: after hvd.shutdown() start new "
             "processes, as `hvdlite run --restarts` does"
         )
-    _join(jax)
-    library = Library(
-        hvdlite.rank(), hvdlite.size(), registry.open_among, float(os.environ[_LIMIT])
-    )
-    _kept.append(Cliques(library, hvdlite.rank(), hvdlite.size()))
-    _kept[0].watch(type(jax.local_devices()[0].client))
+    _join()
+    opened = partial(open_among, patience=float(os.environ[_LIMIT]))
+    cliques = Cliques(Library(hvdlite.rank(), hvdlite.size(), opened), hvdlite.rank())
+    try:
+        cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
+    except AttributeError as error:
+        raise RuntimeError(
+            f"hvdlite.jax does not know jaxlib {jax.lib.__version__}: docs/jax.md has the versions"
+        ) from error
+    cliques.enter_thread()
+    _kept.append(cliques)
     job.at_end(wait=_finish, before=_finish, after=lambda: None)
 
 
 def _finish() -> None:
     """Wait for the programs under way: other ranks may wait for this rank's part of them."""
-    import jax
-
     for array in jax.live_arrays():
         with contextlib.suppress(Exception):
             array.block_until_ready()
 
 
-def _join(jax) -> None:
+def _join() -> None:
     """Have JAX's processes meet, unless the program has done so."""
     if jax.distributed.is_initialized():
         found, here = jax._src.distributed.global_state, (hvdlite.rank(), hvdlite.size())
@@ -90,8 +96,6 @@ def _join(jax) -> None:
 
 def shutdown() -> None:
     """Leave the job and JAX's; do nothing if the process is in none. Collective."""
-    import jax
-
     if hvdlite.is_initialized() and hvdlite.size() > 1 and jax.distributed.is_initialized():
         jax.distributed.shutdown()
     hvdlite.shutdown()

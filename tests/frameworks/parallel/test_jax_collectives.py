@@ -221,19 +221,64 @@ def test_a_program_of_several_processes_refuses_calls_for_one(rank):
 
 
 @several
-def test_two_threads_may_not_compile_for_the_same_processes(rank):
-    own(mesh_of(), lambda a: lax.psum(a, "i"), np.ones(hvd.size()))
-    said = []
+@pytest.mark.parametrize("ahead", [False, True], ids=["jit", "compiled"])
+@pytest.mark.parametrize(
+    "joins, text", [(True, "could run the two in another order"), (False, "call hvd.init() at")]
+)
+def test_a_thread_may_not_run_what_another_has_run(joins, text, ahead, rank, size):
+    mesh, said = mesh_of(), []
+    x = spread(mesh, np.ones(size))
+    total = jax.shard_map(lambda a: lax.psum(a, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+    program = jax.jit(total).lower(x).compile() if ahead else jax.jit(total)
+    for _ in range(3):
+        program(x).block_until_ready()
 
     def work():
-        try:
-            own(mesh_of(), lambda a: lax.psum(a * 2, "i"), np.ones(hvd.size()))
-        except RuntimeError as error:
-            said.append(str(error))
+        if joins:
+            hvd.init()
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as error:
+                program(x)
+            said.append(text in str(error.value))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert (
-        said and "in different orders; run all programs of these processes in one thread" in said[0]
-    )
+    assert said == [True, True]
+    same(program(x), np.full(1, size))
+
+
+@several
+def test_threads_run_programs_of_their_own_processes_one_after_the_other(rank, size):
+    """Nobody else has used these devices in this order, and the first thread has ended."""
+    got, ranks = [], [*range(1, size), 0]
+
+    def work():
+        hvd.init()
+        got.append(own(mesh_of(ranks), lambda a: lax.all_gather(a, "i", tiled=True), np.ones(size)))
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert [each.sum() for each in got] == [size, size]
+
+
+@several
+def test_a_program_on_one_device_may_permute(rank):
+    same(own(mesh_of([rank]), lambda a: lax.ppermute(a, "i", [(0, 0)]), np.ones(3)), np.ones(3))
+
+
+@several
+def test_a_permutation_in_which_not_all_have_a_part_may_come_first(rank, size):
+    ranks = [0, *range(size - 1, 0, -1)]
+    pairs = [(0, size - 1), (size - 1, 0)]
+    got = own(mesh_of(ranks), lambda a: lax.ppermute(a, "i", pairs), 10.0 ** np.array(ranks))
+    expected = {0: 10.0 ** ranks[-1], ranks[-1]: 1.0}
+    same(got, [expected.get(rank, 0)])
+
+
+@several
+def test_float16_is_refused_before_the_program_runs(rank, size):
+    with pytest.raises(RuntimeError, match="no float16, of which this program has an all-gather"):
+        own(mesh_of(), lambda a: lax.all_gather(a, "i", tiled=True), np.ones(size, "float16"))
