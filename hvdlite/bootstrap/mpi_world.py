@@ -72,7 +72,8 @@ class MPIWorld(World):
 
     def open_among(self, ranks: List[int], number: int) -> int:
         with self._opens(ranks):
-            tag = number % (self.comm.Get_attr(MPI.TAG_UB) + 1)  # two groups may open at once
+            most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
+            tag = number % (most + 1)  # two groups may open at once
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks), tag), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
