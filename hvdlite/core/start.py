@@ -2,10 +2,10 @@
 
 Launchers of the second kind are torchrun (all five of its variables must be set), one that sets
 JAX's three variables, Slurm's srun, and MXNet's launch.py, which gives a worker the address of
-MXNet's scheduler; the worker's rank comes from the scheduler. Their variables are used if no MPI launcher started the process. With
-HVDLITE_TRANSPORT=tcp they are used even then, and with HVDLITE_TRANSPORT=mpi never. If they are
-used, or if no launcher is known, neither mpi4py nor a libmpi is loaded. The first init() decides
-this, not an import.
+MXNet's scheduler; the worker's rank comes from the scheduler. Their variables are used if no MPI
+launcher started the process. With HVDLITE_TRANSPORT=tcp they are used even then, and with
+HVDLITE_TRANSPORT=mpi never. If they are used, or if no launcher is known, neither mpi4py nor a
+libmpi is loaded. The first init() decides this, not an import.
 
 A child process of a rank inherits the launcher's variables from it. So a rank notes them in MEMBER
 when it joins its job, and a child ignores what is noted there.
