@@ -77,8 +77,8 @@ class MPIWorld(World):
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks), tag), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
-        """Limit the block's time: MPI waits for ever for a rank that is stopped."""
-        how = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank for ever\n"
+        """Limit the block's time: MPI waits forever for a rank that is stopped."""
+        how = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank forever\n"
         return mpi_life.limited(limits.limit_of(limits.EXIT), 1, how, list(ranks))
 
     def check_groups(self) -> None:
@@ -194,7 +194,7 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
 def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
     """Return ``comm`` when all its ranks are in init().
 
-    :raises HvdliteError: a rank has ended without calling init(): MPI would wait for ever.
+    :raises HvdliteError: a rank has ended without calling init(): MPI would wait forever.
     """
     here, status = comm.Ibarrier(), MPI.Status()
     asked = _Asked(comm, patience)

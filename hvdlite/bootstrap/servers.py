@@ -24,7 +24,7 @@ def serve() -> None:
     role = os.environ.get("DMLC_ROLE")
     if role in ("server", "scheduler"):
         _import(f"is MXNet's {role}", "mxnet")
-        raise HvdliteError(f"init(): DMLC_ROLE={role}: this process is no rank. {_way_out()}")
+        raise HvdliteError(f"init(): DMLC_ROLE={role}: this process is not a rank. {_way_out()}")
 
 
 def come(patience: float) -> None:

@@ -49,7 +49,7 @@ _LAUNCHERS = (
         "DMLC_NUM_WORKER",
         f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
         "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its tracker "
-        "waits for ever: end it by Ctrl-C",
+        "waits forever: end it by Ctrl-C",
     ),
     Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", _OTHER_MPI),
     Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", _OTHER_MPI),
@@ -73,8 +73,9 @@ def refuse_in_a_child() -> None:
         return
     raise HvdliteError(
         f"init(): this process was started by process {above.pid}, which is a rank of a job, and a "
-        "child is no rank: call hvdlite.init() in the rank itself, start a job of the child's own "
-        f"by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 to run the child as a job of one"
+        "child is not a rank: call hvdlite.init() in the rank itself, start a job of the child's "
+        f"own by hvdliterun, torchrun or mpirun, or set {VARIABLE}=1 to run the child as a job of "
+        "one"
     )
 
 

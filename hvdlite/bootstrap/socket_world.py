@@ -179,7 +179,7 @@ class SocketBootstrap(Bootstrap):
             raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
         if forks.is_child():
             raise HvdliteError(
-                "init(): this process was forked from a rank, and a child is no rank: call "
+                "init(): this process was forked from a rank, and a child is not a rank: call "
                 "hvdlite.init() in the process that the launcher has started"
             )
         if _place() == start.ALONE:

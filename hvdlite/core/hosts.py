@@ -49,7 +49,7 @@ def named(text: str, slots: Optional[int] = None) -> Host:
     Host(name='me@server-1', slots=4)
     """
     if not re.fullmatch(r"(?:[\w.][\w.+-]*@)?[\w.][\w.-]*", text):
-        raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
+        raise ValueError(f"'{text}' is not a host: expected NAME or NAME:SLOTS")
     if slots is not None and not 0 < slots <= MOST_SLOTS:
         raise ValueError(
             f"'{text}:{slots}': a host takes 1 to {MOST_SLOTS} ranks (is that its ssh port? use "
@@ -72,7 +72,7 @@ def read_file(path: str) -> List[Host]:
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -98,7 +98,7 @@ def _parse_line(line: str) -> Host:
 def _parse_host(text: str) -> Host:
     name, colon, slots = text.partition(":")
     if colon and not re.fullmatch("[0-9]{1,9}", slots):
-        raise ValueError(f"'{text}' is no host: expected NAME or NAME:SLOTS")
+        raise ValueError(f"'{text}' is not a host: expected NAME or NAME:SLOTS")
     return named(name, int(slots) if colon else None)
 
 

@@ -1,6 +1,6 @@
 """A child made by os.fork has its parent's memory but no MPI, so it ends without MPI_Finalize.
 
-mpi4py finalizes MPI at the very end of Python. A child would there wait for ever for the parent's
+mpi4py finalizes MPI at the very end of Python. A child would there wait forever for the parent's
 threads, or take the parent out of its job. So a child ends just before that, with the exit code
 that Python would have returned.
 """

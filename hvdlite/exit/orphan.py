@@ -1,7 +1,7 @@
 """Ends a rank whose launcher (mpirun, srun, torchrun, an agent) has ended; reads the agent's news.
 
 Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
-train, or wait, for ever.
+train, or wait, forever.
 """
 
 import contextlib

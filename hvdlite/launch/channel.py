@@ -65,7 +65,7 @@ class Channel:
     """Frames over a connected socket. Sending blocks; receiving takes what has arrived.
 
     :param takes: the kinds of frames that the other end may send, and the most bytes of each.
-    :param patience: seconds that the other end may take to read what is sent; None: for ever.
+    :param patience: seconds that the other end may take to read what is sent; None: forever.
     """
 
     def __init__(

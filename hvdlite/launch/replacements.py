@@ -30,7 +30,7 @@ class _Call(NamedTuple):
     number: int  # of its rank
     host: str  # as the job names it
     process: BackendProcess
-    until: float  # the time limit to connect: ssh may wait for ever for a lost host
+    until: float  # the time limit to connect: ssh may wait forever for a lost host
     lines: List[str]  # that it has printed
 
 

@@ -22,7 +22,7 @@ from hvdlite.monitor import memory, report
 class _State:
     """Of this process."""
 
-    stacks: Optional[int] = None  # a file descriptor that stays the same for ever
+    stacks: Optional[int] = None  # a file descriptor that stays the same forever
     bell: Optional[int] = None  # the engine writes there
     neighbours: List[memory.Recorder] = []  # of this host, this rank's own included
     reporter: Optional["Reporter"] = None

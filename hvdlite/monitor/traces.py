@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 
 class BadTrace(Exception):
-    """A file is no timeline of hvdlite; the text says which, and what to do."""
+    """A file is not a timeline of hvdlite; the text says which, and what to do."""
 
 
 class Tensor(NamedTuple):
@@ -52,7 +52,7 @@ class Trace(NamedTuple):
 def read(paths: Sequence[str]) -> Trace:
     """Read the files, one of each rank.
 
-    :raises BadTrace: a file is no timeline, or two files are of the same rank.
+    :raises BadTrace: a file is not a timeline, or two files are of the same rank.
     """
     files = {path: _events_of(path) for path in paths}
     clocks = {path: _clock_of(path, events) for path, events in files.items()}
@@ -102,13 +102,13 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
     except OSError as error:
         raise BadTrace(f"{path} can't be read: {error.strerror}") from None
     if not text.startswith("["):
-        raise BadTrace(f"{path} is no timeline: give files that HVDLITE_TIMELINE has named")
+        raise BadTrace(f"{path} is not a timeline: give files that HVDLITE_TIMELINE has named")
     if not text.rstrip().endswith("]"):
         text = text[: max(text.rfind("},\n"), 0) + 1] + "]"
     try:
         return [event for event in json.loads(text) if isinstance(event, dict)]
     except ValueError as error:
-        raise BadTrace(f"{path} is no timeline: {error}") from None
+        raise BadTrace(f"{path} is not a timeline: {error}") from None
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:

@@ -77,7 +77,7 @@ class DistributedRecordIter(mx.io.DataIter):
     Every epoch opens the file again. ``seed``, ``epoch`` and the rank alone determine order and
     augmentation, so an interrupted run resumes at any epoch by setting ``epoch``. (One
     ImageRecordIter for several epochs would begin each epoch behind the images that completed the
-    last batch. Its number of batches changes from epoch to epoch, so ranks would wait for ever.)
+    last batch. Its number of batches changes from epoch to epoch, so ranks would wait forever.)
 
     All ranks make the iterator together, with the same arguments.
 

@@ -1,7 +1,7 @@
 """This process as a worker of MXNet's servers, to find the other workers.
 
 MXNet's store ``dist_sync`` numbers the workers, and its servers tell all workers a value of worker
-0. A process can make one such store; a second store would wait for ever. This process keeps its
+0. A process can make one such store; a second store would wait forever. This process keeps its
 store until it ends: the servers, the scheduler and launch.py end when the workers free the store.
 """
 
@@ -56,7 +56,7 @@ class _OneValue(Store):
 
 _kept: List[_Store] = []
 _places: List[start.Place] = []  # where the workers meet
-_calls: List[threading.Thread] = []  # threads in functions of MXNet that may wait for ever
+_calls: List[threading.Thread] = []  # threads in functions of MXNet that may wait forever
 
 
 def is_kept() -> bool:
@@ -138,7 +138,7 @@ def _own_address() -> str:
 
 
 def _within(call: Callable[[], Any], patience: float, what: str, variable: str) -> Any:
-    """Return the call's result, from a thread: MXNet waits for ever, and Ctrl-C must work.
+    """Return the call's result, from a thread: MXNet waits forever, and Ctrl-C must work.
 
     :param what: a sentence for the user, after some seconds.
     """

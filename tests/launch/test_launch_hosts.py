@@ -13,9 +13,10 @@ from hvdlite.launch.placement import place
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "no host"), ("a:x", "'a:x' is no host"), ("a:0", "1 to 1024"), ("a,a", "twice"),
-     ("a:2222", "--ssh-port"), ("a,-oProxyCommand=id", "'-oProxyCommand=id' is no host"),
-     ("me@-oX", "no host"), ("-l@b", "no host"), ("a;id", "no host"), ("a/b", "no host")],
+    [("", "no host"), ("a:x", "'a:x' is not a host"), ("a:0", "1 to 1024"), ("a,a", "twice"),
+     ("a:2222", "--ssh-port"), ("a,-oProxyCommand=id", "'-oProxyCommand=id' is not a host"),
+     ("me@-oX", "not a host"), ("-l@b", "not a host"), ("a;id", "not a host"),
+     ("a/b", "not a host")],
 )  # fmt: skip
 def test_a_bad_list_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
@@ -25,10 +26,11 @@ def test_a_bad_list_is_refused(text, says):
 @pytest.mark.parametrize(
     ("line", "says"),
     [("b slots=0", "'b:0': a host takes 1 to 1024 ranks"), ("b slot=2", "'slot=2' is unknown"),
-     ("b,c", "'b,c' is no host"), ("b c", "'c' is unknown"), ("b slots=", "'b:' is no host"),
-     ("-oProxyCommand=id slots=1", "'-oProxyCommand=id' is no host"), ("b:2 slots=2", "'slots=2'"),
-     ("b slots=1 slots=2", "'slots=2' is unknown"), ("b max_slots=x", "'max_slots=x'"),
-     ("b 4", "'4' is unknown"), ("b\0", "no host"), ("b slots=" + 99 * "9", "no host")],
+     ("b,c", "'b,c' is not a host"), ("b c", "'c' is unknown"), ("b slots=", "'b:' is not a host"),
+     ("-oProxyCommand=id slots=1", "'-oProxyCommand=id' is not a host"),
+     ("b:2 slots=2", "'slots=2'"), ("b slots=1 slots=2", "'slots=2' is unknown"),
+     ("b max_slots=x", "'max_slots=x'"),
+     ("b 4", "'4' is unknown"), ("b\0", "not a host"), ("b slots=" + 99 * "9", "not a host")],
 )  # fmt: skip
 def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
     """Words that are not known were dropped; a list was taken for one host's name."""

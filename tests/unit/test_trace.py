@@ -224,7 +224,7 @@ def test_pieces_are_of_one_tensor(tmp_path):
 
 @pytest.mark.parametrize(
     "text, why",
-    [("{}", "no timeline"), ("[]", "no clock"), ("[x", "no clock"), ("[1]", "no clock")],
+    [("{}", "not a timeline"), ("[]", "no clock"), ("[x", "no clock"), ("[1]", "no clock")],
 )
 def test_what_is_no_timeline_is_refused(tmp_path, capsys, text, why):
     (tmp_path / "x.json").write_text(text)

@@ -4,7 +4,7 @@ MXNet then works with any NumPy, as after `import hvdlite`, in servers as well, 
 kvstore: where there are no servers, `dist_sync` means that one. With `--as-horovod`, `import
 horovod.mxnet` finds hvdlite.
 
-MXNet has a worker of servers wait at its exit for all other workers, for ever if they wait for it.
+MXNet has a worker of servers wait at its exit for all other workers, forever if they wait for it.
 So an exception that nobody has caught ends that process as soon as it is printed.
 """
 
