@@ -24,10 +24,10 @@ from hvdlite.mxnet.push import (
 )
 
 
-def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
+def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet, states=0):
     """Reduce in place."""
     prescale, postscale = scales
-    settings = Settings(op, prescale, postscale, priority, group_of(process_set))
+    settings = Settings(op, prescale, postscale, priority, group_of(process_set), states)
     if len(names) == 1:
         push_in_place(describe_allreduce(names[0], settings), tensors[0])
     elif names:

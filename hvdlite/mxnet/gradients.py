@@ -58,7 +58,25 @@ def agree_on_order(
         )
 
 
-class Gradients(Plan):
+class Loads:
+    """Compares in the next step what ranks have loaded."""
+
+    states: int
+    _told: Set[Any]  # gradients whose ranks have compared it
+
+    def loaded(self, digest: int) -> None:
+        """Note a digest of the states that this rank has loaded; 0: none, or those of all ranks."""
+        self.states, self._told = digest, set()
+
+    def states_of(self, gradients: Iterable) -> int:
+        """Return the digest that these gradients are to tell: 0 from their second step on."""
+        if self.states and not self._told.isdisjoint(gradients):
+            self.loaded(0)
+        self._told.update(gradients if self.states else ())
+        return self.states
+
+
+class Gradients(Plan, Loads):
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
     A gradient is a list of arrays, one for each context of the parameter. The arrays are summed
@@ -86,18 +104,6 @@ class Gradients(Plan):
         self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
         self.forget()
-
-    def loaded(self, digest: int) -> None:
-        """Compare in the next step what ranks have loaded; 0: nothing, or the same."""
-        self.states = digest
-        self._told: Set[int] = set()  # gradients whose ranks have compared it
-
-    def states_of(self, indices: Iterable[int]) -> int:
-        """Return the digest that these gradients are to tell: 0 from their second step on."""
-        if not self._told.isdisjoint(indices):
-            self.loaded(0)
-        self._told.update(indices if self.states else ())
-        return self.states
 
     @property
     def has_left_out(self) -> bool:
@@ -200,7 +206,8 @@ class Gradients(Plan):
             total = mx.nd.add_n(*arrays)
         else:
             op, scales = self.reduction.of_arrays()
-            total = allreduce_rows(arrays, self.known_as(index), op, self.reduction.process_set)
+            how = op, self.reduction.process_set, self.states
+            total = allreduce_rows(arrays, self.known_as(index), *how)
             if scales[0] * scales[1] != 1:
                 total = total * (scales[0] * scales[1])
         for array in arrays:
@@ -240,14 +247,15 @@ class Reducer:
 
     def allreduce_(
         self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
-        process_set: ProcessSet = global_process_set,
+        process_set: ProcessSet = global_process_set, states: int = 0,
     ):  # fmt: skip
         """Reduce in place with the compression, else like ``ops.allreduce_``; return ``tensor``.
 
         :param scales: a factor before the compression, and a factor after the reduction.
         """
         names = [tensor_name("allreduce", name, process_set)]
-        return self.grouped_allreduce_([tensor], names, priority, op, scales, process_set)[0]
+        how = priority, op, scales, process_set, states
+        return self.grouped_allreduce_([tensor], names, *how)[0]
 
     def grouped_allreduce_(
         self, tensors, names: Sequence[str], priority: int, op: int, scales,
@@ -255,13 +263,14 @@ class Reducer:
     ):  # fmt: skip
         """Do the same for several tensors together, by their full names; return ``tensors``."""
         if self.compression is NoneCompressor:
-            return allreduce_(names, tensors, op, scales, priority, process_set)
+            return allreduce_(names, tensors, op, scales, priority, process_set, states)
         floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
         codecs = [codec_of(self.compression, is_float) for is_float in floats]
         coded = [codec is not None for codec in codecs]
         how = op, scales, priority, process_set
         self._allreduce_coded(*_only(coded, names, tensors, codecs), states, *how)
-        self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
+        others = _only([not each for each in coded], names, tensors)
+        self._allreduce_compressed(*others, *how, states)
         return tensors
 
     def _residual(self, tensor, name: str):

@@ -1,6 +1,5 @@
 """The kvstore ``dist_sync_mpi``: MXNet's key-value store on collectives, without servers."""
 
-import functools
 import numbers
 import os
 from typing import Any, Dict, Optional
@@ -15,25 +14,14 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.mxnet.collectives import copy, empty
 from hvdlite.mxnet.compression import from_params
-from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order
-from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, some_rows
+from hvdlite.mxnet.gradients import Loads, Reducer, agree_on_order, common_order
+from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, some_rows, unrecorded
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.numpy import barrier
-
-
-def unrecorded(method):
-    """Run the method outside of autograd's recording: MXNet pulls rows while it records."""
-
-    @functools.wraps(method)
-    def call(*args, **kwargs):
-        with mx.autograd.pause():
-            return method(*args, **kwargs)
-
-    return call
 
 
 class _Name(str):
@@ -43,7 +31,7 @@ class _Name(str):
         return part in ("dist", "_sync") or super().__contains__(part)
 
 
-class DistSyncMPI(mx.kvstore.KVStore):
+class DistSyncMPI(mx.kvstore.KVStore, Loads):
     """What ``mx.kv.create("dist_sync_mpi")`` returns, once ``hvdlite`` is imported.
 
     Every rank keeps the values that MXNet's servers would keep, and all ranks keep the same values:
@@ -70,6 +58,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
         self._labels: Dict[int, int] = {}  # Trainer's key: its number, the same on every rank
         self._trainer: Any = None  # the gluon Trainer that uses this store
+        self.loaded(0)
         self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()
@@ -219,6 +208,12 @@ class DistSyncMPI(mx.kvstore.KVStore):
         updater = self._updater_with_states()
         with open(fname, "rb") as file:
             updater.set_states(file.read())
+        self.loaded(1 + updater.optimizer.num_update)
+
+    def loaded(self, digest: int) -> None:
+        """Note what has been loaded; a Trainer that loads by itself gets another optimizer."""
+        super().loaded(digest)
+        self._optimizer = getattr(self._trainer, "_optimizer", None)
 
     def serve(self, trainer) -> "DistSyncMPI":
         """Make a new gluon Trainer's parameters equal on all ranks. Collective.
@@ -234,7 +229,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             another = DistSyncMPI(self.type)
             another._reducer = Reducer(self._reducer.compression)
             return another.serve(trainer)
-        self._trainer = trainer
+        self._trainer, self._optimizer = trainer, trainer._optimizer
         params = dict(enumerate(trainer._params))
         order = common_order(params)
         self._labels = {index: label for label, index in enumerate(order)}
@@ -303,13 +298,16 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def _sum(self, key, arrays: list, into, priority: int):
         """Return the sum over contexts and ranks, in ``into`` if its type and dtype allow it."""
         name = self._name(key)
+        if self._trainer and self._trainer._optimizer is not self._optimizer:
+            self.loaded(1 + self._trainer._optimizer.num_update)
+        states = self.states_of([name])
         if any(map(is_sparse, arrays)):
-            return allreduce_rows(arrays, name)
+            return allreduce_rows(arrays, name, states=states)
         if into is None or is_sparse(into) or into.dtype != arrays[0].dtype:
             into = empty(arrays[0].shape, arrays[0].as_nd_ndarray())
         add_up(arrays, into)
         self._wait_for_other(f"sum.{name}", into)
-        self._reducer.allreduce_(into, name, priority, Sum)
+        self._reducer.allreduce_(into, name, priority, Sum, states=states)
         return into
 
     def _from_root(self, key, array, priority: int = 0, root_rank: int = 0):

@@ -1,5 +1,6 @@
 """The arrays of kvstore calls: by key, on several contexts, dense or row_sparse."""
 
+import functools
 import numbers
 from typing import Dict, List
 
@@ -8,6 +9,17 @@ import numpy as np
 
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.mxnet.sparse import is_sparse
+
+
+def unrecorded(method):
+    """Run the method outside of autograd's recording: MXNet pulls rows while it records."""
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        with mx.autograd.pause():
+            return method(*args, **kwargs)
+
+    return call
 
 
 def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:

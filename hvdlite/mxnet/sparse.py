@@ -21,8 +21,9 @@ def is_sparse(array) -> bool:
 
 
 def allreduce_rows(
-    arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set
-):
+    arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set,
+    states: int = 0,
+):  # fmt: skip
     """Add up ``arrays``; return the sum or average over all ranks, a new array.
 
     The result has every row that any rank has, in rising order. The values of a row are added in
@@ -32,6 +33,7 @@ def allreduce_rows(
     :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
     :param name: the same on every rank.
     :param op: Sum or Average.
+    :param states: a digest of those that the optimizer has just loaded.
     :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """
@@ -41,7 +43,7 @@ def allreduce_rows(
             "arrays, as with sparse_as_dense=True"
         )
     indices, values = _rows_of(arrays, name)
-    rows = _gather(indices, values, arrays[0].shape[0], name, process_set)
+    rows = _gather(indices, values, arrays[0].shape[0], name, process_set, states)
     indices, values = _sum_rows(*rows)
     if op == Average:
         values = values / process_set.size()
@@ -82,10 +84,11 @@ def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _gather(
-    indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet
-) -> Tuple[np.ndarray, np.ndarray]:
+    indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet,
+    states: int = 0,
+) -> Tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return the rows of all ranks, in the order of ranks; raise if they disagree on height."""
-    counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set)
+    counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set, states=states)
     heights = counts[:, 1].tolist()
     if len(set(heights)) > 1:
         each = "; ".join(f"rank {r}: {rows}" for r, rows in zip(process_set.ranks, heights))

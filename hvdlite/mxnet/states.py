@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree, result_of_root
 from hvdlite.core.process_set import check_root, global_process_set
-from hvdlite.mxnet.gradients import Gradients, common_order
+from hvdlite.mxnet.gradients import Gradients, Loads, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.training import left_out
 
@@ -37,6 +37,8 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
     gradients = gradients_of(trainer)
+    if isinstance(trainer._kvstore, Loads):
+        trainer._kvstore.loaded(0)
     if gradients is None:
         return
     own = gradients.left_out()  # stays on its rank
@@ -131,6 +133,8 @@ def resume(trainer, packed: Dict[str, Any]) -> None:
     """Do the same on every rank alike; what compression has left out is lost, and is told."""
     unpack_states(trainer, packed)
     gradients = gradients_of(trainer)
+    if isinstance(trainer._kvstore, Loads):
+        trainer._kvstore.loaded(0)
     if gradients is None:
         return
     gradients.leave_out({})

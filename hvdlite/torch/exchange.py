@@ -19,9 +19,14 @@ from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import DELEGATED, DTYPES, check, is_staged, memory_of, plain
 
 
-def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place=False) -> Handle:
-    """Reduce. The results are the tensors themselves if in place, else new tensors."""
-    details = reduction(op, scales, process_set)
+def allreduce(
+    names, tensors, op, scales, process_set: ProcessSet, in_place=False, states=0
+) -> Handle:
+    """Reduce. The results are the tensors themselves if in place, else new tensors.
+
+    :param states: a digest of those that the optimizer has just loaded.
+    """
+    details = {**reduction(op, scales, process_set), "states": states}
     mover, ins = _inputs(names, tensors, details, process_set)
     outs = _outputs(ins, tensors, in_place, mover)
     call = names, ins, outs, [details] * len(names)
@@ -95,9 +100,9 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=
     return _start(mover, lib.HVD_BROADCAST, *call, tensors, in_place)
 
 
-def allgather(names, tensors, process_set: ProcessSet) -> Handle:
+def allgather(names, tensors, process_set: ProcessSet, states=0) -> Handle:
     """Gather. Each result is a pair: the rows, and the number of rows from each rank."""
-    details = [{"group": group_of(process_set)}] * len(names)
+    details = [{"group": group_of(process_set), "states": states}] * len(names)
     return _start_open(lib.HVD_ALLGATHER, names, tensors, details, process_set)
 
 

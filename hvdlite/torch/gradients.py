@@ -214,6 +214,7 @@ class Gradients(Plan):
                 "then. Give each optimizer its own parameters, or one optimizer all of them; for "
                 "two phases of training make the optimizer of each when the phase begins"
             )
+        states = self._states
         try:
             done = self._add_late() if self._frozen or self._unreached else {}
             if self._buckets is None:
@@ -227,7 +228,7 @@ class Gradients(Plan):
                 if param in done:
                     view.copy_(done[param])
         for param in self._sparse:
-            how = self.reduction.op, self.reduction.process_set
+            how = self.reduction.op, self.reduction.process_set, states
             allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
         if self.reduction.sparse_as_dense:
             self._make_sparse_again()

@@ -11,7 +11,8 @@ import torch
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
-from hvdlite.torch import notes, ops
+from hvdlite.torch import notes
+from hvdlite.torch.deltas import Deltas
 from hvdlite.torch.gradients import Gradients
 from hvdlite.torch.guard import digest_of
 from hvdlite.training import left_out
@@ -102,11 +103,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not process_set.included():
             return _distribute(optimizer, DistributedOptimizer, None, known)
         if op == Adasum:
-            deltas = _Deltas(owner, named, process_set)
+            deltas = Deltas(owner, named, process_set)
             return _distribute(optimizer, _AdasumOptimizer, deltas, known)
         gradients = Gradients(owner, named, reduction, lists, passes)
-        if optimizer.state:  # that a rank may have loaded alone
-            gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
         return _distribute(optimizer, DistributedOptimizer, gradients, known)
 
     _synchronized: bool
@@ -177,10 +176,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         """Do what the optimizer's does; the next step raises unless all ranks load the same."""
         super().load_state_dict(state_dict)
-        if isinstance(self._gradients, Gradients):
-            self._gradients.loaded(digest_of(state_dict))
-            if left_out.KEY in state_dict:
-                self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))
+        if isinstance(self._gradients, Gradients) and left_out.KEY in state_dict:
+            self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))
 
     def synchronize(self) -> None:
         """Wait until the gradients are those of all ranks. Collective.
@@ -239,36 +236,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return averaged
 
 
-class _Deltas:
-    """The parameters whose changes in a step Adasum combines."""
-
-    written = due = False  # gradients are not averaged
-
-    def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
-        self.name, self.params, self.process_set = name, list(named), process_set
-
-    def add(self, named: Dict[torch.Tensor, str]) -> None:
-        """Also combine the changes of these parameters."""
-        self.params.extend(named)
-
-    def finish(self) -> None:
-        """Do nothing: each rank steps with its own gradients."""
-
-
 class _AdasumOptimizer(DistributedOptimizer):
     """Combines the changes of each rank's step (Maleki et al., "Scaling Distributed Training with
     Adaptive Summation", 2020), as Horovod's optimizer does."""
 
     def step(self, closure: Optional[Callable] = None):
-        params = self._gradients.params
-        before = [param.detach().clone() for param in params]
+        before = [param.detach().clone() for param in self._gradients.params]
         loss = super(DistributedOptimizer, self).step(closure)
-        with torch.no_grad():
-            deltas = [param - old for param, old in zip(params, before)]
-            how = {"name": self._gradients.name, "process_set": self._gradients.process_set}
-            ops.grouped_allreduce_(deltas, op=Adasum, **how)
-            for param, old, delta in zip(params, before, deltas):
-                param.copy_(old + delta)
+        self._gradients.combine(before)
         return loss
 
     vars(step)["hooked"] = True
@@ -328,6 +303,12 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
     distributed.__dict__ = optimizer.__dict__  # one dict for both objects
     flags = dict.fromkeys(("_synchronized", "_asked", "_skipping"), False)
     distributed.__dict__.update(known, _gradients=gradients, **flags)
+    if gradients is not None:
+        if optimizer.state:  # that a rank may have loaded alone
+            gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
+        distributed.register_load_state_dict_pre_hook(  # of both objects
+            lambda _, states: gradients.loaded(digest_of(states))
+        )
     _keep_scheduler(distributed)
     return distributed
 

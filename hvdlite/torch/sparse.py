@@ -11,13 +11,14 @@ from hvdlite.torch import exchange
 
 
 def sparse_allreduce_async(
-    tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+    tensor, name: str, op: int, process_set: ProcessSet = global_process_set, *, states: int = 0
 ) -> Handle:
     """Start to reduce a sparse COO tensor over ranks; return a handle, which may also be called.
 
     :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
     :param name: the same on every rank; no other tensor under way may have this name.
     :param op: ``hvd.Average`` or ``hvd.Sum``.
+    :param states: a digest of those that the optimizer has just loaded.
     :return: a handle, whose result is a coalesced sparse COO tensor.
     :raises ValueError: ``op`` is another one, or the tensor is dense.
     """
@@ -38,12 +39,12 @@ def sparse_allreduce_async(
             indices.t(), values, tensor.shape, check_invariants=True
         ).coalesce()
 
-    return exchange.allgather(names, parts, process_set).then(join)
+    return exchange.allgather(names, parts, process_set, states).then(join)
 
 
-def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
+def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet, states: int) -> None:
     """Reduce a parameter's sparse gradient; a missing gradient counts as zero."""
     grad = param.grad
     if grad is None:
         grad = torch.zeros_like(param).to_sparse(1)
-    param.grad = sparse_allreduce_async(grad, name, op, process_set).synchronize()
+    param.grad = sparse_allreduce_async(grad, name, op, process_set, states=states).synchronize()

@@ -77,7 +77,7 @@ def broadcast_optimizer_state(
     _broadcast(tensors, root_rank, owner, global_process_set)
     if not is_root:
         plain.load_state_dict(state)
-    if isinstance(gradients, Gradients):
+    if gradients is not None:
         gradients.loaded(0)
         if has_root and not has_left_out:
             left_out.warn(f"rank {root_rank} has its own, and this rank has loaded none")

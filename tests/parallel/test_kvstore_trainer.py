@@ -1,5 +1,6 @@
 """gluon.Trainer with the kvstore dist_sync_mpi, beside what test_trainer.py asks of it."""
 
+import contextlib
 import os
 
 import mxnet as mx
@@ -41,6 +42,30 @@ def test_the_first_step_does_not_lose_statistics():
             net(mx.nd.ones((64, 500))).sum().backward()
         trainer.step(1)
         assert mean.norm().asscalar() > 0
+
+
+@pytest.mark.parametrize("on_store", [False, True], ids=["own", "on store"])
+def test_states_that_one_rank_alone_has_loaded(on_store, rank, several, tmp_path):
+    """Before, that rank applied the same gradients in another way."""
+    net, path = dense_net(), str(tmp_path / "states")
+    trainer = kv_trainer(net, update_on_kvstore=on_store)
+    for root in (None, 1):
+        train(net, trainer, steps=2)
+        trainer.save_states(path)
+        if root in (None, rank):
+            trainer.load_states(path)
+        if root is not None:
+            hvd.broadcast_trainer_states(trainer, root_rank=root)
+        train(net, trainer, steps=2)
+    assert_equal_on_all_ranks(weights(net))
+    if rank == 1:
+        trainer.load_states(path)
+    with pytest.raises((mx.MXNetError, hvd.HvdliteError), match="loaded before.*rank 1: those w"):
+        train(net, trainer, steps=1)
+        mx.nd.waitall()
+    for _ in net.collect_params():  # each has an error of its own
+        with contextlib.suppress(mx.MXNetError):
+            mx.nd.waitall()
 
 
 @pytest.mark.parametrize("shapes", ["known", "deferred"])

@@ -183,16 +183,50 @@ def step(model, optimizer, rank, number) -> None:
     optimizer.step()
 
 
-def test_states_loaded_on_one_rank_before_the_optimizer_is_distributed(rank, several):
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_states_that_one_rank_loads_into_the_plain_optimizer(op, when, rank, several):
+    """Before or after it is distributed."""
     model = multilayer()
-    trained = momentum_of(model)
+    trained = momentum_of(model, op=op)
     step(model, trained, rank, 0)
-    plain = torch.optim.SGD(model.parameters(), 0.1, 0.9)
-    if rank == 1:
-        plain.load_state_dict(trained.state_dict())
-    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    plain, states = torch.optim.SGD(model.parameters(), 0.1, 0.9), trained.state_dict()
+    if rank == 1 and when == "before":
+        plain.load_state_dict(states)
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=op)
+    if rank == 1 and when == "after":
+        plain.load_state_dict(states)
+    before = [param.detach().clone() for param in model.parameters()]
     with pytest.raises(hvd.HvdliteError, match="loaded before this step: .*rank 1: those with"):
         step(model, optimizer, rank, 1)
+    assert all(map(torch.equal, before, model.parameters()))
+    hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    step(model, optimizer, rank, 2)
+    assert same_everywhere(*model.parameters())
+
+
+def test_states_of_sparse_tables_that_one_rank_loads(rank, several):
+    """Their rows alone are sent, and no dense gradient that could tell it."""
+    table = torch.nn.Embedding(6, 3, sparse=True)
+    hvd.broadcast_parameters(table.state_dict(), 0)
+    plain = torch.optim.SparseAdam(table.parameters())
+    optimizer = hvd.DistributedOptimizer(plain, table.named_parameters())
+
+    def train() -> None:
+        optimizer.zero_grad()
+        table(torch.tensor([rank])).sum().backward()
+        optimizer.step()
+
+    train()
+    states = copy.deepcopy(optimizer.state_dict())
+    train()
+    if rank == 1:
+        optimizer.load_state_dict(states)
+    with pytest.raises(hvd.HvdliteError, match="loaded before this step: .*rank 1: those with"):
+        train()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    train()
+    assert same_everywhere(*table.parameters())
 
 
 def test_the_same_states_loaded_on_every_rank(rank, size):

@@ -1,0 +1,47 @@
+"""What each rank's step has changed of the weights, combined by Adasum."""
+
+from typing import Dict, Sequence
+
+import torch
+
+from hvdlite.core.names import group_names
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.reduce_ops import Adasum
+from hvdlite.torch import exchange
+
+
+class Deltas:
+    """The parameters of one optimizer whose changes in a step Adasum combines."""
+
+    written = due = False  # gradients are not averaged
+
+    def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
+        self.name, self.params, self.process_set = name, list(named), process_set
+        self.loaded(0)
+
+    def loaded(self, digest: int) -> None:
+        """Compare in the next step what ranks have loaded; 0: nothing, or the same."""
+        self._states = digest
+
+    def add(self, named: Dict[torch.Tensor, str]) -> None:
+        """Also combine the changes of these parameters."""
+        self.params.extend(named)
+
+    def finish(self) -> None:
+        """Do nothing: each rank steps with its own gradients."""
+
+    @torch.no_grad()
+    def combine(self, before: Sequence[torch.Tensor]) -> None:
+        """Combine the changes since the parameters had these values. Collective.
+
+        :raises hvdlite.HvdliteError: the parameters have those values again.
+        """
+        deltas = [param - old for param, old in zip(self.params, before)]
+        for param, old in zip(self.params, before):
+            param.copy_(old)
+        names = group_names(f"allreduce.{self.name}", deltas)
+        how = Adasum, (1.0, 1.0), self.process_set, True, self._states
+        self.loaded(0)
+        exchange.allreduce(names, deltas, *how).synchronize()
+        for param, delta in zip(self.params, deltas):
+            param.add_(delta)
