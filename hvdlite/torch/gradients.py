@@ -318,8 +318,10 @@ class Gradients(Plan):
         """Return groups of parameters, each of one dtype and device, the front layers first."""
         if not is_elementwise(self.reduction):
             return [[param] for param in params]
-        chosen = {param for group in self._groups for param in group}
-        groups = [*self._groups, [param for param in params if param not in chosen]]
+        present = set(params)  # without those that are frozen, unreached or sparse
+        groups = [[param for param in group if param in present] for group in self._groups]
+        chosen = {param for group in groups for param in group}
+        groups.append([param for param in params if param not in chosen])
         runs: List[Sequence] = []
         for group in groups:
             alike = defaultdict(list)

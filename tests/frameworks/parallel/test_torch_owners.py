@@ -120,17 +120,21 @@ class Tables(torch.nn.Module):
         return sum(self.tables[i](x).square().sum() for i in used)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("as_dense", [False, True])
 @pytest.mark.parametrize("sparse", [True, False])
-def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, rank, size):
+def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, grouped, rank, size):
     """It has no gradient, and so no update, until some rank needs it; then it is sparse."""
     kind = torch.optim.SparseAdam if sparse else torch.optim.AdamW
     model, expected = Tables(sparse), Tables(sparse)
     optimizer, plain = kind(model.parameters(), 0.1), kind(expected.parameters(), 0.1)
-    named = model.named_parameters()
-    optimizer = hvd.DistributedOptimizer(optimizer, named, sparse_as_dense=as_dense)
+    named, weights = model.named_parameters(), [table.weight for table in model.tables]
+    groups = [[weights[2].requires_grad_(False), weights[1]], weights[:1]] if grouped else None
+    how = {"sparse_as_dense": as_dense, "groups": groups}
+    optimizer = hvd.DistributedOptimizer(optimizer, named, **how)
     for step, of_last, of_others in ((0, [0], [0]), (1, [0, 1], [0]), (2, [0, 1, 2], [0, 2])):
         used = [*[of_others] * (size - 1), of_last]
+        weights[2].requires_grad_(step > 0)
         optimizer.zero_grad()
         plain.zero_grad()
         model(torch.tensor([rank, step]), used[rank]).backward()
