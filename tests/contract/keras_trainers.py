@@ -1,5 +1,7 @@
 """The optimizers of Keras 3, on the backend that KERAS_BACKEND names."""
 
+import copy
+
 import keras
 import numpy as np
 from one_process import MOMENTUM, RATE
@@ -37,7 +39,15 @@ class KerasOptimizer(Trainer):
     def loss(factor, y):
         return keras.ops.mean(keras.ops.sum(y**2, -1)) * keras.ops.mean(factor)
 
+    def another(self):
+        other = copy.copy(self)
+        other.optimizer = None
+        other.compile()
+        return other
+
     def train(self, *passes, factor=1) -> None:
+        if self.model.optimizer is not self.optimizer:
+            self.compile()
         for x in passes:
             self.model.train_on_batch(x, np.full((len(x), 1), factor, np.float32))
 

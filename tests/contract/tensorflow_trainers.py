@@ -1,5 +1,7 @@
 """TensorFlow's tape, eagerly and traced, and the optimizers of its sessions."""
 
+import copy
+
 import tensorflow as tf
 from one_process import MOMENTUM, RATE
 from trainers import EVERY, Trainer, trainer
@@ -29,11 +31,18 @@ class Tape(OfTensorFlow):
     traced = False
 
     def __init__(self, weights, **options) -> None:
-        self.variables = [tf.Variable(w) for w in weights]
+        self.variables, self.options = [tf.Variable(w) for w in weights], options
+        self.make()
+
+    def make(self) -> None:
         self.optimizer = tf.keras.optimizers.SGD(RATE, MOMENTUM)
         self.optimizer.build(self.variables)
-        self.options = options
         self.freeze(())
+
+    def another(self):
+        other = copy.copy(self)
+        other.make()
+        return other
 
     def step(self, x):
         with tf.GradientTape() as tape:
@@ -69,18 +78,25 @@ class Session(OfTensorFlow):
                 v1.get_variable(f"w{i}", initializer=w) for i, w in enumerate(weights)
             ]
             self.x = v1.placeholder(tf.float32, [None, 6])
-            self.optimizer = hvd.DistributedOptimizer(
-                v1.train.MomentumOptimizer(RATE, MOMENTUM), **options
-            )
             self.loss = loss_of(self.variables, self.x, 2, 1.0)
-            self.session = v1.Session()
+            self.session, self.options = v1.Session(), options
+            self.session.run(v1.global_variables_initializer())
         self.freeze(())
 
     def freeze(self, numbers) -> None:
         trained = [v for i, v in enumerate(self.variables) if i not in numbers]
         with self.graph.as_default():
-            self.step = self.optimizer.minimize(self.loss, var_list=trained)
-            self.session.run(v1.global_variables_initializer())
+            known = set(v1.global_variables())
+            plain = v1.train.MomentumOptimizer(RATE, MOMENTUM)
+            self.step = hvd.DistributedOptimizer(plain, **self.options).minimize(
+                self.loss, var_list=trained
+            )
+            self.session.run(v1.variables_initializer(set(v1.global_variables()) - known))
+
+    def another(self):
+        other = copy.copy(self)
+        other.freeze(())
+        return other
 
     def train(self, x) -> None:
         self.session.run(self.step, {self.x: x})

@@ -165,6 +165,17 @@ def test_two_trainers_at_once(kind, rank):
         check(each, alone)
 
 
+@trainers_that(lambda kind: hasattr(kind, "another"))
+def test_two_optimizers_of_one_network_in_turn(kind, rank):
+    """Each has momentum of its own; neither sends the other's gradients."""
+    trainers, expected = [kind(start_weights())], [OneProcess(start_weights()) for _ in range(2)]
+    trainers.append(trainers[0].another())
+    expected[1].weights = expected[0].weights
+    for step, i in enumerate((0, 1, 1, 0, 0, 1)):
+        train(trainers[i], expected[i], [step])
+    check(trainers[0], expected[0])
+
+
 @trainers_that(lambda kind: kind.joins)
 def test_uneven_batches_with_join(kind, rank, size):
     """The last rank to join has taken every step: the others get from it what they have missed."""

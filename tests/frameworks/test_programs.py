@@ -7,7 +7,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from jobs import ROOT, TESTS, assert_passed, mpirun
+from jobs import ROOT, TESTS, alone, assert_passed, mpirun
 from places import results_without, start_ranks
 
 
@@ -117,3 +117,22 @@ def test_keras_fits_as_if_the_others_had_gone_on_from_the_commit_alone(backend, 
     )
     for result in results_without({dead}, ended).values():
         assert result == {"went_on": [[0, 0], [1, 2]], "size": 2}
+
+
+ALONE = {
+    "torch": "print(hvd.size(), hvd.allreduce(__import__('torch').ones(1)).tolist())",
+    "tensorflow": "print(hvd.size(), hvd.allreduce(__import__('tensorflow').ones(1)).numpy())",
+    "keras": "print(hvd.size(), hvd.allreduce(__import__('numpy').ones(1)))",
+    "jax": "print(hvd.size(), hvd.allreduce(__import__('numpy').ones(1)))",
+    "xgboost": "hvd.rabit.init(); print(hvd.rabit.get_world_size()); hvd.rabit.finalize()",
+    "lightgbm": "print(hvd.network_parameters()['num_machines'])",
+}
+
+
+@pytest.mark.parametrize("library", ALONE)
+def test_one_process_needs_no_libmpi(library):
+    """A Python with mpi4py, on a host without an MPI."""
+    code = f"import hvdlite; import hvdlite.{library} as hvd\n"
+    code += "getattr(hvd, 'init', hvdlite.init)()\n" + ALONE[library]
+    done = alone(code, MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert re.search(r"^1\b", done, re.MULTILINE), done  # libraries log lines, too
