@@ -31,6 +31,7 @@ checkpoint = hvd.Checkpoint(folder, net=net)
 begin, text = checkpoint.load()[0], ""
 try:
     for epoch in (begin + 1, begin + 2):
+        hvd.barrier()  # all have ended the first save
         checkpoint.save(epoch)
 except hvd.RankFailedError as error:
     assert error.rank == 0
