@@ -139,8 +139,10 @@ def note(what, look, *args):
         problems.append(f"{what}, {look.__name__}: {type(error).__name__}: {error}")
 
 
-def finish(lookers, what, work, is_right, looks):
-    """Look at the work in these ways; a work that nobody looks at has its result some time."""
+def finish(lookers, started):
+    """Look at the work in these ways; a work that is dropped has its result some time."""
+    what, work, is_right, looks = started
+    started.clear()  # nobody else has the work
     others = [lookers.submit(note, what, look, work) for look in looks[1:]]
     for look in looks[:1]:
         note(what, look, work)
@@ -165,13 +167,14 @@ def calls_of(thread, group, calls, seed, lookers):
         what = f"call {number} of thread {thread} ({call.__name__}, {n})"
         work, is_right = call(group, n, value, own.random() < later)
         looks = own.sample(LOOKS, own.randint(0, 3)) if work else []
+        started = [what, work, is_right, looks]
         if work and call is not another_follows:  # that callback's call comes before the next one
-            left.append((what, work, is_right, looks))
+            left.append(started)
         else:
-            finish(lookers, what, work, is_right, looks)
+            finish(lookers, started)
         del work
         while left and (number == calls - 1 or len(left) > own.randrange(1, 40)):
-            finish(lookers, *left.pop(own.randrange(len(left))))
+            finish(lookers, left.pop(own.randrange(len(left))))
 
 
 def abort_one(all_ranks, lookers):
