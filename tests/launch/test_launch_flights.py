@@ -21,24 +21,15 @@ LATE = 'hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")\n'
 DIES = "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-def run_and_report(code: str, folder, about: str, **env):
-    """The run, and its report about that; a busy machine stalls other tensors, too."""
-    run = call("-n", 3, *python(code), env={**os.environ, "HVDLITE_REPORTS": str(folder), **env})
-    path = next(path for path in sorted(folder.iterdir()) if about in path.read_text())
-    assert f"hvdliterun: what each rank did last is in {path}" in run.err
-    return run, path.name, path.read_text()
-
-
-def part_of(text: str, rank: int) -> str:
-    return text.split(f"---- rank {rank} ")[1].partition("\n---- ")[0]
-
-
 def test_a_killed_rank_and_its_last_operation_are_named(tmp_path):
-    run, name, text = run_and_report(OPERATIONS + DIES + LATE, tmp_path, "rank 1 on ")
+    env = {**os.environ, "HVDLITE_REPORTS": str(tmp_path)}
+    run = call("-n", 3, *python(OPERATIONS + DIES + LATE), env=env)
     assert run.code == 137
-    assert name.endswith("-failure.txt")
-    assert "was killed by SIGKILL" in text
-    dead = part_of(text, 1)
+    (path,) = tmp_path.glob("*-failure.txt")
+    assert f"hvdliterun: what each rank did last is in {path}" in run.err
+    text = path.read_text()
+    assert "rank 1 on " in text and "was killed by SIGKILL" in text
+    dead = text.split("---- rank 1 ")[1].partition("\n---- ")[0]
     assert "no stacks: the process is gone" in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead
     assert "allreduce.late" not in dead
