@@ -22,4 +22,14 @@ _DEFINED_IN = {
 }  # fmt: skip
 
 __all__ = [name for names in _DEFINED_IN.values() for name in names]
-__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {})
+_named, __dir__ = lazy_names(globals(), _DEFINED_IN, {})
+
+
+def __getattr__(name):
+    if name == "elastic":
+        raise AttributeError(
+            "hvdlite.jax has no elastic training, because JAX can't join a second job in a process:"
+            " save the state at intervals and load it at the start of the script, and start it by "
+            "`hvdliterun --restarts N`"
+        )
+    return _named(name)

@@ -136,7 +136,7 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
                     .op = number_of(frame, "op"),
                     .root = number_of(frame, "root"),
                     .group = number_of(frame, "group"),
-                    .grouped = (int)frame->args.size,
+                    .grouped = (int)frame->rets.size,
                     .prescale = *(const double *)attribute(frame, "prescale"),
                     .postscale = *(const double *)attribute(frame, "postscale"),
                     .ndim = (int)in->rank + (pair > 1),
@@ -163,7 +163,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_thread);
 
-    const int64_t count = frame->args.size;
+    const int64_t count = frame->rets.size; /* more operands only come before the call */
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;

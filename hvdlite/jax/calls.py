@@ -7,6 +7,7 @@ from typing import Any, List, NamedTuple, Sequence, Tuple
 import jax
 import numpy as np
 
+from hvdlite.core.collectives import dense, memory_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
@@ -71,12 +72,15 @@ def _register() -> None:
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
 
 
-def run(collective: Collective, arrays: Sequence[Any], codes: Sequence[int], parts) -> List[Any]:
-    """Return the results of a collective on traced arrays, as arrays of the same dtypes.
+def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
+    """Return the results of a collective on arrays in a program, as arrays of the same dtypes.
 
-    :param codes: of the core's dtype of each, by :func:`carried`, and ``parts``.
+    :param after: arrays that are computed before the collective begins.
+    :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
+    carriers = [carried(array.dtype, collective) for array in arrays]
+    codes = [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers]
     shapes = [
         jax.ShapeDtypeStruct(
             array.shape
@@ -90,8 +94,9 @@ def run(collective: Collective, arrays: Sequence[Any], codes: Sequence[int], par
     batched = "broadcast_all" if collective.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, shapes, has_side_effect=True, vmap_method=batched)
     return call(
-        *arrays, name=collective.name, kind=np.int64(collective.kind), op=np.int64(collective.op),
-        root=np.int64(collective.root), group=np.int64(group_of(collective.process_set)),
-        dtypes=np.array(codes, np.int64), parts=np.array(parts, np.int64),
+        *arrays, *after, name=collective.name, kind=np.int64(collective.kind),
+        op=np.int64(collective.op), root=np.int64(collective.root),
+        group=np.int64(group_of(collective.process_set)), dtypes=np.array(codes, np.int64),
+        parts=np.array([parts for _, parts in carriers], np.int64),
         prescale=np.float64(collective.scales[0]), postscale=np.float64(collective.scales[1]),
     )  # fmt: skip

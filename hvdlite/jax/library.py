@@ -18,24 +18,23 @@ _Open = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
-def choose() -> None:
-    """Have jaxlib load the library.
+def choose(must: bool = False) -> None:
+    """Have jaxlib load the library, unless jaxlib has been loaded.
 
-    :raises ImportError: jaxlib has been loaded without it.
+    :raises ImportError: it has been loaded without the library, and ``must``.
     """
-    if PATH is None:
+    if PATH is not None and "jaxlib" not in sys.modules:
+        os.environ[VARIABLE] = PATH
+    if must and PATH is None:
         raise ImportError(
             "hvdlite's library for JAX is missing: run `make install`, or `pip install .`"
         )
-    if os.environ.get(VARIABLE) == PATH:
-        return
-    if "jaxlib" in sys.modules:
+    if must and os.environ.get(VARIABLE) != PATH:
         raise ImportError(
             f"JAX was imported before hvdlite.jax, without {VARIABLE}={PATH}: import hvdlite.jax "
             "before jax and before all that imports jax, or start the program by `hvdlite run`, "
             f"or export {VARIABLE}=$(python -m hvdlite.jax.library)"
         )
-    os.environ[VARIABLE] = PATH
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)

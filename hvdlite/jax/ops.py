@@ -5,7 +5,6 @@ collective is a custom call of XLA. Programs that run on several processes use J
 ``jax.lax.psum``, which go through hvdlite after ``hvd.init()``.
 """
 
-from functools import partial
 from typing import Any, List, Optional, Sequence
 
 import jax
@@ -14,7 +13,6 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core.arguments import op_of
-from hvdlite.core.collectives import DTYPES
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
@@ -80,15 +78,16 @@ def allgather(
 
 
 def reducescatter(
-    tree: Any, name: Optional[str] = None, op: int = Average,
-    process_set: ProcessSet = global_process_set,
+    tree: Any, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return.
 
     :param tree: and all others: as there. Inside programs the rows divide evenly.
     """
     name = tensor_name("reducescatter", name, process_set)
-    return _mapped(Collective(lib.HVD_REDUCESCATTER, name, process_set, op), tree)
+    scales = float(prescale_factor), float(postscale_factor)
+    return _mapped(Collective(lib.HVD_REDUCESCATTER, name, process_set, op, scales), tree)
 
 
 def alltoall(
@@ -118,7 +117,7 @@ def _mapped(collective: Collective, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         leaves = [jnp.asarray(leaf) for leaf in leaves]
-        results = _inside(collective, *_with_rows(collective, leaves)) if leaves else []
+        results = _inside(collective, *_with_rows(collective, leaves))
     else:
         results = _outside(collective, [_own(collective, leaf) for leaf in leaves])
     return jax.tree.unflatten(structure, results)
@@ -159,7 +158,7 @@ def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
     if c.kind == lib.HVD_ALLREDUCE:
         out = collectives.grouped_allreduce(sent, name, c.op, *c.scales, c.process_set)
     elif c.kind == lib.HVD_REDUCESCATTER:
-        out = collectives.grouped_reducescatter(sent, name, c.op, 1.0, 1.0, c.process_set)
+        out = collectives.grouped_reducescatter(sent, name, c.op, *c.scales, c.process_set)
     elif c.kind == lib.HVD_ALLGATHER:
         out = collectives.grouped_allgather(sent, name, c.process_set)
     else:
@@ -182,14 +181,7 @@ def _restored(got: np.ndarray, array: np.ndarray) -> Any:
 
 
 # ---- inside ----
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _inside(collective: Collective, *arrays) -> List[Any]:
-    carriers = [carried(array.dtype, collective) for array in arrays]
-    for dtype, _ in carriers:
-        if dtype not in DTYPES and dtype.name != "bfloat16":
-            raise ValueError(f"tensor '{collective.name}': dtype {dtype} is not supported")
-    codes = [DTYPES.get(dtype, lib.HVD_BFLOAT16) for dtype, _ in carriers]
-    return run(collective, arrays, codes, [parts for _, parts in carriers])
+_inside = jax.custom_vjp(run, nondiff_argnums=(0,))
 
 
 def _forward(collective: Collective, *arrays):

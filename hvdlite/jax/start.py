@@ -12,11 +12,12 @@ from hvdlite import job
 from hvdlite.core import start
 from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.jax.cliques import Cliques
-from hvdlite.jax.library import Library
+from hvdlite.jax.library import Library, choose
 from hvdlite.jax.opening import open_among
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
-_PATIENCE = "60"  # seconds; XLA's processes wait for each other without a limit
+_SILENCE = "HVDLITE_DATA_TIMEOUT_SECONDS"
+_PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
 _kept: List[Cliques] = []  # one at most: JAX uses it until the process ends
 
 
@@ -28,16 +29,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     another thread: each thread that runs programs of several processes makes the call.
 
     A rank that others wait for is late after 60 seconds, unless HVDLITE_STALL_SHUTDOWN_TIME_SECONDS
-    says otherwise.
+    says otherwise, and lost if it is silent for 60 seconds (HVDLITE_DATA_TIMEOUT_SECONDS).
 
     :param comm: and ``process_sets``: as for ``hvdlite.init``.
+    :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.
     :raises hvdlite.HvdliteError: as ``hvdlite.init``.
     """
     if hvdlite.is_initialized() and _kept:
         return _kept[0].enter_thread()
-    os.environ.setdefault(_LIMIT, _PATIENCE)
+    choose(must=True)
+    for limit in (_LIMIT, _SILENCE):
+        os.environ.setdefault(limit, _PATIENCE)
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
@@ -48,12 +52,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         )
     _join()
     opened = partial(open_among, patience=float(os.environ[_LIMIT]))
-    cliques = Cliques(Library(hvdlite.rank(), hvdlite.size(), opened), hvdlite.rank())
+    library = Library(hvdlite.rank(), hvdlite.size(), opened)
     try:
+        cliques = Cliques(library, hvdlite.rank())
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
         raise RuntimeError(
-            f"hvdlite.jax does not know jaxlib {jax.lib.__version__}: docs/jax.md has the versions"
+            f"hvdlite.jax does not know JAX {jax.__version__}: docs/jax.md has the versions"
         ) from error
     cliques.enter_thread()
     _kept.append(cliques)

@@ -2,8 +2,10 @@
 
 from typing import List, Sequence
 
+import numpy as np
 from keras import backend
 
+from hvdlite.core.native import lib
 from hvdlite.training.plan import Plan
 
 
@@ -50,12 +52,19 @@ def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
     import jax
     from jax.experimental import io_callback
 
-    results = [jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for tensor in tensors]
+    from hvdlite.jax.calls import Collective, run
 
-    def reduce(step, *arrays):
-        return plan.reduce(labels, arrays, step)
+    def check(step):
+        plan.turn.start(int(step))()
+        return np.int32(0)
 
-    return io_callback(reduce, results, step, *tensors, ordered=True)
+    done = []  # first: if ranks disagree on the step, their allreduces may never end
+    if plan.turn is not None:
+        done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
+    op, scales = plan.reduction.of_arrays()
+    name, process_set = plan.name(labels[0], others=len(labels) - 1), plan.reduction.process_set
+    collective = Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales)
+    return run(collective, *tensors, after=done)
 
 
 _ON = {"torch": _on_torch, "jax": _on_jax}

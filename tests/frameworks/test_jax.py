@@ -21,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mode, last = sys.argv[1], hvd.size() - 1
 mesh = Mesh(np.array(jax.devices()), ("i",))
 
-def run(f, count, mesh=mesh):
+def run(f, count, mesh=mesh, dtype="float32"):
     x = jax.make_array_from_callback(
-        (count * mesh.size,), NamedSharding(mesh, P("i")), lambda at: np.ones(count, "float32"))
+        (count * mesh.size,), NamedSharding(mesh, P("i")), lambda at: np.ones(count, dtype))
     mapped = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
     return np.asarray(jax.jit(mapped)(x).addressable_shards[0].data)
 
@@ -41,10 +41,14 @@ def tell(*arguments):
 
 run(total, 64)
 begin = time.time()
-f, count = total, 64
+f, count, dtype = total, 64, "float32"
 if hvd.rank() == last:
     if mode == "dies": os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "stops": os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "raises": raise KeyError("label")
+    if mode == "absent":
+        while True: signal.pause()
+    if mode == "dtype": dtype = "int32"
     if mode == "shape": count = 128
     if mode == "kind": f = lambda a: lax.all_gather(a, "i", tiled=True)
 if mode == "crossed":
@@ -52,7 +56,15 @@ if mode == "crossed":
     tell(total, 64, Mesh(mesh.devices[:2], ("i",)) if hvd.rank() == 0 else mesh)
     hvd.barrier()  # a rank whose time is up first must not come to the others yet
     sys.exit()
-tell(f, count)
+if mode == "opens":  # a group, while one of its ranks dies
+    if hvd.rank() == last:
+        for rank in range(last):  # until they wait for this one
+            jax._src.distributed.global_state.client.blocking_key_value_get(
+                f"hvdlite/{[last, rank]}/here/{rank}", 60_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    mesh = Mesh(mesh.devices[[last, hvd.rank()]], ("i",))
+tell(f, count, mesh, dtype)
+if mode in ("absent", "stops"): sys.exit("failed: this ends the last rank, too")
 tell(total, 64)
 """
 
@@ -76,7 +88,12 @@ def told(output: str, rank: int) -> list:
 
 @pytest.mark.parametrize("transport", ["tcp", "mpi"])
 @pytest.mark.parametrize(
-    "mode, text", [("dies", r"rank 2 .*is dead"), ("raises", r"raised KeyError: 'label'")]
+    "mode, text",
+    [
+        ("dies", r"rank 2 .*is dead"),
+        ("opens", r"rank 2 .*is dead"),
+        ("raises", r"raised KeyError: 'label'"),
+    ],
 )
 def test_a_rank_that_ends_is_named_inside_a_program(mode, text, transport, tmp_path):
     output = hvdliterun(tmp_path, mode, 3, "--transport", transport)
@@ -84,7 +101,7 @@ def test_a_rank_that_ends_is_named_inside_a_program(mode, text, transport, tmp_p
         assert re.search(text, told(output, rank)[0][1]), output
 
 
-@pytest.mark.parametrize("mode", ["shape", "kind"])
+@pytest.mark.parametrize("mode", ["shape", "dtype", "kind"])
 def test_ranks_with_different_programs_get_an_error_and_go_on(mode, tmp_path):
     output = hvdliterun(tmp_path, mode, 3, "--transport", "tcp")
     for rank in range(3):
@@ -92,16 +109,28 @@ def test_ranks_with_different_programs_get_an_error_and_go_on(mode, tmp_path):
         assert f"ranks disagree on the {mode}" in first and second == "result 3", output
 
 
+LIMITS = {
+    "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "4", "HVDLITE_STALL_CHECK_TIME_SECONDS": "2",
+    "HVDLITE_DATA_TIMEOUT_SECONDS": "6",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["stops", "absent"])
+def test_a_rank_that_does_not_come_is_named(mode, tmp_path):
+    output = hvdliterun(tmp_path, mode, 3, "--transport", "tcp", **LIMITS)
+    for rank in (0, 1):
+        assert re.search(r"error .*rank 2", told(output, rank)[0][1]), output
+
+
 def test_groups_used_in_the_opposite_order_end_in_errors(tmp_path):
-    limits = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "4", "HVDLITE_STALL_CHECK_TIME_SECONDS": "2"}
-    output = hvdliterun(tmp_path, "crossed", 3, "--transport", "tcp", **limits)
+    output = hvdliterun(tmp_path, "crossed", 3, "--transport", "tcp", **LIMITS)
     for rank in range(3):
         assert "error" in told(output, rank)[0][1], output
 
 
 def test_jax_before_hvdlite_is_refused_with_the_line_to_add():
     code = "import os; os.environ.pop('MPITRAMPOLINE_LIB', None)\nimport jax\n"
-    code += "try: import hvdlite.jax\nexcept ImportError as error: print(error)"
+    code += "import hvdlite.jax\ntry: hvdlite.jax.init()\nexcept ImportError as error: print(error)"
     assert "import hvdlite.jax before jax" in alone(code)
 
 
