@@ -51,7 +51,7 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
         alive.append(ffi.from_buffer("int64_t[]", splits))
         members.update(splits=alive[1], nsplits=splits.size)
     if failed is not None:
-        alive.append(ffi.new("char[]", failed.encode()))
+        alive.append(ffi.new("char[]", failed.encode(errors="replace")))
         members.update(failed=alive[-1])
     try:
         return ffi.new("hvd_tensor *", members), alive

@@ -153,11 +153,16 @@ def c_text(text: str, what: str):
     """Return the text as a ``char[]``, in UTF-8.
 
     :param what: what an error calls the text, as in "the tensor name".
-    :raises ValueError: the text has a NUL, where C would cut it.
+    :raises ValueError: the text has a NUL, where C would cut it, or half a surrogate pair.
     """
     if "\0" in text:
         raise ValueError(f"{what} {text!r} has a NUL character: leave it out")
-    return ffi.new("char[]", text.encode())
+    try:
+        return ffi.new("char[]", text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} {text!r} has a character that UTF-8 lacks: leave it out"
+        ) from None
 
 
 def call(function, *args) -> None:

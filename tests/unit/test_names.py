@@ -66,6 +66,12 @@ def test_owners_are_counted_by_kind():
     assert (first, second, other) == ("critic0", "critic1", "generator0")
 
 
+def test_a_name_that_has_no_bytes_is_refused():
+    """The error was Python's, which did not say that it is the name."""
+    with pytest.raises(ValueError, match=r"the tensor name 'a\\ud800' has a character that UTF-8"):
+        describe(lib.HVD_ALLREDUCE, "a\ud800")
+
+
 @pytest.mark.parametrize("name", ["a\0x", "\0", "a\0"])
 def test_a_name_with_a_nul_is_refused(name):
     """C cuts a text there: "a\\0x" and "a\\0y" were averaged together."""

@@ -57,9 +57,11 @@ def _wait(store, keys: List[str], timeout: timedelta) -> None:
     while True:
         try:
             return store.wait(keys, min(timeout, LOOK))
-        except RuntimeError:
+        except RuntimeError as error:
+            is_gone = isinstance(error, getattr(dist, "DistNetworkError", ()))
+            time.sleep(LOOK.total_seconds() if is_gone else 0)  # then it is known who is dead
             call(lib.hvd_check)
-            if time.monotonic() >= until:
+            if is_gone or time.monotonic() >= until:
                 raise
 
 

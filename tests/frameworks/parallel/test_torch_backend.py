@@ -131,6 +131,22 @@ def staged(request, groups):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_store_that_is_gone_is_not_asked_again(groups):
+    """A rank that waited for others in it span until the time-out of the process group."""
+
+    class Gone:
+        asked = 0
+
+        def wait(self, keys, timeout) -> None:
+            self.asked += 1
+            raise dist.DistNetworkError("Connection reset by peer")
+
+    store = Gone()
+    with pytest.raises(dist.DistNetworkError):
+        process_groups._wait(store, ["key"], datetime.timedelta(minutes=30))
+    assert store.asked == 1
+
+
 @pytest.mark.parametrize("call", [*MOVES, *REDUCES], ids=lambda call: call.__name__)
 def test_results_are_those_of_gloo(call, groups, staged):
     for dtype in TYPES:
