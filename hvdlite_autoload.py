@@ -4,11 +4,15 @@ It stands outside the package, because ``import hvdlite`` does more than a progr
 imports PyTorch. Nothing of hvdlite is imported before a process group asks for it.
 """
 
+import os
 import sys
 
 
 def register_with_torch() -> None:
-    """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; again does nothing."""
+    """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; again does nothing.
+
+    With ``HVDLITE_AS_GLOO=1`` process groups that the program calls ``gloo`` are hvdlite's as well.
+    """
     import torch.distributed as dist
 
     if not dist.is_available() or hasattr(dist.Backend, "HVDLITE"):
@@ -16,6 +20,9 @@ def register_with_torch() -> None:
 
     def create(*args):
         _correct_default(dist, sys._getframe(1).f_locals.get("pg"))
+        return make(*args)
+
+    def make(*args):
         from hvdlite.torch.backend import place
 
         place.tell(*args)
@@ -30,6 +37,44 @@ def register_with_torch() -> None:
 
     dist.Backend.register_backend("hvdlite", create, devices=["cpu"])
     dist.register_rendezvous_handler("hvdlite", meet)
+    if os.environ.get("HVDLITE_AS_GLOO") == "1" and dist.is_gloo_available():
+        _stand_in_for_gloo(dist.distributed_c10d, make)
+
+
+def _stand_in_for_gloo(c10d, make) -> None:
+    """Let PyTorch make hvdlite's group wherever it makes Gloo's for a process group.
+
+    PyTorch's names and lists stay: the backend is ``gloo`` for ``get_backend()`` and for programs.
+    """
+    real, register = c10d.ProcessGroupGloo, c10d.ProcessGroup._register_backend
+    custom = c10d.ProcessGroup.BackendType.CUSTOM
+
+    def is_ours(group) -> bool:
+        return getattr(group, "name", str)() == "hvdlite"
+
+    class StandIn(type):
+        def __instancecheck__(cls, group) -> bool:
+            return is_ours(group) or isinstance(group, real)
+
+        def __call__(cls, store, rank, size, timeout=c10d.default_pg_timeout):
+            if rank == 0 and not cls.told:
+                print("hvdlite: HVDLITE_AS_GLOO=1: gloo is hvdlite", file=sys.stderr, flush=True)
+            cls.told = True
+            return make(store, rank, size, timeout)
+
+        def __getattr__(cls, name):
+            return getattr(real, name)
+
+    def _register_backend(self, device, kind, backend) -> None:
+        """DistributedDataParallel takes a backend of Gloo's type for Gloo's class, in C++."""
+        if is_ours(backend) and kind != custom:
+            kind = custom
+            if self.name() in ("gloo", "undefined"):
+                self._set_default_backend(custom)
+        register(self, device, kind, backend)
+
+    c10d.ProcessGroup._register_backend = _register_backend
+    c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": False})
 
 
 def _correct_default(dist, group) -> None:

@@ -50,6 +50,8 @@ OPTIONS = {
     None: (
         Option("--as-horovod", "let `import horovod` find hvdlite in the ranks",
                variable="HVDLITE_AS_HOROVOD", constant="1"),
+        Option("--as-gloo", "let PyTorch's backend gloo be hvdlite in the ranks",
+               variable="HVDLITE_AS_GLOO", constant="1"),
         Option("-n -np --np --num-proc --num-workers",
                "ranks to start (default: all slots of the hosts; here as the cores allow)",
                int, dest="workers"),

@@ -55,6 +55,24 @@ def test_futures_that_many_threads_look_at_fail_only_if_the_call_did(launch):
     assert said == ["0"] * int(launch[-1]) and ended.returncode == 0, ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("how", ["gloo", "cpu:gloo", "no backend", "a mesh"])
+def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(how):
+    """In a job of torchrun; HVDLITE_AS_GLOO=0 is a program without hvdlite."""
+    line = str(SCRIPTS / "torch_as_gloo.py"), how
+    for asked in ("1", "0") if how == "gloo" else ("1",):
+        ended = started_by(*TORCHRUN, "2", *line, **WITHOUT_MPI, HVDLITE_AS_GLOO=asked)
+        by = re.findall(r"MOVED BY (\w+)", ended.stdout)
+        assert by == ["hvdlite" if asked == "1" else "gloo"] * 2, ended.stdout + ended.stderr
+        assert ended.stderr.count("gloo is hvdlite") == int(asked)
+
+
+def test_the_launcher_puts_hvdlite_in_the_place_of_gloo():
+    ended = started_by(
+        "hvdliterun", "--as-gloo", "-n", "3", str(SCRIPTS / "torch_as_gloo.py"), "gloo"
+    )
+    assert ended.stdout.count("MOVED BY hvdlite") == 3, ended.stdout + ended.stderr
+
+
 DIES_WHILE_DELEGATED = """
 import os, signal, sys, time
 import torch, torch.distributed as dist, hvdlite.torch as hvd

@@ -278,6 +278,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     });
     m.def("stage", [](bool all) { stage_all = all; });
     m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
+    // What PyTorch does with a group that stands in for Gloo's.
+    py::class_<HvdBackend, c10::intrusive_ptr<HvdBackend>, c10d::Backend>(m, "Group")
+        .def_property_readonly("options", &HvdBackend::getBackendOptions)
+        .def("_set_default_timeout", &HvdBackend::setTimeout);
     m.def("make", [](int rank, int size, int group, const std::string &name, double seconds,
                      const c10::intrusive_ptr<c10d::Store> &store) {
         Milliseconds timeout(static_cast<int64_t>(seconds * 1000));
