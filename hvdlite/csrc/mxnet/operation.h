@@ -5,7 +5,7 @@
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
-#include "base/free_list.h"
+#include "base/sync.h"
 #include "engine/tensors.h"
 #include "mxnet/api.h"
 #include "mxnet/push.h"
@@ -19,10 +19,11 @@ struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
-    atomic_int waiting;      /* collectives that are pushed and not yet submitted */
-    struct turns turns;      /* of these */
-    struct mutex reporting;  /* taken around each error: MXNet's list of exceptions has no lock */
-    struct free_list memory; /* for operations of one collective */
+    atomic_int waiting;     /* collectives that are pushed and not yet submitted */
+    struct turns turns;     /* of these */
+    struct mutex reporting; /* taken around each error: MXNet's list of exceptions has no lock */
+    struct mutex freeing;   /* guards `freed` */
+    void *freed;            /* memory of operations of one collective; each has the next first */
     hvd_error *failures[MXNET_FAILURES]; /* given to MXNet, the last ones; owned, as is: */
     size_t nfailures;                    /* how many there were; both guarded by reporting */
     hvd_error no_memory;                 /* of an operation without memory for its own error */

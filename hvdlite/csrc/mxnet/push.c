@@ -181,13 +181,20 @@ int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t 
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
+/* MXNet has raised this error. Some versions put the kind of exception in front of its text. */
+static bool is_raised(const hvd_error *error, const char *raised) {
+    static const char KIND[] = "MXNetError: ";
+    if (strncmp(raised, KIND, strlen(KIND)) == 0) raised += strlen(KIND);
+    return strcmp(raised, error->text) == 0;
+}
+
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
     bool found = false;
     mutex_lock(&lib->reporting);
     size_t first = lib->nfailures > MXNET_FAILURES ? lib->nfailures - MXNET_FAILURES : 0;
     for (size_t i = lib->nfailures; i > first && !found; i--) {
         const hvd_error *failure = lib->failures[(i - 1) % MXNET_FAILURES];
-        found = strstr(text, failure->text);
+        found = is_raised(failure, text);
         if (found) *err = *failure;
     }
     mutex_unlock(&lib->reporting);
@@ -245,7 +252,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
     memcpy(&lib->function, callback_arguments == 4 ? (void *)&four : (void *)&three,
            sizeof lib->function);
     mutex_init(&lib->reporting);
-    free_list_init(&lib->memory);
+    mutex_init(&lib->freeing);
     turns_init(&lib->turns);
     error_set(&lib->no_memory, HVD_NO_MEMORY,
               "a collective has failed, and there is no memory to say why");

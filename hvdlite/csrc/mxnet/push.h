@@ -59,7 +59,8 @@ int hvd_mxnet_references(void *array);
 /* Number of collectives that are pushed but not submitted: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 
-/* 1: *err is the last failure with whose text MXNet has raised this one; 0: there is none. */
+/* 1: *err is the last failure that MXNet has raised with exactly this text; 0: there is none. MXNet
+ * keeps nothing of a failure but its text. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
 /* A watch tells, without waiting, whether NDArrays have been written, by an empty operation that
