@@ -1,4 +1,4 @@
-/* The one door to time: now, a nap, a yield.
+/* All use of time: now, a nap, a yield.
  *
  * Seconds on the monotonic clock. Python's time.monotonic() reads the same clock, so log lines of
  * the core and timestamps of a script compare. Any thread. */

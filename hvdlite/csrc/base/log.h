@@ -1,4 +1,4 @@
-/* The one door to stderr: levelled lines that carry time and rank.
+/* All output to stderr: levelled lines that carry time and rank.
  *
  * A value that callers receive, not a global. Any thread; each line is one write. */
 #ifndef HVDLITE_BASE_LOG_H

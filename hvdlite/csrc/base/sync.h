@@ -1,4 +1,4 @@
-/* The one door to threads: a mutex with a condition, waits on the monotonic clock, and a thread.
+/* All use of threads: a mutex with a condition, waits on the monotonic clock, and a thread.
  *
  * pthread calls that fail only through a defect of hvdlite are asserted. */
 #ifndef HVDLITE_BASE_SYNC_H

@@ -25,7 +25,7 @@ struct datagram {
 struct peer {
     struct nudge_card card;
     _Atomic uint64_t answers; /* address and port of its nudges; 0: none came yet */
-    _Atomic int door;         /* this rank's socket that receives them */
+    _Atomic int sock;         /* this rank's socket that receives them */
     uint64_t sent;            /* nudges for it */
     uint64_t count;           /* of its last nudge */
     double met;               /* when its last message came; 0: none did */
@@ -129,11 +129,11 @@ static uint64_t tag_of(struct siphash_key key, const struct datagram *d) {
 
 /* ---- the poller's thread ---- */
 
-static void note(struct nudges *n, const struct datagram *d, int door,
+static void note(struct nudges *n, const struct datagram *d, int sock,
                  const struct sockaddr_in *source) {
     struct peer *p = &n->peers[d->from];
     p->count = d->count;
-    atomic_store(&p->door, door);
+    atomic_store(&p->sock, sock);
     atomic_store(&p->answers, (uint64_t)source->sin_addr.s_addr << 16 | source->sin_port);
 }
 
@@ -181,10 +181,10 @@ int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int
 
 /* ---- the engine's thread ---- */
 
-static void send_to(int door, const struct datagram *d, uint32_t address, uint32_t port) {
+static void send_to(int sock, const struct datagram *d, uint32_t address, uint32_t port) {
     struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_addr.s_addr = address, .sin_port = (in_port_t)port};
-    sendto(door, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
+    sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
 /* A rank that has sent a message stays awake for longer than AWAKE, so it needs no nudge. But it
@@ -201,9 +201,9 @@ static bool needs_none(struct peer *p, double now) {
 
 static void send_everywhere(const struct nudges *n, const struct datagram *d,
                             const struct nudge_card *card) {
-    for (int door = 0; door < n->nsockets; door++)
+    for (int sock = 0; sock < n->nsockets; sock++)
         for (int i = 0; i < NUDGE_ADDRESSES && card->ports[i]; i++)
-            send_to(n->sockets[door], d, card->addresses[i], card->ports[i]);
+            send_to(n->sockets[sock], d, card->addresses[i], card->ports[i]);
 }
 
 void nudges_send(struct nudges *n, int to, double now) {
@@ -213,7 +213,7 @@ void nudges_send(struct nudges *n, int to, double now) {
     d.tag = tag_of(p->card.key, &d);
     uint64_t answers = atomic_load(&p->answers);
     if (answers)
-        send_to(atomic_load(&p->door), &d, (uint32_t)(answers >> 16), (uint16_t)answers);
+        send_to(atomic_load(&p->sock), &d, (uint32_t)(answers >> 16), (uint16_t)answers);
     else
         send_everywhere(n, &d, &p->card);
 }
