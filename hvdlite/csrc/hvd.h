@@ -169,7 +169,8 @@ void hvd_flight_bell(int bell, const char *word);
 void hvd_set_clock(double offset, double error, const char *about);
 /* For both: work without other ranks, such as "update"; times of the monotonic clock. */
 void hvd_note(const char *what, double begin, double end);
-/* Keeps the signal's handler; installs one over the present handler (base/stacks.h). */
+/* Keeps the user's handler of the signal; installs one over the present handler, which appends the
+ * C stack of its thread to the file and calls both. Each once; the file stays open for ever. */
 void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);
 

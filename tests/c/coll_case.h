@@ -4,7 +4,7 @@
 
 #include "coll_data.h"
 
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 /* Memory aligned to an element and no more; detects a write before it, and the address sanitizer
  * one after it. */

@@ -8,7 +8,7 @@
 #include "check.h"
 
 #include "sockets.h"
-#include "transport/transport_local.h"
+#include "transport/transport.h"
 
 enum { MOST_RANKS = 9 };
 

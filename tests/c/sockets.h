@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#include "transport/transport_tcp.h"
+#include "transport/transport.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

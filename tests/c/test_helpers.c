@@ -6,8 +6,8 @@
 #include "coll_case.h"
 #include "random.h"
 #include "ranks.h"
-#include "shm/cpus.h"
 #include "shm/helpers.h"
+#include "shm/window.h"
 
 enum { LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
 

@@ -1,7 +1,7 @@
 /* Memory that exists once on a host, and views whose pages a process may spoil for itself. */
 #include "check.h"
 
-#include "shm/host_memory.h"
+#include "shm/shmem.h"
 
 static const size_t PAGES = 1100; /* more than one read of the page map */
 

@@ -4,7 +4,7 @@
 #include "interleave.h"
 
 #include "collectives/coll.h"
-#include "shm/lines.h"
+#include "shm/mailbox.h"
 #include "shm/window.h"
 
 #include <inttypes.h>
@@ -94,33 +94,33 @@ static struct {
     struct doorbell bell;
     atomic_uint work;
     int rings; /* by each */
-} door;
+} sleeper;
 
-static void open_door(void) {
-    door.bell = (struct doorbell){0};
-    __atomic_store_n(&door.work, 0, __ATOMIC_SEQ_CST);
+static void open_bell(void) {
+    sleeper.bell = (struct doorbell){0};
+    __atomic_store_n(&sleeper.work, 0, __ATOMIC_SEQ_CST);
     memset(asleep, 0, sizeof asleep);
 }
 
-static void close_door(void) {}
+static void close_bell(void) {}
 
 static void ring_or_sleep(int task) {
-    for (int i = 0; i < door.rings && task > 0; i++) {
-        atomic_fetch_add(&door.work, 1);
-        search_ring(&door.bell);
+    for (int i = 0; i < sleeper.rings && task > 0; i++) {
+        atomic_fetch_add(&sleeper.work, 1);
+        search_ring(&sleeper.bell);
     }
-    for (unsigned all = (unsigned)(door.rings * (search.n - 1)); task == 0;) {
-        unsigned ticket = search_listen(&door.bell);
-        if (atomic_load(&door.work) == all) return;
-        search_sleep(&door.bell, ticket, 1);
+    for (unsigned all = (unsigned)(sleeper.rings * (search.n - 1)); task == 0;) {
+        unsigned ticket = search_listen(&sleeper.bell);
+        if (atomic_load(&sleeper.work) == all) return;
+        search_sleep(&sleeper.bell, ticket, 1);
     }
 }
 
 TEST(test_no_ring_is_lost) {
-    door.rings = 2;
-    printf("doorbell: %ld orders, ", interleave(2, AT_WILL, ring_or_sleep, open_door, close_door));
-    door.rings = 1;
-    printf("%ld with two who ring\n", interleave(3, 4, ring_or_sleep, open_door, close_door));
+    sleeper.rings = 2;
+    printf("doorbell: %ld orders, ", interleave(2, AT_WILL, ring_or_sleep, open_bell, close_bell));
+    sleeper.rings = 1;
+    printf("%ld with two who ring\n", interleave(3, 4, ring_or_sleep, open_bell, close_bell));
 }
 
 /* ---- the mailbox: messages that together are longer than the ring ---- */

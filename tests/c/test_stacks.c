@@ -4,8 +4,8 @@
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 
-#include "base/stacks.h"
 #include "base/sync.h"
+#include "hvd.h"
 
 static atomic_int users_calls, pythons_calls;
 
@@ -43,9 +43,9 @@ int main(void) {
     char text[8192] = "";
     REQUIRE(pipe(ends) == 0);
     signal(SIGURG, users);
-    stacks_keep_users(SIGURG);
+    hvd_stacks_keep_users(SIGURG);
     signal(SIGURG, pythons);
-    stacks_install(SIGURG, ends[1]);
+    hvd_stacks_install(SIGURG, ends[1]);
     for (int i = 1; i <= 2; i++) {
         raise(SIGURG);
         CHECK_INT(users_calls, i);

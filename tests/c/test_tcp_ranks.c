@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "ranks.h"
+#include "shm/mailbox.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "random.h"
 #include "ranks.h"
-#include "shm/cpus.h"
+#include "shm/window.h"
 
 #include <sched.h>
 

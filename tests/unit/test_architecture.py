@@ -132,7 +132,7 @@ DOORS = [
     ("stderr", r"\bstderr\b|\bfprintf\b", {"base/log.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/lifecycle.c"}),
-    ("signals", r"\bsignal\s*\(|\bsigaction\b", {"base/stacks.c"}),
+    ("signals", r"\bsignal\s*\(|\bsigaction\b", {"job/stacks.c"}),
     ("Python", r"\bPy[A-Z_]\w+|<Python\.h>", set()),
 ]
 

@@ -26,7 +26,7 @@
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; else two more messages of S. */
 #include "collectives/coll.h"
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 struct adasum {
     const struct comm *comm;

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 
 #include "collectives/costs.h"
 #include "kernels/update.h"
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #define HVDLITE_COLLECTIVES_HOSTS_H
 
 #include "collectives/coll.h"
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 static inline bool coll_divides_on_host(const struct coll_args *args) {
     return args->reduce->wide > args->reduce->size;

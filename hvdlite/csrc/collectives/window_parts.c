@@ -16,7 +16,7 @@
  * round. */
 #include "collectives/coll.h"
 
-#include "shm/lines.h"
+#include "shm/window.h"
 
 #include <string.h>
 

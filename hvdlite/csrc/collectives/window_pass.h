@@ -6,7 +6,7 @@
 #define HVDLITE_COLLECTIVES_WINDOW_PASS_H
 
 #include "collectives/coll.h"
-#include "shm/lines.h"
+#include "shm/window.h"
 
 /* A position in the tensors of the batch. */
 struct cursor {

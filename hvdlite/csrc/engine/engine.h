@@ -1,6 +1,6 @@
 /* The engine: one background thread a rank that takes a tensor from submission to completion.
  *
- * submit -> negotiate (negotiate.h) -> run log -> execute (execute.h) -> complete. The thread is
+ * submit -> negotiate (negotiate.h) -> run log -> execute (execute.c) -> complete. The thread is
  * event-driven: with nothing pending it sleeps until a submission or a message wakes it. A thread
  * that waits for a tensor steps in its place (progress.h). One thread at a time uses the transport.
  * Every rank runs the coordinator's log in order.

@@ -1,6 +1,6 @@
-#include "engine/execute.h"
+#include "engine/run_log.h"
 
-#include "shm/cpus.h"
+#include "shm/window.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>

@@ -11,8 +11,7 @@
 #include "engine/fast_place.h"
 #include "engine/fast_round.h"
 #include "kernels/reduce.h"
-#include "shm/cpus.h"
-#include "shm/lines.h"
+#include "shm/window.h"
 #include "transport/transport.h"
 
 #include <math.h>

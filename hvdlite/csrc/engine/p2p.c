@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/p2p_state.h"
-#include "shm/lines.h"
+#include "shm/window.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "base/clock.h"
 #include "engine/p2p_state.h"
-#include "shm/lines.h"
+#include "shm/window.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "base/map.h"
 #include "base/sync.h"
 #include "negotiation/request.h"
-#include "shm/host_memory.h"
+#include "shm/shmem.h"
 
 /* The stepping thread calls it exactly once, with NULL or the error; never if the submission fails.
  * After the call the engine uses neither the tensor's memory nor `arg`. */

@@ -1,4 +1,4 @@
-#include "job/handle.h"
+#include "job/job.h"
 
 #include <stdlib.h>
 #include <unistd.h>

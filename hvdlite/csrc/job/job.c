@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
-#include "shm/cpus.h"
 #include "shm/helpers.h"
+#include "shm/window.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "hvd.h"
 
 #include "base/clock.h"
-#include "base/stacks.h"
 #include "job/job.h"
 #include "transport/net.h"
 
@@ -95,10 +94,6 @@ void hvd_note(const char *what, double begin, double end) {
         timeline_note(&context_job()->timeline, what, begin, end);
     context_leave();
 }
-
-void hvd_stacks_keep_users(int number) { stacks_keep_users(number); }
-
-void hvd_stacks_install(int number, int file) { stacks_install(number, file); }
 
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
     HVD_TRY(context_enter(err));

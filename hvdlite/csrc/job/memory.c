@@ -1,7 +1,7 @@
 #include "hvd.h"
 
 #include "job/job.h"
-#include "shm/host_memory.h"
+#include "shm/shmem.h"
 
 #include <stdlib.h>
 

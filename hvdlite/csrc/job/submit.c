@@ -1,7 +1,6 @@
 #include "hvd.h"
 
 #include "engine/p2p.h"
-#include "job/handle.h"
 #include "job/job.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* sched_getaffinity, sched_getcpu */
-#include "shm/cpus.h"
+#include "shm/window.h"
 
 #include <fcntl.h>
 #include <sched.h>

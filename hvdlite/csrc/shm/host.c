@@ -1,15 +1,12 @@
 #include "shm/host.h"
 
-#include "shm/cpus.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
 
-enum { LEADER = 0 };
-
-/* The mailboxes from ranks other than local rank 0 to a rank. */
+/* The mailboxes to a rank. */
 struct letters {
-    struct window_line written; /* counts */
+    struct window_line written; /* counts what is written to them */
     struct mailbox from[];      /* [local rank] */
 };
 
@@ -50,25 +47,13 @@ bool host_reaches(const struct host *h, int local_rank) {
     return h->window.ranks && h->window.self != local_rank;
 }
 
-static bool is_apart(const struct host *h, int other) {
-    return h->window.self != LEADER && other != LEADER;
-}
-
 static struct mailbox *box_to(struct host *h, int to) {
-    if (is_apart(h, to)) return &letters_to(h, to)->from[h->window.self];
-    return to == LEADER ? &window_self(&h->window)->to_leader : &h->window.ranks[to].from_leader;
+    return &letters_to(h, to)->from[h->window.self];
 }
 
-static struct mailbox *box_from(struct host *h, int from) {
-    if (is_apart(h, from)) return &letters_to(h, h->window.self)->from[from];
-    return from == LEADER ? &window_self(&h->window)->from_leader
-                          : &h->window.ranks[from].to_leader;
-}
-
-/* After it has written to that rank's mailbox. */
+/* After this rank has written to that rank's mailbox. */
 static void tell(struct host *h, int to) {
-    if (is_apart(h, to))
-        atomic_fetch_add_explicit(&letters_to(h, to)->written.rounds, 1, memory_order_release);
+    atomic_fetch_add_explicit(&letters_to(h, to)->written.rounds, 1, memory_order_release);
     doorbell_ring(&h->window.ranks[to].doorbell);
 }
 
@@ -78,28 +63,17 @@ int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *
     return HVD_OK;
 }
 
-/* From one of the local ranks. */
-static int receive(struct host *h, int first, int last, int *from, void **data, size_t *size,
-                   hvd_error *err) {
-    for (*from = first; *from <= last; ++*from) {
+int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err) {
+    struct letters *letters = letters_to(h, h->window.self);
+    uint64_t written = atomic_load_explicit(&letters->written.rounds, memory_order_acquire);
+    *data = NULL;
+    if (written == h->seen) return HVD_OK;
+    for (*from = 0; *from < h->window.n; ++*from) {
         if (*from == h->window.self) continue;
-        HVD_TRY(mailbox_receive(box_from(h, *from), &h->in[*from], data, size, err));
+        HVD_TRY(mailbox_receive(&letters->from[*from], &h->in[*from], data, size, err));
         if (*data) return HVD_OK;
     }
-    return HVD_OK;
-}
-
-int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err) {
-    bool leads = h->window.self == LEADER;
-    int last = h->window.n - 1;
-    *data = NULL;
-    HVD_TRY(receive(h, LEADER, leads ? last : LEADER, from, data, size, err));
-    if (*data || leads || last < 2) return HVD_OK;
-    _Atomic uint64_t *count = &letters_to(h, h->window.self)->written.rounds;
-    uint64_t written = atomic_load_explicit(count, memory_order_acquire);
-    if (written == h->seen) return HVD_OK;
-    HVD_TRY(receive(h, LEADER + 1, last, from, data, size, err));
-    if (!*data) h->seen = written;
+    h->seen = written;
     return HVD_OK;
 }
 

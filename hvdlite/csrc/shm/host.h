@@ -1,17 +1,17 @@
 /* The ranks of one host: their window, and messages through its mailboxes.
  *
- * Ranks here are local ranks. The negotiation sends messages between local rank 0 and the others:
- * those mailboxes are read often and lie in the window. The mailboxes of other pairs lie behind the
- * window and take no memory until they are used. Each message rings a doorbell. One thread, except
- * for the doorbells. */
+ * Ranks here are local ranks. The mailboxes lie behind the window, one for each pair, and take no
+ * memory until they are used. Each message rings a doorbell. One thread, except for the
+ * doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 
+#include "shm/mailbox.h"
 #include "shm/window.h"
 
 struct host {
     struct window window;
-    uint64_t seen;        /* messages that ranks other than local rank 0 have written here */
+    uint64_t seen;        /* of what others have written to this rank's mailboxes */
     struct mail_out *out; /* [local rank] */
     struct mail_in *in;   /* [local rank] */
 };

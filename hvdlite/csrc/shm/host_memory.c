@@ -1,5 +1,5 @@
 #define _DEFAULT_SOURCE /* madvise, pread */
-#include "shm/host_memory.h"
+#include "shm/shmem.h"
 
 #include <errno.h>
 #include <fcntl.h>

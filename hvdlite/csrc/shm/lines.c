@@ -1,4 +1,4 @@
-#include "shm/lines.h"
+#include "shm/window.h"
 
 #include "base/floats.h"
 

@@ -1,4 +1,4 @@
-#include "transport/layout.h"
+#include "transport/comm.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 #include "transport/transport.h"
 
 #include "base/clock.h"
-#include "shm/cpus.h"
+#include "shm/window.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>

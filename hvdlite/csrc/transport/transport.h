@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "shm/life.h"
-#include "transport/layout.h"
+#include "transport/comm.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
 
@@ -160,5 +160,44 @@ static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); 
 /* clean: every rank calls it and nothing is under way. Else resources that can't be released
  * leak. */
 static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
+
+/* ---- ranks as processes joined by streams: transport_tcp.c ----
+ *
+ * The caller provides connected stream sockets, TCP or other. If all ranks share a window, messages
+ * pass through mailboxes and a rank sleeps on its doorbell, as in transport_mpi. Else a waiting
+ * rank sleeps until a stream can be read or written. */
+
+/* Collective. Owns the descriptors from now on, also if it fails. If `window`, the ranks of one
+ * host share a window if they can. timeout: seconds until a wait for another rank fails; 0:
+ * never. */
+int transport_tcp_open(struct transport **out, const hvd_sockets *sockets, bool window,
+                       double timeout, hvd_error *err);
+
+/* Collective over `ranks`: opens the transport of a group in the job whose transport is `job`;
+ * close `job` last. number: > 0, the same on all these ranks and new in this job. */
+int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
+                             int size, int number, bool window, hvd_error *err);
+
+/* ---- ranks as threads of one process, for the C tests: transport_local.c ----
+ *
+ * One hub has the transports of all ranks. Sends are copied and complete at once, in order. Tests
+ * can inject a fault, which MPI rarely shows on demand. */
+
+struct local_hub;
+
+/* per_host: consecutive ranks that count as one host; 0: all ranks. NULL: no memory. */
+struct local_hub *local_hub_new(int size, int per_host);
+/* lowest: [rank]: the lowest rank of its host. */
+struct local_hub *local_hub_on(int size, const int *lowest);
+void local_hub_free(struct local_hub *hub); /* after every rank's thread has ended */
+
+/* Gives the ranks of each host a window, before they start. False: no memory. */
+bool local_hub_share(struct local_hub *hub);
+
+/* The transport of one rank; the hub owns it. */
+struct transport *local_hub_rank(struct local_hub *hub, int rank);
+
+/* From now on every data transfer of this rank fails with HVD_TRANSPORT. Any thread. */
+void local_hub_break(struct local_hub *hub, int rank);
 
 #endif

@@ -1,4 +1,4 @@
-#include "transport/transport_local.h"
+#include "transport/transport.h"
 
 #include "base/sync.h"
 #include "transport/link.h"

@@ -1,4 +1,4 @@
-#include "transport/transport_tcp.h"
+#include "transport/transport.h"
 
 #include "base/clock.h"
 #include "base/poller.h"

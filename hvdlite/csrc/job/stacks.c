@@ -1,5 +1,10 @@
+/* Stacks: a signal makes a thread append its C stack to a file, then calls the previous handlers.
+ *
+ * Only this file handles signals. A handler has no argument, so its data is global, written before
+ * the handler is installed. Two previous handlers are called: the user's, and the one that was
+ * installed over it since, which writes the Python stacks. Neither of them calls the other. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
-#include "base/stacks.h"
+#include "hvd.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -49,9 +54,9 @@ static void handle(int number, siginfo_t *info, void *context) {
     errno = error;
 }
 
-void stacks_keep_users(int number) { sigaction(number, NULL, &users); }
+void hvd_stacks_keep_users(int number) { sigaction(number, NULL, &users); }
 
-void stacks_install(int number, int file) {
+void hvd_stacks_install(int number, int file) {
     void *frames[1];
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
