@@ -272,7 +272,7 @@ int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool
     const struct request *r = &tensor->request;
     *comes = false;
     if (!p || atomic_load(&p->state) != OPEN) return HVD_OK;
-    if (!fast_path_takes(x, tensor) || request_conflict(&p->request, r) != FIELD_NONE)
+    if (!fast_place_takes(x, tensor) || request_conflict(&p->request, r) != FIELD_NONE)
         return close_round(x, p, &back, err);
     *comes = true;
     p->hosts.tensor = tensor;

@@ -39,9 +39,8 @@ struct fast_place {
     struct host_place hosts;
 };
 
-/* ---- fast_path.c ---- */
 /* A tensor with this request may come to a round. */
-bool fast_path_takes(const struct fast_path *x, const struct tensor *tensor);
+bool fast_place_takes(const struct fast_path *x, const struct tensor *tensor);
 struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like);
 /* NULL: no memory. Open no more places then: they would differ from those of other ranks. */
 struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
@@ -50,7 +49,8 @@ static inline uint64_t fast_place_batch(struct fast_place *p) {
     return BATCHES + (p->generation << 32) + p->round++;
 }
 
-/* ---- fast_window.c, fast_hosts.c ---- */
+/* ---- what fast_path.c calls in fast_window.c and fast_hosts.c ---- */
+
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor);
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r);
 /* A generation begins; often: it has rounds. */

@@ -273,7 +273,7 @@ static uint64_t try_once(struct fast_path *x, const struct tensor *tensor) {
 bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
     const struct request *r = &tensor->request;
     bool opens = atomic_load_explicit(&x->shared.opens, memory_order_acquire);
-    if (!opens || !fast_path_takes(x, tensor)) return false;
+    if (!opens || !fast_place_takes(x, tensor)) return false;
     uint64_t batch = try_once(x, tensor);
     if (!batch) return false;
     flight_add_done(x->by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
