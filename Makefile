@@ -139,7 +139,7 @@ c-programs: $(PROGRAMS)
 
 # One a core: their ranks sleep for each other more than they compute. Some wait for limits of
 # seconds to pass, and use no core meanwhile: these run beside them. One measures times: alone.
-WAITING := $(filter $(foreach t,engine_silent engine_faults engine_errors engine_steps engine_stale engine_leave tcp_ranks,%/test_$t),$(PROGRAMS))
+WAITING := $(filter $(foreach t,engine_silent engine_faults engine_steps engine_leave tcp_ranks,%/test_$t),$(PROGRAMS))
 TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
 # and the thread sanitizer does not see that they are the same memory.

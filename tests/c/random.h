@@ -3,6 +3,7 @@
 #ifndef HVDLITE_RANDOM_H
 #define HVDLITE_RANDOM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,6 +25,17 @@ static inline size_t random_below(uint64_t *state, size_t limit) {
 /* -1 <= result < 1 */
 static inline double random_unit(uint64_t *state) {
     return (double)(random_next(state) >> 11) * 0x1p-52 - 1;
+}
+
+/* Bytes that the seed determines, and whether these are they. */
+static inline void fill_mixed(unsigned char *data, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed(seed << 20 | i);
+}
+
+static inline bool is_mixed(const unsigned char *data, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; i++)
+        if (data[i] != (unsigned char)mixed(seed << 20 | i)) return false;
+    return true;
 }
 
 /* A random order of 0 .. n-1 (Fisher and Yates). */

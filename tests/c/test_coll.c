@@ -1,5 +1,6 @@
-/* Chunks, and the choice of an algorithm. */
-#include "check.h"
+/* Chunks, and the choice of an algorithm; and a link that breaks: the broken rank's call fails, the
+ * others get out, nothing hangs or leaks. */
+#include "coll_case.h"
 
 #include "collectives/coll.h"
 #include "transport/transport.h"
@@ -68,4 +69,115 @@ TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < i; j++) CHECK(strcmp(table[i].name, table[j].name) != 0);
+}
+
+/* ---- a link that breaks ---- */
+
+struct fault {
+    const struct coll_algorithm *row;
+    int dtype;
+    size_t n;
+    int broken;         /* rank */
+    int after;          /* waits until it breaks; 0: before the call */
+    atomic_bool spread; /* the broken rank's call has failed */
+    int codes[MOST_RANKS];
+    char texts[MOST_RANKS][1024];
+};
+
+struct watcher {
+    struct ranks *ranks;
+    struct fault *fault;
+    int rank, waits;
+};
+
+/* What the engine does meanwhile: it looks whether another rank has said that it failed. */
+static int watch(void *arg, hvd_error *err) {
+    struct watcher *w = arg;
+    if (w->rank == w->fault->broken && ++w->waits == w->fault->after)
+        local_hub_break(w->ranks->hub, w->rank);
+    return atomic_load(&w->fault->spread) ? error_set(err, HVD_STALLED, "told to stop") : HVD_OK;
+}
+
+static void make_args(const struct fault *f, int ranks, struct coll_args *args, size_t *part_end) {
+    size_t bytes = f->n * dtype_size(f->dtype);
+    args->kind = f->row->kind;
+    bool parts = args->kind != HVD_ALLREDUCE && args->kind != HVD_BROADCAST;
+    args->bytes = parts ? bytes * (size_t)ranks : bytes;
+    args->data = room(args->bytes);
+    for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
+    args->part_end = args->in_end = part_end;
+    args->longest = bytes;
+    args->adasum = f->row->run == coll_adasum;
+    args->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
+    args->prescale = args->final.scale = 1;
+    args->final.divisor = 1;
+}
+
+static void fault_main(struct ranks *ranks, int rank, void *arg) {
+    struct fault *f = arg;
+    OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
+    struct coll_args args = {.scratch = &scratch, .outer = &outer};
+    size_t part_end[MOST_RANKS];
+    struct watcher watcher = {ranks, f, rank, 0};
+    struct transport *t = rank_transport(ranks, rank);
+    make_args(f, ranks->size, &args, part_end);
+    OWNED void *in = room(args.bytes); /* `in` must not lie inside data */
+    args.in = in;
+    t->patience.meanwhile = watch;
+    t->patience.arg = &watcher;
+    if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
+    f->codes[rank] =
+        coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, ERR) : HVD_UNSUPPORTED;
+    memcpy(f->texts[rank], ERR->text, sizeof ERR->text);
+    if (rank == f->broken) atomic_store(&f->spread, true);
+    free(args.data);
+}
+
+/* The broken rank may have been done before the fault; then so are all. */
+static void check_fault(struct fault *f, int ranks) {
+    int got = f->codes[f->broken];
+    if (got == HVD_UNSUPPORTED) return;
+    CHECK_CASE(got == HVD_TRANSPORT || (f->after && got == HVD_OK), "%s, %d ranks, code %d (%s)",
+               f->row->name, ranks, got, f->texts[f->broken]);
+    if (got) CHECK_HAS(f->texts[f->broken], "link is broken");
+    for (int r = 0; r < ranks; r++) {
+        if (r == f->broken || f->codes[r] == HVD_OK) continue;
+        CHECK_INT(f->codes[r], HVD_STALLED);
+        CHECK_HAS(f->texts[r], "told to stop");
+    }
+}
+
+static void run_fault(const struct coll_algorithm *row, int ranks, int broken, int after,
+                      size_t n) {
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16};
+    for (int d = 0; d < 2; d++) {
+        struct fault f = {.row = row, .dtype = DTYPES[d], .n = n, .broken = broken, .after = after};
+        ranks_run_to_break(ranks, fault_main, &f);
+        check_fault(&f, ranks);
+    }
+}
+
+static void run_rows(const struct coll_algorithm *table, size_t rows, int after, size_t n) {
+    for (size_t i = 0; i < rows; i++)
+        for (int ranks = 2; ranks <= (CHECK_SLOW ? 4 : 5); ranks++)
+            for (int broken = 0; broken < ranks; broken++)
+                run_fault(&table[i], ranks, broken, after, n);
+}
+
+static void run_everywhere(int after, size_t n) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    run_rows(table, rows, after, n);
+    run_rows(OF_ANY_SIZE, ANY_SIZES, after, n);
+}
+
+TEST(test_broken_before) {
+    run_everywhere(0, 1);
+    run_everywhere(0, 1009);
+}
+
+TEST(test_broken_in_the_midst) {
+    run_everywhere(1, 1009);
+    run_everywhere(3, 70001);
+    if (!CHECK_SLOW) run_everywhere(7, 300007);
 }

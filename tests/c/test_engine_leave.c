@@ -1,4 +1,6 @@
-/* Ranks that leave: early, with work pending, all at once; and engines that are stopped without. */
+/* Ranks that leave early, with work pending, all at once; engines that are stopped without; and
+ * errors, which reach the submission that they are about and no other one. What the coordinator
+ * refuses, and how: test_coordinator.c. */
 #include "engine_case.h"
 
 struct leaving {
@@ -107,3 +109,131 @@ static void lives_main(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_many_lives_of_a_transport) { ranks_run(3, lives_main, NULL); }
+
+/* ---- a rank without data, and one that stalls: the job goes on ---- */
+
+/* The last rank has no data in the first of three rounds. All ranks get the error, and it need not
+ * wait for that: its second round pairs with the second round of the others. */
+ENGINES(failed_main, arg) {
+    char (*texts)[1024] = arg;
+    struct work rounds[3];
+    bool fails = me->rank == me->ranks->size - 1;
+    for (int i = 0; i < 3; i++) work_init(&rounds[i], me, plain_sum(5), "gradient", false);
+    rounds[0].tensor.request.failed = fails;
+    OK(work_submit(&rounds[0], ERR));
+    if (fails) OK(work_submit(&rounds[1], ERR));
+    ranks_meet(me->ranks);
+    if (!fails) {
+        engine_rank_wait(me);
+        OK(work_submit(&rounds[1], ERR));
+    }
+    engine_rank_wait(me);
+    CHECK_CODE(rounds[0].error.code, HVD_FAILED, rounds[0].error);
+    memcpy(texts[me->rank], rounds[0].error.text, sizeof texts[me->rank]);
+    check_work(&rounds[1]);
+    OK(work_submit(&rounds[2], ERR));
+    engine_rank_wait(me);
+    check_work(&rounds[2]);
+    for (int i = 0; i < 3; i++) work_free(&rounds[i]);
+}
+
+TEST(test_a_rank_without_data_fails_the_tensor_on_every_rank) {
+    for (int p = 1; p <= 4; p++) {
+        char texts[MOST_RANKS][1024], expected[64];
+        snprintf(expected, sizeof expected, "tensor 'gradient': no data from rank %d: ", p - 1);
+        ranks_run(p, failed_main, texts);
+        for (int i = 0; i < p; i++) {
+            CHECK_HAS(texts[i], expected);
+            CHECK_TEXT(texts[i], texts[0]);
+        }
+    }
+}
+
+/* Rank 1 never submits; later it submits alone. */
+ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) { /* long beside usual delays */
+    struct work w;
+    for (int round = 0; round < 2; round++) {
+        work_init(&w, me, plain_sum(5), "stuck", false);
+        if ((round == 0) == (me->rank != 1)) {
+            OK(work_submit(&w, ERR));
+            engine_rank_wait(me);
+            CHECK_INT(w.error.code, HVD_STALLED);
+            CHECK_HAS(w.error.text, "stuck");
+            CHECK_HAS(w.error.text, "rank 1");
+        }
+        work_free(&w);
+        ranks_meet(me->ranks);
+        check_in_order(me, "not.stuck");
+    }
+    check_in_order(me, "stuck");
+}
+
+TEST(test_a_stalled_tensor_fails_and_later_ones_run) {
+    ranks_run(2, stall_main, NULL);
+    ranks_run(4, stall_main, NULL);
+}
+
+/* ---- a rank may have submitted the name again, or not yet, when its error arrives ---- */
+
+/* Rank 1 leaves right after its last broadcast; the root, first to be done, submits the name again
+ * and gets that refused, while the others are still receiving the broadcast that all had submitted.
+ */
+ENGINES(next_round_main, arg) {
+    OWN(work_free) struct work w, again;
+    struct coll_case c = plain_sum(400003);
+    c.kind = HVD_BROADCAST;
+    work_init(&w, me, c, "weights", false);
+    work_init(&again, me, c, "weights", false);
+    OK(work_submit(&w, ERR));
+    if (me->rank == 1) {
+        engine_leave(me->engine, "out of data");
+    } else if (me->rank == 0) {
+        engine_rank_wait(me);
+        OK(work_submit(&again, ERR));
+        engine_rank_wait(me);
+        CHECK_CODE(again.error.code, HVD_RANK_LEFT, again.error);
+    }
+    engine_rank_wait(me);
+    check_work(&w);
+}
+
+TEST(test_error_of_the_next_round) {
+    for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
+}
+
+/* Both ranks submit, are refused and submit again as fast as they can, after rank 2 has left. Each
+ * submission ends once, with HVD_RANK_LEFT, and the job ends as it should. */
+ENGINES(hasty_main, arg) {
+    check_in_order(me, "hasty");
+    for (int i = 0; i < 200 && me->rank != 2; i++) {
+        OWN(work_free) struct work w;
+        work_start(&w, me, plain_sum(9), "hasty", false);
+        engine_rank_wait(me);
+        CHECK_INT(w.completions, 1);
+        if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;
+    }
+}
+
+TEST(test_refused_again_and_again) {
+    for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
+}
+
+/* Ranks come to a tensor at times around the stall limit: it runs on all or stalls, and a rank
+ * whose submission came after the stall waits for the next round; the job goes on. */
+ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
+    uint64_t random = (uint64_t)me->rank;
+    for (int i = 0; i < 150; i++) {
+        OWN(work_free) struct work w;
+        work_init(&w, me, plain_sum(9), "slow", false);
+        ranks_meet(me->ranks);
+        clock_nap(0.004 * fabs(random_unit(&random)));
+        OK(work_submit(&w, ERR));
+        engine_rank_wait(me);
+        CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
+                   w.error.code, w.error.text);
+        if (w.error.code == HVD_OK) CHECK(work_right(&w));
+    }
+    ranks_meet(me->ranks); /* who comes late to the last round stalls: none may have left by then */
+}
+
+TEST(test_submitted_while_it_stalls) { ranks_run(3, stalling_main, NULL); }

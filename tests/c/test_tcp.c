@@ -26,15 +26,20 @@ static void ring_1(void *arg) { ((struct ends *)arg)->rings[1]++; }
 static void lost_0(void *arg, int peer) { ((struct ends *)arg)->lost[0] = 1 + peer; }
 static void lost_1(void *arg, int peer) { ((struct ends *)arg)->lost[1] = 1 + peer; }
 
+static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
+    for (int i = 0; i < 2; i++) {
+        struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, e};
+        OK(channel_open(&c[i], e->net[i], group, owner, ERR));
+    }
+}
+
 static void open_ends(struct ends *e, int buffer) {
     struct sockets s;
     *e = (struct ends){{NULL}, {NULL}, {0}, {0}};
     sockets_connect(&s, 2, buffer);
-    for (int i = 0; i < 2; i++) {
-        struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, e};
+    for (int i = 0; i < 2; i++)
         OK(net_open(&e->net[i], &CHANNELS, i, 2, s.data[i], s.messages[i], ERR));
-        OK(channel_open(&e->channel[i], e->net[i], 0, owner, ERR));
-    }
+    open_both(e, e->channel, 0);
 }
 
 static void look_at_both(struct ends *e) {
@@ -54,17 +59,7 @@ static void close_both(struct ends *e) {
     close_end(e, 1, true);
 }
 
-#define ENDS_TEST(name) TEST_ON(name, struct ends, e, open_ends(e, 0), close_both(e))
-
-static void fill_bytes(unsigned char *data, size_t n, unsigned seed) {
-    for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed((uint64_t)seed << 32 | i);
-}
-
-static bool has_bytes(const unsigned char *data, size_t n, unsigned seed) {
-    for (size_t i = 0; i < n; i++)
-        if (data[i] != (unsigned char)mixed((uint64_t)seed << 32 | i)) return false;
-    return true;
-}
+#define ENDS_TEST(name, buffer) TEST_ON(name, struct ends, e, open_ends(e, buffer), close_both(e))
 
 /* A frame as it goes from end 0 to end 1. */
 struct transit {
@@ -75,7 +70,7 @@ struct transit {
 
 static void transit_new(struct transit *x, size_t n, unsigned seed) {
     *x = (struct transit){.n = n, .from = room(n), .to = room(n)};
-    fill_bytes(x->from, n, seed);
+    fill_mixed(x->from, n, seed);
 }
 
 static void transit_free(struct transit *x) {
@@ -102,7 +97,7 @@ static bool finish(struct ends *e, const struct transit *x) {
 static void finish_all(struct ends *e, struct transit *x, int n) {
     for (int i = 0; i < n; i++) {
         CHECK_CASE(finish(e, &x[i]), "frame %d", i);
-        CHECK_CASE(has_bytes(x[i].to, x[i].n, (unsigned)i), "frame %d of %zu bytes", i, x[i].n);
+        CHECK_CASE(is_mixed(x[i].to, x[i].n, (uint64_t)i), "frame %d of %zu bytes", i, x[i].n);
         transit_free(&x[i]);
     }
 }
@@ -121,8 +116,7 @@ static void run_frames(uint64_t seed, int buffer, bool several) {
     struct transit x[MOST_FRAMES];
     int sent = 0, posted = 0;
     open_ends(&e, buffer);
-    for (int i = 0; i < 2 && several; i++)
-        OK(channel_open(&others[i], e.net[i], 7, e.channel[i]->owner, ERR));
+    if (several) open_both(&e, others, 7);
     for (int i = 0; i < MOST_FRAMES; i++) transit_new(&x[i], length_of(&r), (unsigned)i);
     while (sent < MOST_FRAMES || posted < MOST_FRAMES) {
         switch (random_below(&r, 3)) {
@@ -146,11 +140,6 @@ TEST(test_frames_in_any_order) {
         run_frames(seed, seed % 3 ? TINY : SOCKETS_TCP, seed % 2);
 }
 
-static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
-    for (int i = 0; i < 2; i++)
-        OK(channel_open(&c[i], e->net[i], group, e->channel[i]->owner, ERR));
-}
-
 /* What a group has given up stays whole for the others: the rest of a frame goes out from a copy,
  * and comes in to nowhere. */
 static void run_abandon(bool sender, bool receiver) {
@@ -171,8 +160,8 @@ static void run_abandon(bool sender, bool receiver) {
     if (receiver) memset(x.to, 0x33, BIG);
     OK(channel_isend(c[0], y.from, BIG, 1, &y.out, ERR));
     OK(channel_irecv(c[1], y.to, BIG, 0, &y.in, ERR));
-    CHECK(finish(&e, &y) && has_bytes(y.to, BIG, 1));
-    if (!receiver) CHECK(is_done(x.in) && has_bytes(x.to, BIG, 0));
+    CHECK(finish(&e, &y) && is_mixed(y.to, BIG, 1));
+    if (!receiver) CHECK(is_done(x.in) && is_mixed(x.to, BIG, 0));
     for (int i = 0; i < BIG && receiver; i++)
         if (!CHECK(x.to[i] == 0x33)) break;
     for (int i = 0; i < 2; i++) channel_close(c[i]);
@@ -198,7 +187,7 @@ static void check_text(struct channel *c, const char *text) {
 }
 
 /* A rank opens its groups when it gets there; what has come before is kept. */
-ENDS_TEST(test_a_group_that_only_one_rank_has_opened) {
+ENDS_TEST(test_a_group_that_only_one_rank_has_opened, 0) {
     struct channel *c[2];
     struct frame *p;
     char got[4] = "";
@@ -248,24 +237,21 @@ TEST(test_ends_of_a_rank) {
 }
 
 /* A link that was down is used at once, and by no count of tries is a stream given up. */
-TEST(test_streams_are_tried_often) {
-    struct ends e;
+ENDS_TEST(test_streams_are_tried_often, SOCKETS_TCP) {
     int files[2], often = 0, give_up = 0;
     socklen_t size = sizeof often;
     enum { TCP_RTO_MAX_MS = 44, TCP_USER_TIMEOUT = 18 };
     sockets_tcp_pair(files);
     bool knows = getsockopt(files[0], IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size) == 0;
     for (int i = 0; i < 2; i++) close(files[i]);
-    open_ends(&e, SOCKETS_TCP);
-    int file = e.net[0]->peers[1].links[LANE_DATA].file;
+    int file = e->net[0]->peers[1].links[LANE_DATA].file;
     getsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size);
     getsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up, &size);
     if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
-    close_both(&e);
 }
 
 /* The process may have no more memory; the sanitizers' allocators end it then. */
-ENDS_TEST(test_no_memory_for_a_frame) {
+ENDS_TEST(test_no_memory_for_a_frame, 0) {
     struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
@@ -279,7 +265,7 @@ ENDS_TEST(test_no_memory_for_a_frame) {
     CHECK(e->rings[1] == 1 && !e->lost[1]);
 }
 
-ENDS_TEST(test_a_frame_of_another_size) {
+ENDS_TEST(test_a_frame_of_another_size, 0) {
     OWN(transit_free) struct transit x;
     struct frame *p;
     transit_new(&x, 100, 0);
@@ -292,17 +278,14 @@ ENDS_TEST(test_a_frame_of_another_size) {
 }
 
 /* Whoever looks at the streams, this is for the one who waits. */
-TEST(test_a_send_that_another_look_completes_rings) {
-    struct ends e;
+ENDS_TEST(test_a_send_that_another_look_completes_rings, TINY) {
     OWN(transit_free) struct transit x;
-    open_ends(&e, TINY);
     transit_new(&x, BIG, 0);
-    post_send(&e, &x);
-    CHECK(x.out && !e.rings[0]);
-    post_receive(&e, &x);
-    CHECK(finish(&e, &x));
-    CHECK_INT(e.rings[0], 1);
-    close_both(&e);
+    post_send(e, &x);
+    CHECK(x.out && !e->rings[0]);
+    post_receive(e, &x);
+    CHECK(finish(e, &x));
+    CHECK_INT(e->rings[0], 1);
 }
 
 /* The kernel's answers to the next calls, which this thread makes on any socket. */
@@ -334,7 +317,7 @@ TEST(test_a_kernel_without_memory_for_a_while) {
         CHECK_INT(net_tries_again(e.net[0]), why != EINTR);
         CHECK_INT(x.out == NULL, why == EINTR);
         post_receive(&e, &x);
-        CHECK_CASE(finish(&e, &x) && has_bytes(x.to, 100, 0), "%s", strerror(why));
+        CHECK_CASE(finish(&e, &x) && is_mixed(x.to, 100, 0), "%s", strerror(why));
         CHECK(!net_tries_again(e.net[0]) && !net_tries_again(e.net[1]) && !e.lost[1]);
         close_both(&e);
     }
@@ -362,6 +345,5 @@ static void run_error(int one) {
 }
 
 TEST(test_an_error_of_one_rank_alone) {
-    run_error(0);
-    run_error(1);
+    for (int one = 0; one < 2; one++) run_error(one);
 }

@@ -13,7 +13,7 @@
 
 enum { TINY = 1, RANKS = 3 };
 
-static const int APART[] = {0, 1, 2}, TOGETHER[] = {0, 0, 0};
+static const int APART[] = {0, 1, 2}, TOGETHER[] = {0, 0, 0}, ALL[] = {0, 1, 2};
 
 static void run_on(const int *lowest, bool window, rank_main *run, void *arg) {
     ranks_run_by(TINY, RANKS, hub_on(RANKS, lowest, window), run, arg);
@@ -118,18 +118,18 @@ TEST(test_data_alone_is_cut_off) { run_on(APART, false, cut_data, NULL); }
 /* Groups of some ranks, in an order of their own, whose traffic shares the streams. */
 static void use_groups(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
-    static const int PAIR[] = {2, 0}, ALL[] = {1, 2, 0};
+    static const int PAIR[] = {2, 0}, TURNED[] = {1, 2, 0};
     struct transport *pair = NULL, *all = NULL;
     bool in_pair = rank != 1;
     if (in_pair)
         OK(transport_tcp_open_among(&pair, t, PAIR, 2, 1,
                                     local_hub_rank(ranks->hub, rank)->layout.windows, ERR));
-    OK(transport_tcp_open_among(&all, t, ALL, RANKS, 2,
+    OK(transport_tcp_open_among(&all, t, TURNED, RANKS, 2,
                                 local_hub_rank(ranks->hub, rank)->layout.windows, ERR));
     CHECK_INT(all->at.rank, (rank + RANKS - 1) % RANKS);
     for (int i = 0; i < 50; i++) {
         int *seen = transport_gather(all, &rank, sizeof(int), ERR);
-        CHECK(seen && memcmp(seen, ALL, sizeof ALL) == 0);
+        CHECK(seen && memcmp(seen, TURNED, sizeof TURNED) == 0);
         free(seen);
         seen = in_pair ? transport_gather(pair, &rank, sizeof(int), ERR) : NULL;
         if (in_pair) CHECK(seen && memcmp(seen, PAIR, sizeof PAIR) == 0);
@@ -152,7 +152,6 @@ TEST(test_groups) { run_everywhere(use_groups, NULL); }
 /* Rank 1 has no descriptor left for a group; the others learn it. */
 static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
-    static const int ALL[] = {0, 1, 2};
     struct rlimit old;
     hvd_error err = {0};
     if (rank == 1) {
@@ -172,7 +171,6 @@ TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL
 /* Rank 1 has left the job: those that open a group with it end. */
 static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
-    static const int ALL[] = {0, 1, 2};
     hvd_error err = {0};
     if (rank == 1)
         close_own(ranks, rank, true);
@@ -189,7 +187,6 @@ TEST(test_a_group_with_a_rank_that_has_left) {
 }
 
 static struct transport *open_among_all(struct transport *t, bool window) {
-    static const int ALL[] = {0, 1, 2};
     struct transport *group = NULL;
     OK(transport_tcp_open_among(&group, t, ALL, RANKS, 8, window, ERR));
     return group;
@@ -260,9 +257,7 @@ int munmap(void *memory, size_t bytes) {
 
 /* Rank 1 tells of its failure while rank 0 closes the same group. */
 static void close_while_one_looks(struct ranks *ranks, int rank, void *arg) {
-    struct transport *t = rank_transport(ranks, rank), *group = NULL;
-    static const int ALL[] = {0, 1, 2};
-    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 9, true, ERR));
+    struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, true);
     ranks_meet(ranks);
     if (rank) transport_close(group, false);
     ranks_meet(ranks);

@@ -1,6 +1,6 @@
 """Compressed allreduces: MXNet's sums bit by bit, as few bytes as promised, good errors; training.
 
-The sums of each codec: test_codec_bits.c, test_codec_topk.c, test_coll_coded.c.
+The sums of each codec: test_codec_bits.c, test_coll_coded.c.
 """
 
 import mxnet as mx
