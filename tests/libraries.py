@@ -158,6 +158,31 @@ if torch:
             return loss.item(), self.read(x.grad)
 
 
+jax = imported("jax")
+if jax:
+    import hvdlite.jax
+
+    jax.config.update("jax_enable_x64", True)
+
+    class OfTrees:
+        """A call takes all arrays of a tree at once: it is the grouped one, too."""
+
+        def __getattr__(self, verb):
+            return getattr(hvdlite.jax, verb.replace("grouped_", ""))
+
+    @library
+    class JAX(Library):
+        hvd, gradient = OfTrees(), None
+        dtypes, moved = (*Library.dtypes, "bfloat16", "int16"), ("uint16", "uint32", "uint64")
+        in_place = False
+
+        def make(self, values, dtype=None):
+            return jax.numpy.array(values, dtype)
+
+        def read(self, array):
+            return np.asarray(array.astype("float32") if array.dtype.name == "bfloat16" else array)
+
+
 tf = imported("tensorflow")
 if tf:
     import hvdlite.tensorflow

@@ -15,6 +15,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
     "hvdlite.jax.start": ("init", "shutdown"),
+    "hvdlite.numpy": ("join",),
     "hvdlite": (
         *(name for name in NEUTRAL if name not in ("init", "shutdown")),
         "allgather_object", "broadcast_object",

@@ -110,7 +110,7 @@ def alltoall(
     array = _own(collective, tree)
     sent, short = _carriers(collective, [array])[0], name.partition(".")[2]
     rows, came = collectives.alltoall(sent, splits, short, process_set)
-    return _restored(rows, array), jnp.asarray(came)
+    return _restored(rows, array), jnp.asarray(came, "int32")
 
 
 def _mapped(collective: Collective, tree: Any) -> Any:

@@ -128,6 +128,41 @@ def test_groups_used_in_the_opposite_order_end_in_errors(tmp_path):
         assert "error" in told(output, rank)[0][1], output
 
 
+RESTARTED = """
+import hvdlite.jax as hvd
+hvd.init()
+import os, pathlib, signal, sys
+import jax
+
+saved = pathlib.Path(sys.argv[1])
+begun = step = int(saved.read_text()) if saved.exists() else 0
+hvd.barrier()
+total = jax.jit(lambda x: hvd.allreduce(x, "x", op=hvd.Sum))
+for step in range(begun, 4):
+    assert total(1.0) == 2
+    if hvd.rank() == 0: saved.write_text(str(step + 1))
+    hvd.barrier()
+    if (begun, step, hvd.rank()) == (0, 1, 1): os.kill(os.getpid(), signal.SIGKILL)
+print(f"BEGUN AT {begun}\\n", end="")
+"""
+
+
+def test_the_launcher_restarts_a_job_from_what_it_has_saved(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(RESTARTED)
+    options = ["-n", "2", "--transport", "tcp", "--restarts", "1"]
+    line = ["-m", "hvdlite.launch", *options, sys.executable, str(script), str(tmp_path / "saved")]
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=240)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0 and output.count("BEGUN AT ") == 2, output
+    assert "BEGUN AT 0" not in output, output
+
+
+def test_elastic_training_is_refused_with_what_to_do_instead():
+    code = "import hvdlite.jax as hvd\ntry: hvd.elastic\nexcept AttributeError as e: print(e)"
+    assert "start it by `hvdliterun --restarts N`" in alone(code)
+
+
 def test_jax_before_hvdlite_is_refused_with_the_line_to_add():
     code = "import os; os.environ.pop('MPITRAMPOLINE_LIB', None)\nimport jax\n"
     code += "import hvdlite.jax\ntry: hvdlite.jax.init()\nexcept ImportError as error: print(error)"

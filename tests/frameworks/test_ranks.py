@@ -43,7 +43,7 @@ CONTRACT_OF = {
     "torch": ("numpy torch", "tests/contract"),
     "tensorflow": ("tensorflow keras", "tests/contract"),
     "keras": ("keras", "tests/contract/test_trainers.py"),
-    "jax": ("jax", "tests/contract/test_trainers.py"),
+    "jax": ("jax", "tests/contract/test_trainers.py tests/contract/test_verbs.py"),
 }
 
 pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
@@ -57,7 +57,7 @@ def passed(framework: str, ranks: int, only: Sequence[str] = (), **env: str) -> 
     files = [str(f.relative_to(ROOT)) for f in FILES if framework_of(f) in TOGETHER[framework]]
     libraries, contract = CONTRACT_OF[framework]
     env["CONTRACT_OF"] = libraries
-    run = rank_commands(only or [contract, *files])
+    run = rank_commands(only or [*contract.split(), *files])
     job = assert_passed(mpirun(ranks, *run, timeout=900, env=env))
     for line in job.output.splitlines():
         if "PARITY" in line or " passed" in line:
