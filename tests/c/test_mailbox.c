@@ -115,7 +115,10 @@ TEST(test_three_ranks_exchange_messages_in_shared_memory) {
         size_t size, bytes = self < to ? LONG : 5;
         if (self == to) continue;
         memset(sent, i + 1, bytes);
+        struct doorbell *bell = &hosts[to].window.ranks[to].doorbell;
+        unsigned ticket = doorbell_listen(bell);
         OK(host_send(&hosts[self], to, sent, bytes, ERR));
+        CHECK(atomic_load(&bell->rings) != ticket); /* nobody sleeps on */
         for (int looks = 0; looks < 10 && !data; looks++) {
             OK(host_receive(&hosts[to], &from, &data, &size, ERR));
             OK(host_flush(&hosts[self], ERR));
