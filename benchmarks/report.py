@@ -6,16 +6,68 @@ A figure is the median over rounds of the median in a round, a ratio the median 
 ratio within a round. All systems run within a round, one after the other.
 """
 
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from benchmarks import plan
 from benchmarks.harness import ROOT, Kept, markdown, parser_of, put
-from benchmarks.plan import private
 from benchmarks.results import Results
 from hvdlite.bench import cases
 from hvdlite.bench.report import size_text
 
 OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
+
+
+# ---- what is compared: which work of hvdlite with which of its peers ----
+
+
+class Row(NamedTuple):
+    """One work of the main table.
+
+    :ivar ours: the case of hvdlite.
+    :ivar theirs: that of Horovod.
+    :ivar plain: that of those that have no trainers.
+    """
+
+    text: str
+    ours: str
+    theirs: str
+    plain: str
+
+
+def private(size: str) -> str:
+    return cases.one_array("allreduce", cases.parse_size(size)).name
+
+
+def _same(text: str, case: str) -> Row:
+    return Row(text, case, case, case)
+
+
+ROWS = [
+    _same("4 KiB", private("4K")),
+    _same("64 KiB", private("64K")),
+    _same("64 MiB", private("64M")),
+    _same("400 MB", private("400MB")),
+    _same("ResNet-50, `allreduce_` one by one", cases.model("resnet50").name),
+    Row(
+        "ResNet-50, zero-copy, `trainer.allreduce_grads()`",
+        cases.model("resnet50", "zero-copy").name,
+        cases.model("resnet50", "trainer").name,
+        cases.model("resnet50").name,
+    ),
+    _same("500 arrays of 16 floats, `allreduce_` one by one", cases.tiny().name),
+    Row(
+        "500 arrays of 16 floats, `trainer.allreduce_grads()`",
+        cases.tiny("trainer").name,
+        cases.tiny("trainer").name,
+        cases.tiny().name,
+    ),
+]
+STEP, STEP_SHARED = cases.step("trainer").name, cases.step("zero-copy").name
+STEPS = [
+    ("hvdlite, zero-copy", plan.HVDLITE, STEP_SHARED), ("hvdlite", plan.HVDLITE, STEP),
+    ("Horovod", plan.HOROVOD, STEP), ("Horovod, tuned", plan.HOROVOD_TUNED, STEP),
+    ("parameter server", plan.PS, STEP), ("parameter server, tuned", plan.PS_TUNED, STEP),
+]  # fmt: skip
 
 
 def milliseconds(seconds: Optional[float]) -> str:
@@ -45,7 +97,7 @@ def speed_table(results: Results, ranks: int) -> str:
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
               "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
     lines = []
-    for row in plan.ROWS:
+    for row in ROWS:
         ms = [results.value(OURS, ranks, row.ours)]
         peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO, plan.GLOO_TUNED)
         for peer in peers:
@@ -72,12 +124,12 @@ def floor_table(results: Results) -> str:
 def step_table(results: Results) -> str:
     """Return a training step's time, beside that of processes which exchange nothing."""
     lines = []
-    for text, contestant, case in plan.STEPS:
+    for text, contestant, case in STEPS:
         line = [text]
         for ranks in plan.RANKS:
             taken = results.value(contestant, ranks, case)
-            lone = results.lone(contestant, ranks, case, plan.STEP) if taken else None
-            kept = results.speed_kept(contestant, ranks, case, plan.STEP)
+            lone = results.lone(contestant, ranks, case, STEP) if taken else None
+            kept = results.speed_kept(contestant, ranks, case, STEP)
             line += [milliseconds(taken), milliseconds(lone), percent(kept)]
         lines.append(line)
     header = by_ranks("training with", "{} ranks", "lone processes", "speed kept")

@@ -123,7 +123,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     rounds = [{"hvdlite": made_up(ours), "Horovod": made_up(theirs)} for ours, theirs in times]
     rounds[0]["Gloo"] = {"rows": [], "error": "exit status 1\nTraceback"}
     results = Results({"speed-2": rounds})
-    case = plan.ROWS[0].ours
+    case = report.ROWS[0].ours
     assert results.value(plan.HVDLITE, 2, case) == 2e-3
     assert results.ratio(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx(4)
     assert results.ratio(plan.HVDLITE, case, plan.MPI, case, 2) is None
@@ -167,8 +167,8 @@ def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
 
 def test_every_work_of_the_report_is_measured():
     names = {case.name for case in plan.speed()}
-    assert {row.ours for row in plan.ROWS} | {row.theirs for row in plan.ROWS} <= names
-    assert {case for _, _, case in plan.STEPS} <= names
+    assert {row.ours for row in report.ROWS} | {row.theirs for row in report.ROWS} <= names
+    assert {case for _, _, case in report.STEPS} <= names
 
 
 def rows_of_page(module: str, arguments: list, folder) -> list:
