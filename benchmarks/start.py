@@ -1,0 +1,68 @@
+"""How long ranks of one host take to start, beside Gloo: ``python -m benchmarks.start``.
+
+It runs in ``.venv-frameworks``. The time begins when all ranks have imported their modules.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from hvdlite.core.start import free_port
+
+RANKS, TIMES = (1, 2, 4), 5
+WAYS = ("gloo", "hvdlite", "hvdlite.init()")
+
+
+def seconds(way: str, ranks: int) -> float:
+    """Start so many ranks; return the seconds of the slowest one."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.start", way, folder],
+                env={
+                    **os.environ,
+                    **place,
+                    **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)},
+                },
+                stdout=subprocess.PIPE,
+            )
+            for rank in range(ranks)
+        ]
+        return max(float(process.communicate()[0]) for process in started)
+
+
+def rank(way: str, folder: str) -> None:
+    import torch.distributed as dist
+
+    import hvdlite
+    import hvdlite.torch.backend  # noqa: F401
+
+    meet(folder)
+    begin = time.perf_counter()
+    hvdlite.init() if way == WAYS[2] else dist.init_process_group(way)
+    print(time.perf_counter() - begin, flush=True)
+    meet(folder)  # with rank 0 PyTorch's store goes, which others may still read
+    hvdlite.shutdown() if way == WAYS[2] else dist.destroy_process_group()
+
+
+def meet(folder: str) -> None:
+    """Wait for all ranks, without what is measured."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    last = len(os.listdir(folder)) // ranks * ranks + ranks
+    tempfile.mkstemp(dir=folder)
+    while len(os.listdir(folder)) < last:
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        rank(*sys.argv[1:])
+        sys.exit()
+    print("ms, median of", TIMES, *(f"{way:>15}" for way in WAYS))
+    for number in RANKS:
+        medians = [statistics.median(seconds(w, number) for _ in range(TIMES)) for w in WAYS]
+        print(f"{number} ranks        ", *(f"{1e3 * each:15.1f}" for each in medians), flush=True)
