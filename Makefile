@@ -294,7 +294,7 @@ bench-report: install
 	$(BIN)/python -m benchmarks.report
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -321,7 +321,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
+C_FILES := $(wildcard hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp hvdlite/jax/*.[ch])
 
 lint: $(DEPS)
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Data-parallel training over MPI.
+"""Data-parallel training over MPI or sockets.
 
 ``import hvdlite as hvd`` is all that a script needs. The first use of a name imports the module
 that defines it. So ``import hvdlite`` itself starts neither MPI nor MXNet, and the launcher, which

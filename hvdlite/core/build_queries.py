@@ -1,4 +1,4 @@
-"""Horovod's questions about a build. hvdlite has MPI, where the job does, and CPUs."""
+"""Horovod's questions about a build. hvdlite.torch has its own for CUDA and NCCL."""
 
 from typing import Callable
 
@@ -41,5 +41,5 @@ gloo_enabled = _answer("gloo_enabled", False, "Return False.")
 nccl_built = _answer("nccl_built", 0, "Return 0; Horovod: the version of its NCCL.")
 ddl_built = _answer("ddl_built", False, "Return False.")
 ccl_built = _answer("ccl_built", False, "Return False.")
-cuda_built = _answer("cuda_built", False, "Return False: arrays are on CPUs.")
-rocm_built = _answer("rocm_built", False, "Return False: arrays are on CPUs.")
+cuda_built = _answer("cuda_built", False, "Return False: hvdlite itself moves arrays of CPUs.")
+rocm_built = _answer("rocm_built", False, "Return False: hvdlite itself moves arrays of CPUs.")

@@ -11,7 +11,16 @@ from typing import Any, Deque, Dict, Iterator, NamedTuple, Optional, Sequence, T
 import numpy as np
 
 from hvdlite.core import arguments
-from hvdlite.core.native import HvdliteError, c_text, call, exception_of, ffi, lib, new_error
+from hvdlite.core.native import (
+    HvdliteError,
+    RankFailedError,
+    c_text,
+    call,
+    exception_of,
+    ffi,
+    lib,
+    new_error,
+)
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
 #: The dtypes of the C library by their names in NumPy, PyTorch and MXNet: "float32", ...
@@ -274,9 +283,12 @@ def let_go_of_one() -> None:
 
 
 def _raise(of: Dict[int, Exception]) -> None:
+    """Raise one error for all: with the fields of a death, if there was one, else of the first."""
     errors = [of[number] for number in sorted(of)]
-    if errors:
-        raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
+    deaths = [error for error in errors if isinstance(error, RankFailedError)]
+    for error in deaths[:1] or errors[:1]:
+        text = "; ".join(dict.fromkeys(map(str, errors)))
+        raise error if text == str(error) else type(error)(text, **vars(error))
 
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):

@@ -20,7 +20,7 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthrea
 def build() -> Path:
     """Return the compiled file.
 
-    :raises RuntimeError: as ``core.compiled.build``.
+    :raises RuntimeError: as ``training.compiled.build``.
     """
     what = f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.compiled`)"
     stem = f"hvdlite_jax-jaxlib{jaxlib.__version__}"

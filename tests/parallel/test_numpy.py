@@ -187,3 +187,14 @@ def test_barrier_waits_for_all(rank, size, tmp_path):
         hvd.barrier()
         assert len(list(folder.glob(f"{turn}.*"))) == size
         hvd.barrier()  # from another line, as it may be on another rank
+
+
+def test_the_error_of_several_tensors_has_fields(rank, size):
+    if size == 1:
+        return
+    arrays = [np.zeros(2 + (rank == size - 1)), np.zeros(2), np.zeros(4 + (rank == size - 1))]
+    with pytest.raises(hvd.HvdliteError) as raised:
+        hvd.numpy.grouped_allreduce(arrays, name="uneven")
+    error = raised.value
+    assert (error.kind, error.tensor) == ("mismatch", "allreduce.uneven[0]")
+    assert "allreduce.uneven[2]" in str(error) and "uneven[1]" not in str(error)

@@ -1,8 +1,8 @@
 /* A comm: a set of ranks and how this rank reaches the others. Collectives know no more than this.
  *
  * A comm numbers its ranks from 0. A transfer needs a send on one rank and a receive on the other;
- * the transfers of a pair of ranks match in order, across all comms. Only the engine's thread calls
- * these functions. */
+ * the transfers of a pair of ranks match in order, across all comms. Only the thread that
+ * steps the engine calls these functions. */
 #ifndef HVDLITE_TRANSPORT_COMM_H
 #define HVDLITE_TRANSPORT_COMM_H
 

@@ -2,8 +2,8 @@
  *
  * Three implementations: transport_mpi and transport_tcp (processes) and transport_local (ranks as
  * threads of one process, for tests). Two lanes that never mix: transfers move data, through a comm
- * (comm.h); messages carry the negotiation and are copied. Only the engine's thread calls these
- * functions, except transport_wake. */
+ * (comm.h); messages carry the negotiation and are copied. Only the thread that steps the
+ * engine calls these functions, except transport_wake. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 
