@@ -150,8 +150,14 @@ def owner_number(kind: str) -> int:
     return _owners[kind] - 1
 
 
-def owner_name(kind: str) -> str:
-    """Return ``trainer0`` for the first trainer of the job, ``trainer1`` for the second, ..."""
+def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
+    """Return ``trainer0`` for the first trainer of the job, ``trainer1`` for the second, ...
+
+    Each process set has its own count, because a script may make a set's trainers on the set's
+    ranks alone: ``trainer.set2.0``.
+    """
+    if process_set is not global_process_set:
+        kind = f"{kind}.set{process_set.process_set_id}."
     return f"{kind}{owner_number(kind)}"
 
 

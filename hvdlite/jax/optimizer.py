@@ -57,7 +57,7 @@ def DistributedOptimizer(
     reduction = reduction_of(
         compression, False, op, gradient_predivide_factor, None, 0, process_set
     )
-    owner = name or owner_name("optimizer")
+    owner = name or owner_name("optimizer", process_set)
 
     def averaged(grads: Any) -> Any:
         if reduction.is_alone():

@@ -95,7 +95,7 @@ def broadcast_variables(
     :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
     """
     check_root(root_rank, process_set)  # before anything is counted or sent
-    owner = owner_name("variables")
+    owner = owner_name("variables", process_set)
     arrays = [ops.convert_to_numpy(variable) for variable in variables]
     with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):
         handles = [

@@ -75,7 +75,8 @@ def DistributedOptimizer(
     mixin = _DistributedLossScale if scales_loss else _Distributed
     optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
     object.__setattr__(optimizer, "_local", set())
-    owner, adds = owner_name("optimizer"), _inner(optimizer).gradient_accumulation_steps or 1
+    owner = owner_name("optimizer", process_set)
+    adds = _inner(optimizer).gradient_accumulation_steps or 1
     turn = Turn(owner, f"{adds} passes a step, times {sum_of_passes}", process_set)
     object.__setattr__(optimizer, "_plan", Plan(owner, reduction, turn))
     return optimizer

@@ -55,7 +55,7 @@ class DistributedOptimizer:
             compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).checked()
         passes = check_passes(backward_passes_per_step)
-        gradients = Gradients(owner_name("optimizer"), reduction)
+        gradients = Gradients(owner_name("optimizer", process_set), reduction)
         return _distribute(optimizer, _Averaging(gradients, passes))
 
     @property
@@ -96,8 +96,8 @@ class DistributedOptimizer:
     def __deepcopy__(self, memo):
         """Return a copy with a new name, because both may reduce at the same time."""
         plain = copy.deepcopy(undistribute(self), memo)
-        own = self._averaging
-        gradients = Gradients(owner_name("optimizer"), own.gradients.reduction)
+        own, reduction = self._averaging, self._averaging.gradients.reduction
+        gradients = Gradients(owner_name("optimizer", reduction.process_set), reduction)
         return _distribute(plain, _Averaging(gradients, own.passes))
 
     def __reduce__(self):

@@ -44,7 +44,7 @@ def broadcast_parameters(
     order = natural_order(names)
     if checked(process_set).included():
         check_root(root_rank, process_set)  # before anything is counted or sent
-    owner = owner_name("parameters") if prefix is None else prefix
+    owner = owner_name("parameters", process_set) if prefix is None else prefix
     if not process_set.included():
         return
     stored = [v.stype if isinstance(v, mx.nd.NDArray) else v._stype for v in values]

@@ -116,7 +116,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         ).checked()  # fmt: skip
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
+        owner = owner_name("trainer", process_set) if prefix is None else prefix
+        self._gradients = Gradients(owner, reduction)
         self._sums_of = 1.0
         self._divide_sums()
         self._zero_copy = zero_copy

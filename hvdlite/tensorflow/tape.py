@@ -157,7 +157,7 @@ def DistributedOptimizer(
     optimizer.__class__ = type(kind.__name__, (_OptimizerInGraph, kind), {})
     reduction = reduction_of(**shared)
     optimizer._averages = _Averages(reduction, scale_local_gradients)
-    optimizer._plan = Plan(owner_name("optimizer"), reduction)
+    optimizer._plan = Plan(owner_name("optimizer", reduction.process_set), reduction)
     return optimizer
 
 

@@ -47,7 +47,7 @@ def _assign(variables: List, root_rank: int, name: Optional[str], process_set) -
         return []
     check_root(root_rank, process_set)  # raises before anything is sent
     if name is None:
-        name = owner_name("variables") if tf.executing_eagerly() else "variables"
+        name = owner_name("variables", process_set) if tf.executing_eagerly() else "variables"
     name = name_of("broadcast", name, process_set)
     names = [f"{name}.{i}" for i in range(len(variables))]
     values = [tf.convert_to_tensor(variable) for variable in variables]

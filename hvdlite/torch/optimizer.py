@@ -91,7 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
         reduction.checked()  # first: a wrong call must not change the names of later optimizers
-        owner = owner_name("optimizer")  # every rank counts its optimizers
+        owner = owner_name("optimizer", process_set)  # each rank counts its optimizers
         known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,
             "process_set": process_set,

@@ -39,7 +39,7 @@ def broadcast_parameters(
     tensors = [(name, value) for name, value in named if value is not None]
     for name, tensor in tensors:
         check(name, tensor, gpu=True)
-    owner = owner_name("parameters")
+    owner = owner_name("parameters", process_set)
     facts = [f"{name} ({t.dtype}, {tuple(t.shape)})" for name, t in tensors]
     agree(owner, facts, process_set=process_set, remedy="Make the same model on every rank.")
     _broadcast([tensor for _, tensor in tensors], root_rank, owner, process_set)

@@ -35,7 +35,7 @@ class Guard:
     def __init__(self, every: int, process_set: ProcessSet) -> None:
         if not isinstance(every, int) or every < 1:
             raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
-        self._every, self._set, self._name = every, process_set, owner_name("guard")
+        self._every, self._set, self._name = every, process_set, owner_name("guard", process_set)
         self._steps = 0
         self._equal_at: Optional[int] = None  # the last step before which all ranks were equal
 

@@ -204,15 +204,19 @@ def test_other_networks_are_named(kind, rank, size, several):
     assert texts == texts[:1] * size or not kind.one_error
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
 @trainers_that(lambda kind: "process_set" in kind.takes)
-def test_only_ranks_of_a_process_set_train_together(kind, rank, size, several):
-    """The ranks outside of it train alone, and nobody waits for them."""
+def test_only_ranks_of_a_process_set_train_together(kind, everywhere, rank, size, several):
+    """The ranks outside of it train alone, or make no trainer of the set, before all train."""
     some = hvd.add_process_set(range(1, size))
     ranks = some.ranks if some.included() else [rank]
     try:
-        trainer, expected = kind(start_weights(), process_set=some), OneProcess(start_weights())
-        train(trainer, expected, ranks=ranks)
-        assert largest_difference(trainer, expected) <= TOLERANCE
+        for group, of in ((some, ranks), (hvd.global_process_set, range(size))):
+            if everywhere or group.included():
+                trainer = kind(start_weights(), process_set=group)
+                expected = OneProcess(start_weights())
+                train(trainer, expected, ranks=of)
+                assert largest_difference(trainer, expected) <= TOLERANCE
     finally:
         hvd.remove_process_set(some)
 
