@@ -55,9 +55,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Names, for an unknown option, the known one that is most like it."""
+    """For an unknown option, suggests the most similar known one."""
 
-    no_hints: Container[str] = ()  # options that it does not name
+    no_hints: Container[str] = ()  # options that the parser does not suggest
 
     def _get_option_tuples(self, option_string):
         """Take no beginning of an option for it: argparse asks for the command's own words, too."""

@@ -152,7 +152,7 @@ def broadcast(
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank.
 
     :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
+    :raises ValueError: ``root_rank`` is not in the set; otherwise as :func:`allreduce`.
     """
     if name is None:
         name = recurring_name("broadcast", process_set)

@@ -69,7 +69,7 @@ def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
             "then": rng.choice(("raise", "shutdown", "end")),
         }
         others = [rank for rank in range(ranks) if rank != case["victim"]]
-        if ranks == 2:  # a set of all ranks is the world's
+        if ranks == 2:  # all ranks: same as the world set
             case["groups"] = sorted({name.replace("set", "group") for name in case["groups"]})
         most = len(others) - ("set" in case["groups"])
         some = rng.sample(others, rng.randint(1, most))

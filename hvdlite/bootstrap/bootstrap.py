@@ -44,8 +44,8 @@ class Bootstrap(Protocol):
         """Tell ranks that wait in init(), now or soon, that this process ends without it."""
 
     def end_by(self, until: float, code: int, words: str) -> None:
-        """Let the end of this process wait for other ranks until then; then print and end."""
+        """Let this process's end wait for other ranks until this time; then print and end."""
         return
 
     def end_all(self, code: int, patience: float) -> None:
-        """End this process at once; end the other ranks, or tell them within these seconds."""
+        """End this process at once; end or notify the others within ``patience`` seconds."""

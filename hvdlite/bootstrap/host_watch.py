@@ -31,7 +31,7 @@ class HostWatch:
     """
 
     def __init__(self, rank: int, mesh: Mesh, lose: Callable[[str, Set[int]], None]) -> None:
-        self.lost: Set[int] = set()  # ranks
+        self.lost: Set[int] = set()  # numbers of lost ranks
         self._mesh, self._lose = mesh, lose
         self._leads = mesh.lowest[rank] == rank
         watch = {other: fd for other, fd in enumerate(mesh.watch) if fd >= 0}

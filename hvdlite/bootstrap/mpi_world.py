@@ -165,7 +165,7 @@ def refuse_elastic() -> None:
 
 
 def _is_alone(comm) -> bool:
-    """Return True if MPI knows no other process. A communicator may connect worlds of one."""
+    """Return True if MPI knows no other process; a communicator may join several worlds of one."""
     connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
     return MPI.COMM_WORLD.size == 1 and not connected
 
@@ -212,7 +212,7 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
 
 
 class _Asked:
-    """The ranks in init(), by the messages that each rank sends after a while."""
+    """The ranks known to be in init(), from messages that each sends after a while."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
         self._comm = comm

@@ -45,7 +45,7 @@ typedef struct hvd_tensor {
     int waited; /* 1: the caller calls hvd_finish at once, and steps the engine there */
     int last;   /* 1: this rank starts no other tensor before this one ends */
     int queued; /* 1: waits until the tensor of its name under way ends; 0: that is an error */
-    int states; /* digest of the states that its optimizer has loaded since its last step; 0 */
+    int states; /* digest of the optimizer states loaded since the last step; 0: none */
     /* 1: another library moves the data, after this call has completed without an error: hvdlite
      * only agrees on the tensor. `in` and `out` are not used. See hvd_turn. */
     int delegated;

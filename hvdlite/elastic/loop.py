@@ -34,11 +34,11 @@ def run(function: Callable) -> Callable:
     newest commit that any of them has, and call the function again. It ends when the function has
     returned on all ranks that are left.
 
-    Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. It
-    prepares while the others train on, and joins at a commit; then the function is called again on
-    all ranks.
+    Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. The
+    replacement prepares while the others train on, and joins at a commit; then the function is
+    called again on all ranks.
 
-    Elastic training does not run over MPI, which ends all ranks with one; see docs/elastic.md. An
+    Elastic training does not run over MPI, where one death ends all ranks; see docs/elastic.md. An
     exception of the function that is not the failure of a collective ends this rank alone.
 
     :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed though no

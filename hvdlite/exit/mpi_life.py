@@ -47,7 +47,7 @@ def begin() -> None:
 
 
 def end_by(until: float, code: int, words: str) -> None:
-    """Let MPI_Finalize wait for other ranks until then; after that print and end the process.
+    """Let MPI_Finalize wait until this time; then print a message and end the process.
 
     The launcher ends the other ranks when a rank ends without MPI_Finalize.
     """

@@ -106,7 +106,7 @@ def threads(environ: Mapping[str, str], local_size: int) -> dict[str, str]:
 
 
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
-    """Parse NAME=VALUE, MXNet's NAME:VALUE, or NAME, which takes over the user's own value.
+    """Parse NAME=VALUE, MXNet's NAME:VALUE, or NAME, which copies the user's value.
 
     >>> parse_assignments(["A=1:2", "B:x=y"], "--env-worker")
     {'A': '1:2', 'B': 'x=y'}

@@ -255,7 +255,7 @@ class Watch:
 
     # -------------------------------------------------------------------------------- ending
     def _end(self, last_words: float = 0) -> None:
-        """End the job; without last words also where it is ending already."""
+        """End the job in ``last_words`` seconds; 0: at once, even if the job is ending already."""
         if self._phase is Phase.ENDING and last_words:
             return
         self._phase = Phase.ENDING

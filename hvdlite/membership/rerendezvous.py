@@ -64,7 +64,7 @@ class Rerendezvous:
 
     :param own: this rank's number.
     :param old: the addresses of the last job's ranks, by number; a replacement is not in it.
-    :param lost: returns the numbers of the ranks that the watch of hosts takes for lost now.
+    :param lost: returns the numbers of the ranks that the host watch now thinks lost.
     :param coming: the addresses of ready replacements, by number.
     :param limit: seconds that a host may be silent.
     :param lives: this rank's connections to the others of the last job.

@@ -158,7 +158,7 @@ def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, 
     For each tensor that every rank has, these are the seconds between the second-last and the last
     submission.
 
-    :param ranks: all ranks, if one may have no tensor.
+    :param ranks: all ranks; needed if a rank may have no tensor.
     """
     moments: Dict[tuple, Dict[int, float]] = {}
     late = dict.fromkeys(ranks, 0.0)

@@ -67,7 +67,7 @@ class Checkpoint:
             save.
         :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
         :raises TypeError: JSON has no form for ``extra``.
-        :raises RuntimeError: some of a step's several backward passes have been done.
+        :raises RuntimeError: a step has done only some of its backward passes.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
             folder already has a checkpoint of this or a later epoch. Earlier ones do not change.
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished

@@ -140,7 +140,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def save_states(self, fname) -> None:
         """Save what Gluon does, and what compression has left out of this rank's gradients.
 
-        :raises RuntimeError: some of a step's several backward passes have been done.
+        :raises RuntimeError: a step has done only some of its backward passes.
         """
         refuse_begun(self)
         with with_left_out(self._gradients, self._updaters[0].optimizer):

@@ -136,7 +136,7 @@ def broadcast(
 ):  # fmt: skip
     """Return rank ``root_rank``'s tensor; it has the same shape and dtype on every rank.
 
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
+    :raises ValueError: ``root_rank`` is not in the set; otherwise as :func:`allreduce`.
     """
     name = name_of("broadcast", name, process_set)
     process_set.number_of(root_rank)  # raises if it is not in the set, also while a graph is built

@@ -20,7 +20,7 @@ class Deltas:
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
-        """Compare in the next step what ranks have loaded; 0: nothing, or the same."""
+        """Make the next step compare what ranks have loaded; 0: nothing to compare."""
         self._states = digest
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:

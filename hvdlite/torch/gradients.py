@@ -116,7 +116,7 @@ class Gradients(Plan):
         return max({**times, **self._written}.values()) >= self.passes
 
     def loaded(self, digest: int) -> None:
-        """Compare in the next step that begins what ranks have loaded; 0: nothing, or the same."""
+        """Make the next step to begin compare what ranks have loaded; 0: nothing to compare."""
         if digest and self.written:
             self._loaded = digest
         else:

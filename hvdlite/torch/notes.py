@@ -29,7 +29,7 @@ def update() -> Iterator[None]:
 
 
 def _compiles() -> bool:
-    """Return True if torch.compile has compiled anything: it warns about such hooks."""
+    """Return True if torch.compile has compiled anything: torch.compile warns about our hooks."""
     utils = sys.modules.get("torch._dynamo.utils")
     return bool(utils and utils.counters.get("frames"))
 

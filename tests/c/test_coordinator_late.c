@@ -83,7 +83,7 @@ TEST(test_what_is_never_cut) {
     }
 }
 
-/* Ranks that have joined make zeros for one batch. */
+/* A joined rank supplies a tensor's zeros in one batch only. */
 SCENE(test_a_tensor_that_a_joined_rank_lacks_is_not_cut, config_of(2)) {
     STORY(s, "1j 0+a:102400 -> Ta R");
     CHECK(s->got[0].item.whole && !s->got[0].item.cut);

@@ -232,7 +232,7 @@ ENGINES_BY(again_main, arg, spin(ranks, rank)) {
 TEST(test_a_handle_is_used_again) { check_driven(2, 4, again_main); }
 
 #if defined __x86_64__ || defined __i386__
-enum { FLUSH = 0x8040 }; /* inputs and results */
+enum { FLUSH = 0x8040 }; /* DAZ and FTZ */
 static floats_mode floats_flushing(void) {
     floats_mode before = _mm_getcsr();
     _mm_setcsr(before | FLUSH);

@@ -166,7 +166,7 @@ TEST(test_each_silence_is_reported) {
     }
 }
 
-/* Nobody waits for it: its silence is no news, and does not count later. */
+/* Nobody waits for the rank, so its silence is not reported or counted. */
 TEST(test_who_is_not_needed_may_be_silent) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
@@ -176,7 +176,7 @@ TEST(test_who_is_not_needed_may_be_silent) {
     CHECK(c.count[WATCH_ASK] && !c.count[WATCH_WARN] && !c.count[WATCH_FAILED]);
 }
 
-/* Stopped for an hour, it has not heard the answers that came meanwhile. */
+/* A rank that was stopped for an hour has not read the answers that came meanwhile. */
 TEST(test_who_was_stopped_blames_nobody) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;

@@ -115,8 +115,8 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     }
 }
 
-/* Two failed tensors of a name and one with data are queued; a second one with data is refused,
- * unless it asks for the queue. */
+/* Under one name, two failed tensors and one with data queue; a second tensor with data is refused
+ * unless it asks to queue. */
 TABLE_TEST(test_behind_one_of_its_name) {
     struct result results[5] = {{0}};
     hvd_error err = {0};

@@ -142,7 +142,7 @@ def test_strangers_at_an_open_port_let_nobody_wait():
     for stranger, junk in zip(
         strangers, itertools.cycle([b"", b"GET /", b"hvdlite\0", bytes(100)])
     ):
-        with contextlib.suppress(OSError):  # it may have been sent away
+        with contextlib.suppress(OSError):  # the port may have rejected the stranger
             stranger.sendall(junk)
     with socket.create_connection(port.address, timeout=30) as peer:
         handshake.introduce(peer, handshake.Hello(handshake.READY, 1, 0, 0), b"key")

@@ -107,8 +107,8 @@ struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* the same; i
 /* Notes the cache id that is sent for the taken tensor; 0: the whole request. */
 int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 
-/* The stepping thread. Makes zeros, without a name, for a tensor that other ranks reduce;
- * tensors_finish frees them. */
+/* For the stepping thread. Adds unnamed zeros for a tensor of other ranks; tensors_finish frees
+ * the zeros. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 

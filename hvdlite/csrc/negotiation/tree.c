@@ -42,7 +42,7 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
         if (tree->parents[r] == rank) tree->children[tree->nchildren++] = r;
     }
     for (int r = rank; (r = tree->parents[r]) >= 0;) tree->above[r] = true;
-    number_ranks(tree, leaders); /* their use is over */
+    number_ranks(tree, leaders); /* no longer needed */
     return HVD_OK;
 }
 

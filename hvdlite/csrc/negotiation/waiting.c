@@ -70,7 +70,7 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
     return n;
 }
 
-/* Reports the oldest of the tensors that miss the same ranks, for all of them. */
+/* Of the tensors that wait for the same ranks, reports only the oldest. */
 static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
                           const bool *silent, double now, double since, waiting_text *report,
                           void *arg) {

@@ -12,7 +12,7 @@
 
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* bytes of a message */ };
 
-/* The shared part. The counts of all bytes written and read lie on cache lines of their writers. */
+/* The shared part. Each byte total is on a cache line of the side that updates it. */
 struct mailbox {
     _Alignas(64) _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t read;

@@ -3,8 +3,7 @@
  * Each pair of ranks has two streams, one for data and one for messages, so that neither waits
  * behind the other. A thread that looks at the streams delivers frames for all groups (channel.h).
  * Ranks are those of the job. The end of a data stream means nothing; the end of a message stream
- * without a farewell is a death. Callers of all functions but open, close and lock hold the
- * lock. */
+ * without a farewell is a death. Except for open, close and lock, the caller must hold the lock. */
 #ifndef HVDLITE_TRANSPORT_NET_H
 #define HVDLITE_TRANSPORT_NET_H
 

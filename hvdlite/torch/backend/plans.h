@@ -1,8 +1,8 @@
-// Plans: what the calls of a group share: tensors of the core that the next ones may use again; and
-// which are under way, so that they can be aborted.
+// Plans: what the calls of a group share: tensors of the core that later calls may use again; and
+// which calls are under way, so that these can be aborted.
 //
-// The calls of a group have one of NAMES names in turn. The core negotiates by a bit what it knows
-// by its name; and what is described and checked needs only be run.
+// The calls of a group take one of NAMES names in turn. The core negotiates a tensor whose name it
+// knows by one bit; and a tensor that is described and checked already needs only be run.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -53,7 +53,7 @@ class Call : public c10::intrusive_ptr_target {
 
 class Plans : public c10::intrusive_ptr_target {
   public:
-    static constexpr int NAMES = 60; // a step of training may have any divisor of it as calls
+    static constexpr int NAMES = 60; // a training step's number of calls may be any divisor
 
     // All in which tensors of one name differ, but for their memory.
     using Like = std::array<int64_t, 7>;
