@@ -14,8 +14,8 @@ work every 0.1 ms.
 The systems take turns, a step each, in the same processes: what else the machine does disturbs
 them alike. Horovod, which has an environment of its own, takes its turn by rounds. Rounds add up in
 build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds of the slowest
-rank's median step. "alone, the slower" is the median of what the slower process of each step took:
-no less can a step take that waits for both.
+rank's median step. "alone, the slower process" is the median over steps of the slower process's
+time: a step that waits for both processes takes at least as long.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
 HOROVOD = "Horovod"
 SHARED = "Gloo, shared memory"
-SLOWER = "alone, the slower"
+SLOWER = "alone, the slower process"
 WARM_UP = 5  # steps
 STEPS_ON_HOSTS = 20
 _HERE = "127.0.0.1"

@@ -86,9 +86,9 @@ class Cliques:
             text = module.to_string()
             if len(processes) > 1 and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
-                    "hvdlite.jax: a program of several processes calls hvd.allreduce or another of "
-                    "hvd's collectives, which are for programs of one process: use jax.lax.psum "
-                    "and the like there, or give jit arrays of this process alone"
+                    "hvdlite.jax: a program of several processes calls hvd.allreduce or another "
+                    "hvd collective, which need a program of one process: use jax.lax.psum and "
+                    "the like, or pass jit only arrays of this process"
                 )
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]

@@ -55,8 +55,8 @@ def _check(line: str, collective: "re.Match[str]") -> None:
             )
         if dtype == "f16" and kind in ("all-reduce", "all-gather", "reduce-scatter"):
             raise RuntimeError(
-                f"hvdlite.jax: XLA gives MPI no float16, of which this program has an {kind}: "
-                "convert to float32 or bfloat16 before it"
+                "hvdlite.jax: XLA can't pass float16 to MPI: convert to float32 or bfloat16 "
+                f"before this program's {kind}"
             )
 
 
