@@ -73,7 +73,7 @@ def test_a_job_that_is_closed_while_a_group_is_opened():
 
 
 def test_a_group_that_is_closed_while_the_job_ends():
-    """It went on with the sockets of the job that another thread had freed."""
+    """The group used the job's sockets after another thread had freed these."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 

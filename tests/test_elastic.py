@@ -23,7 +23,7 @@ NUMPY, MODELS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("num
 
 
 def assert_went_on(ended, dead) -> None:
-    """Those that are left trained on, and a process set has their new numbers."""
+    """The remaining ranks trained on, and a process set has their new numbers."""
     found, size = results_without(dead, ended), len(ended)
     ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
     for result in found.values():
@@ -39,7 +39,7 @@ def test_the_others_go_on_from_the_last_commit(dead):
 
 
 def test_the_others_go_on_when_a_script_has_ended_well():
-    """They failed in the middle of training, and the job's exit code was 0."""
+    """Before, the others failed in the middle of training, and the job's exit code was 0."""
     found = results_without({1}, start_ranks(3, NUMPY, "1", "5", "12", env={"EXITS": "1"}))
     assert {rank: each["size"] for rank, each in found.items()} == {0: 2, 2: 2}
 

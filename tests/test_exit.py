@@ -118,7 +118,7 @@ def test_operator_that_fails_on_one_rank():
     ],
 )
 def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
-    """They waited for ever, and so did shutdown()."""
+    """Before, the other ranks waited for ever, and so did shutdown()."""
     killed = str(TESTS / "scripts" / "killed.py")
     ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
     texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}
@@ -196,7 +196,7 @@ def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how
 
 @pytest.mark.parametrize("where, code", [("left", 3), ("stays", 3), ("waits", 1)])
 def test_a_rank_that_fails_when_others_have_left_ends_the_job(where, code):
-    """It waited in MPI_Finalize for their computation."""
+    """Before, the failed rank waited in MPI_Finalize until the others had computed."""
     name = "one_fails_when_others_have_left_and_compute_for_long"
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = script(2, "exits", name, where, env=env)

@@ -141,7 +141,7 @@ def test_the_straggler_by_aligned_clocks():
     assert live.straggler(ranks[:1]) is None
 
 
-def test_rates_between_two_looks_count_the_wait_that_goes_on():
+def test_rates_between_two_samples_include_an_ongoing_wait():
     before = snapshot(0, steps=10, bytes_sent_mpi=1000, waited=int(1e9))
     after = snapshot(
         0, now=102.0, steps=16, bytes_sent_mpi=4000, waited=int(1.5e9), waits_since=int(101.5e9)
@@ -265,7 +265,7 @@ def test_a_host_that_vanishes_is_told_of(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("program, option", [(top, "--every"), (why, "--seconds")])
-def test_what_can_not_be_is_said(program, option, monkeypatch, capsys):
+def test_wrong_hosts_and_options_are_refused(program, option, monkeypatch, capsys):
     monkeypatch.setenv("HVDLITE_SSH", "/nowhere/ssh")
     monkeypatch.setattr(watching, "job_of", lambda which: "job")
     assert program.main(["-H", "far", *["--json"] * (program is top)]) == 2

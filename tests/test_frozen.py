@@ -102,7 +102,7 @@ def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone(tmp_path):
 
 
 def test_one_that_wakes_when_the_others_have_given_up_ends_with_an_error(tmp_path):
-    """It took them for dead, and trained on alone."""
+    """Before, the rank thought the others dead, and trained on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]

@@ -48,7 +48,7 @@ def test_mpi_begins_once_and_ends(how):
 
 
 @pytest.mark.parametrize("by_file", (False, True), ids=("by_option", "by_file"))
-def test_what_the_user_has_told_open_mpi_to_leave_out_is_not_all_that_it_has(by_file, tmp_path):
+def test_mpi_uses_tcp_where_the_user_has_excluded_shared_memory(by_file, tmp_path):
     """Without shared memory, as where /dev/shm is too small, MPI needs its TCP."""
     file = tmp_path / "mca-params.conf"
     file.write_text("# for all jobs\nbtl = ^sm,ofi  # as it is full\n")
@@ -89,7 +89,7 @@ hvd.init()
 """
 
 
-def test_who_is_late_for_mpi_itself_is_named():
+def test_a_rank_that_is_late_for_mpi_init_is_named():
     """MPI_Init waits for all ranks, and holds Python's lock: no thread of a rank can tell."""
     job = assert_passed(mpirun(3, "-c", LATE, timeout=60))
     told = re.findall(r"rank 0 on host .* waits in MPI_Init for (.*)", job.output)
@@ -158,7 +158,7 @@ def with_a_child(carrier: str, *command: str) -> Job:
 
 @every_carrier
 def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(carrier):
-    """It waited in MPI_Init for ever, or the ranks died."""
+    """Before, the child waited in MPI_Init for ever, or the ranks died."""
     everything = str(TESTS / "scripts" / "imports_all.py")
     job = with_a_child(carrier, everything, "numpy", "mxnet")
     children = [json.loads(line) for line in job.lines("CHILD ")]
@@ -219,7 +219,7 @@ GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"
 
 @pytest.mark.parametrize("begun", ["", NOT_BEGUN])
 @pytest.mark.parametrize("ranks", [None, 2])
-def test_what_a_rank_starts_may_use_every_network(begun, ranks):
+def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
     """The ways of Open MPI's that a rank itself does without are not left out of its children."""
     code = begun + HVD + GIVEN
     env = {**os.environ, **MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}

@@ -67,7 +67,7 @@ def test_a_rank_0_that_can_not_be_found_is_not_waited_for_without_end(host):
     assert ("[::1]: [Errno -2]" in job.output) == (host == "[::1]")
 
 
-def test_what_needs_mpi_says_so():
+def test_a_communicator_needs_mpi():
     (job,) = ended(1, "needs_mpi")
     assert results([job])[0]["told"].startswith("init([0]): a communicator needs MPI: ")
 

@@ -113,7 +113,7 @@ static void decide(struct job *job, uint64_t id) {
 
 static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
 
-JOB_TEST(test_what_a_host_submits_goes_up_as_one_item) {
+JOB_TEST(test_hits_of_a_host_go_up_as_one_item) {
     for (int round = 1; round <= 3; round++) {
         job->items = 0;
         for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
@@ -144,7 +144,7 @@ JOB_TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
     CHECK_INT(job->items, 4);
 }
 
-JOB_TEST(test_what_a_rank_submitted_before_it_ended_comes_before) {
+JOB_TEST(test_submissions_of_a_rank_come_before_its_end) {
     say(job, 6, WIRE_HIT, 1);
     say(job, 6, WIRE_REQUEST, 0); /* a join */
     say(job, 3, WIRE_HIT, 1);
@@ -226,7 +226,7 @@ TEST(test_each_report_arrives_once_in_any_order) {
     }
 }
 
-JOB_TEST(test_what_no_rank_sends) {
+JOB_TEST(test_items_that_no_rank_sends_are_errors) {
     struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_OK);
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_INTERNAL);

@@ -38,7 +38,7 @@ static void *write_or_read(void *arg) {
     return arg;
 }
 
-TEST(test_who_waits_alone_goes_before_those_that_come_again) {
+TEST(test_a_waiting_writer_goes_before_returning_readers) {
     int lowest = 0, none = -1, numbers[READERS + 1] = {0, 1, 2};
     OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
     threads_run(READERS + 1, write_or_read, numbers, sizeof *numbers);

@@ -101,7 +101,7 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
-/* Those that only some ranks have fail as well: they would wait for ever. */
+/* Tensors that only some ranks have fail as well: such tensors would wait for ever. */
 TEST(test_calls_with_different_numbers_of_tensors) {
     CHECK_STORY(
         config_of(3),

@@ -9,7 +9,7 @@ TEST(test_later_ones_do_not_wait_for_joined_ranks) {
     CHECK_STORY(config_of(3), "0j 2j 1+a:7 -> Ta R ? whole & rows 0 2");
 }
 
-SCENE(test_what_waited_goes_on_when_the_missing_rank_joins, config_of(3)) {
+SCENE(test_a_waiting_tensor_goes_on_when_the_missing_rank_joins, config_of(3)) {
     STORY(s, "0+a:7 2+a:7 ->; 1j -> Ta R ? whole & rows 1");
     CHECK_INT(s->got[0].item.request.dims[0], 7);
     CHECK_INT(s->got[0].item.request.dtype, HVD_FLOAT32);
@@ -42,7 +42,7 @@ static void check_refused(struct request r, const char *what) {
     scene_close(&s);
 }
 
-TEST(test_what_zeros_can_not_stand_in_for) {
+TEST(test_calls_that_refuse_zeros_of_joined_ranks) {
     struct request max = request_of("x", 3);
     max.op = HVD_MAX;
     check_refused(max, "allreduce with op Max");

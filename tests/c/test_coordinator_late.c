@@ -24,7 +24,7 @@ TEST(test_the_front_layer_overtakes) {
 }
 
 /* c, d and e are more than a piece holds. */
-TEST(test_what_waits_is_fused) {
+TEST(test_waiting_tensors_are_fused) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 -> Ta R Tb R; *+c:100 ->; *+d:100 ->;"
                                  "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
 }
@@ -48,7 +48,7 @@ SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
 }
 
 /* Only a tensor of higher priority, once known, is worth pieces. */
-TEST(test_what_nothing_overtakes_is_not_cut) {
+TEST(test_a_tensor_that_nothing_overtakes_is_not_cut) {
     CHECK_STORY(config_of(AHEAD_MEASURED),
                 "*+a:1048576 -> Ta R; f *+front:10@1 -> Tfront R;"
                 "f *+b:307200 *+c:307200@1 -> Tc R Tb R;"
@@ -68,7 +68,7 @@ TEST(test_pieces_come_in_order) {
                                       "t=1 f -> Ta:131072-212992 R");
 }
 
-TEST(test_what_is_never_cut) {
+TEST(test_tensors_that_are_never_cut) {
     struct request whole[] = {request_of("a", 100 * KIB), gather_of("b", 100 * KIB, 1),
                               request_of("c", 100 * KIB)};
     whole[0].op = HVD_ADASUM;

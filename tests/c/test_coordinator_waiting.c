@@ -7,7 +7,7 @@ static struct coordinator_config config_of(int size) {
                   .stall_failure = 60);
 }
 
-SCENE(test_what_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)) {
+SCENE(test_a_tensor_that_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)) {
     struct request last = request_of("last", 0);
     last.last = true;
     says(s, 1, last, 0);
@@ -42,7 +42,7 @@ SCENE(test_first_to_leave, config_of(3)) {
  */
 TEST(test_error_names_its_ranks) { CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3"); }
 
-/* It left while it was asked for its request again: what it had submitted still runs. */
+/* A rank left while it was asked for a request again: tensors that it had submitted still run. */
 SCENE(test_leave_before_answering_a_resend, config_of(2)) {
     struct request r = request_of("a", 3);
     STORY(s, "1#! 1- 0+a -> S1");

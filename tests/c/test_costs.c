@@ -137,7 +137,7 @@ TEST(test_short_segments_cost_a_core_more) {
 }
 
 /* In racks that share half of their links' rate. */
-TEST(test_what_is_far_away_costs_more_steps_nearby) {
+TEST(test_a_costly_link_favours_steps_nearby) {
     struct cost racks = AT_25;
     racks.far = 1.65;
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 6 << 20), COLL_CIRCULANT);

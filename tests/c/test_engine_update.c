@@ -176,7 +176,7 @@ static void refuse(struct engine_rank *me, struct work *w, const char *why) {
     work_free(w);
 }
 
-ENGINES_TEST(test_what_can_have_no_update, ranks_run_on_window, 2, 2) {
+ENGINES_TEST(test_impossible_updates_are_refused, ranks_run_on_window, 2, 2) {
     struct work w;
     float value = 0;
     work_init(&w, me, plain_sum(1), "no weights", true);

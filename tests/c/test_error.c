@@ -24,7 +24,7 @@ TEST(test_causes_are_appended_to_the_text) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
-TEST(test_fields_are_of_one_error) {
+TEST(test_fields_never_mix_two_errors) {
     hvd_error err = {0}, all = {0};
     error_set(&err, HVD_STALLED, "late");
     for (int rank = 0; rank < HVD_MAX_BLAMED + 2; rank++)

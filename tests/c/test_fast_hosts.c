@@ -152,7 +152,7 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     for (int i = 0; i < OTHERS; i++) hvd_drop(others[i]);
 }
 
-TEST(test_who_has_come_to_a_round_leaves_or_joins_after_it) {
+TEST(test_a_rank_in_a_round_joins_or_leaves_only_after_it) {
     for (int p = 2; p <= 5; p++) {
         ranks_run_hub(p, hosts(p), coming_main, &(bool){true});
         ranks_run_hub(p, hosts(p), coming_main, &(bool){false});

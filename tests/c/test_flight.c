@@ -48,7 +48,7 @@ FLIGHT_TEST(test_the_end_of_a_long_name) {
     CHECK_TEXT(op.name + FLIGHT_NAME - 5, "tail");
 }
 
-FLIGHT_TEST(test_what_a_rank_did_alone) {
+FLIGHT_TEST(test_work_of_one_rank_is_recorded) {
     struct flight_op op;
     flight_note(f, "update", 1.5, 2.5);
     CHECK(flight_read(f->memory, 0, &op));

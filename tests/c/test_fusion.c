@@ -76,7 +76,7 @@ TEST(test_not_mixed) {
     plan_is(r, 1000, "0121343");
 }
 
-TEST(test_what_stays_alone) {
+TEST(test_tensors_that_are_not_fused) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
     plan_is(r, 1000, "0121");

@@ -284,7 +284,7 @@ static void *wait_long(void *handle) {
     return NULL;
 }
 
-TEST(test_who_waits_for_what_is_given_up_goes_on_at_once) {
+TEST(test_a_waiter_goes_on_at_once_when_its_handle_is_given_up) {
     enum { WAITERS = 3 };
     struct hvd_handle *h = new_handle(), *same[WAITERS] = {h, h, h};
     double begin = clock_now();
@@ -300,7 +300,7 @@ TEST(test_who_waits_for_what_is_given_up_goes_on_at_once) {
     hvd_drop(h);
 }
 
-/* Its process is another one, and its mutex may be locked for ever. */
+/* The handle is another process's, and its mutex may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     struct hvd_handle *h = new_handle();
     handle_lend(h);

@@ -88,7 +88,7 @@ TEST(test_without_descriptors_it_says_so) {
     life_close(l);
 }
 
-TEST(test_what_cannot_be_watched_is_refused) {
+TEST(test_processes_that_cannot_be_watched_are_refused) {
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
     REQUIRE(life_open(&l, 2, died, NULL) == HVD_OK);
@@ -167,7 +167,7 @@ TEST(test_each_silence_is_reported) {
 }
 
 /* Nobody waits for the rank, so its silence is not reported or counted. */
-TEST(test_who_is_not_needed_may_be_silent) {
+TEST(test_a_rank_that_nobody_waits_for_may_be_silent) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 100, false);
@@ -177,7 +177,7 @@ TEST(test_who_is_not_needed_may_be_silent) {
 }
 
 /* A rank that was stopped for an hour has not read the answers that came meanwhile. */
-TEST(test_who_was_stopped_blames_nobody) {
+TEST(test_a_rank_that_was_stopped_blames_nobody) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     look_until(&w, &now, START + 3, true);

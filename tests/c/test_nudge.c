@@ -54,7 +54,7 @@ TRIO_TEST(test_a_nudge_rings, ) {
         }
 }
 
-TRIO_TEST(test_who_never_nudges_is_missed, ) {
+TRIO_TEST(test_a_rank_that_never_nudges_is_reported, ) {
     CHECK(!nudges_missing(t->ranks[0]));
     nudges_heard(t->ranks[0], 1, clock_now());
     CHECK(nudges_missing(t->ranks[0]));

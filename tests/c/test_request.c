@@ -80,7 +80,7 @@ TEST(test_a_wrong_shape_is_refused) {
     is(HVD_INVALID, request_of("weight", (int64_t)1 << 61)); /* 2^63 bytes */
 }
 
-TEST(test_what_dtypes_take) {
+TEST(test_scales_and_ops_of_each_dtype) {
     const struct request flag = of_dtype(HVD_BOOL);
     is(HVD_UNSUPPORTED, WITH(flag, prescale, 2));
     is(HVD_UNSUPPORTED, WITH(flag, postscale, 0.5));

@@ -57,7 +57,7 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
 }
 
 /* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
-TEST(test_who_goes_first) {
+TEST(test_a_part_outlives_the_rank_that_made_it) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
     if (!reserve_all(parts)) return;
@@ -201,7 +201,7 @@ TWO_TEST(test_all_see_what_one_shares) {
     CHECK_INT(m[0].view[PAGES * page_bytes() - 1], 2);
 }
 
-TWO_TEST(test_what_one_writes_to_its_view_others_do_not_see) {
+TWO_TEST(test_writes_to_a_view_are_private) {
     struct host_memory *m = two->m;
     m[0].shared[5] = 1;
     m[0].view[5] = 2;

@@ -324,7 +324,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(ERR->blamed[0], 2);
 }
 
-/* Its kernel ends no stream: nobody waits for that at the end. */
+/* The lost host's kernel ends no stream: nobody waits for that at the end. */
 static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     if (rank == 2) {

@@ -71,7 +71,7 @@ static void check_taken(struct tensors *t, int from, int to) {
     }                                                                                              \
     static void name##_on(struct tensors *t)
 
-TABLE_TEST(test_what_is_held_is_taken_together) {
+TABLE_TEST(test_corked_tensors_are_taken_together) {
     struct result results[4] = {{0}};
     bool held[3];
     add(t, 0, &results[0], HVD_OK);

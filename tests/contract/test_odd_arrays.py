@@ -82,7 +82,7 @@ def test_other_arrays_are_values(given, size):
 
 
 @pytest.mark.skipif(not mx, reason="MXNet's arrays")
-def test_sparse_arrays_of_mxnet_and_what_is_none(size):
+def test_mxnet_sparse_arrays_and_non_arrays(size):
     whole = np.array([[0.0, 2.0], [0.0, 0.0]], "float32")
     refused = {"ndarray": whole, "float": 1.0}
     for kind in ("csr", "row_sparse", "default"):

@@ -115,14 +115,14 @@ def test_bad_splits_of_one_rank_are_told_to_all(lib, rank, size, several):
 @differentiable
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
 def test_ops_without_a_gradient(lib, op):
-    """It is an error when backward comes to them."""
+    """Backward through such an op is an error."""
     text = f"op {op} has no gradient: expected Sum or Average"
     with pytest.raises((ValueError, *lib.errors), match=None if lib.hvd is hvd else text):
         lib.gradient("allreduce", np.ones(2), {"op": getattr(hvd, op)}, np.ones)
 
 
 @libraries_that(lambda lib: hasattr(lib.hvd, "poll"))
-def test_what_is_no_handle(lib):
+def test_a_wrong_handle_is_refused(lib):
     for use in (lib.hvd.poll, lib.hvd.synchronize):
         for no_handle in (5, "x", None):
             with pytest.raises(ValueError, match="expected what an ..._async call has returned"):

@@ -64,7 +64,7 @@ def test_states_that_every_rank_has_loaded_or_been_given(kind, rank, several):
 @saving
 @pytest.mark.parametrize("late", [False, True], ids=["", "with a parameter that comes late"])
 @pytest.mark.parametrize("codec", ["1bit", "2bit", "topk"])
-def test_what_compression_left_out_is_saved(kind, codec, late):
+def test_residuals_are_saved(kind, codec, late):
     """Training from saved states is that which goes on; also after a new layout of gradients."""
     trainer = made(kind, codec)
     if late and not hasattr(trainer, "add_parameter"):
@@ -78,7 +78,7 @@ def test_what_compression_left_out_is_saved(kind, codec, late):
 
 
 @saving
-def test_what_another_rank_left_out_is_not_taken(kind, rank, several):
+def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
     trainer = made(kind, "1bit")
     train(trainer, range(1))
     states = hvd.broadcast_object(trainer.saved(), 0)
@@ -90,7 +90,7 @@ def test_what_another_rank_left_out_is_not_taken(kind, rank, several):
 
 
 @saving
-def test_what_compression_left_out_is_in_no_commit(kind, several):
+def test_commits_do_not_have_residuals(kind, several):
     """Before, elastic training lost it in silence."""
     trainer = made(kind, "1bit")
     train(trainer, range(2))

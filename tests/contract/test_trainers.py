@@ -127,7 +127,7 @@ def test_frozen_and_late_parameters(kind, numbers):
 
 @trainers_that(lambda kind: kind.skips_layers)
 def test_a_layer_that_only_some_ranks_use(kind, rank, size):
-    """It is updated on all of them, by the gradients of those that used it."""
+    """All ranks update the layer, by the gradients of the ranks that used it."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for step in range(4):
         layers = [2 if r == step % size else 1 for r in range(size)]

@@ -161,7 +161,7 @@ def _check_one(function, argument: str, arguments: dict) -> None:
     "splits", ["1", b"1", 5, [None], ["1"], [True], [float("nan")], [[1], [1, 2]], [-1], [10**30]]
 )
 def test_wrong_splits_raise_on_every_rank(splits, rank, size):
-    """They are told to all ranks, which wait for the row counts."""
+    """All ranks wait for the row counts, so all ranks are told."""
     given = splits * size if isinstance(splits, list) and len(splits) == 1 else splits
     for _ in range(2):
         with pytest.raises(ValueError, match="rank 0: tensor 'alltoall.t': splits"):
@@ -184,7 +184,7 @@ def test_a_process_set_of_numpys_ranks(size):
 
 
 @pytest.mark.parametrize("process_set", NO_SET)
-def test_what_is_no_process_set_is_not_removed(process_set):
+def test_only_process_sets_can_be_removed(process_set):
     with pytest.raises(ValueError, match="process_set is .*expected a ProcessSet"):
         hvd.remove_process_set(process_set)
 

@@ -68,7 +68,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
 
 
 def test_an_early_return_on_one_rank_ends_the_wait_of_the_others():
-    """They waited for ever."""
+    """Before, the others waited for ever."""
     program = """if True:
         import hvdlite as hvd
         hvd.init()
@@ -119,7 +119,7 @@ def test_the_example_goes_on_with_a_death_in_each_epoch():
 
 
 def test_a_script_that_lets_nobody_in_gets_no_new_rank():
-    """It trained alone, in a job of its own, beside the others."""
+    """Before, the new rank trained alone, in a job of its own, beside the others."""
     program = """if True:
         import os, time
         import hvdlite as hvd
@@ -174,7 +174,7 @@ def test_new_ranks_know_how_often_ranks_have_died():
 
 
 def test_a_new_rank_whose_job_has_ended_is_not_the_cause(tmp_path):
-    """It fails after the others, and ends last."""
+    """The new rank fails after the others, and ends last."""
     program = """if True:
         import os, pathlib, signal, sys, time
         new, first = (pathlib.Path(sys.argv[1]) / name for name in ("new", "first"))

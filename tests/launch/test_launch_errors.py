@@ -100,8 +100,8 @@ def test_a_rank_dies_while_another_raises():
     assert f"hvdliterun: rank {1 if done.code == 137 else 2} on " in done.err
 
 
-def test_who_ends_silently_for_anothers_failure_is_not_blamed():
-    """Its collective has failed, which the library tells: it need not print anything."""
+def test_a_rank_that_ends_silently_after_anothers_failure_is_not_blamed():
+    """The library reports the rank's failed collective: the rank need not print anything."""
     code = f"{BEGIN}if rank == 1:\n    time.sleep(0.3); raise KeyError('the cause')\n"
     wait = "try: hvd.numpy.allreduce(np.ones(1), name='b')\nexcept hvd.HvdliteError: os._exit(9)"
     done = call("-n", 3, *python(code + wait))

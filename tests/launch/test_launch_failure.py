@@ -107,7 +107,7 @@ def test_the_jobs_exit_code_is_that_of_the_culprit(end, code):
     assert exit_code(end) == code
 
 
-def test_who_raised_and_then_blames_those_that_end_is_the_culprit():
+def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
     """On a busy host the other was blamed: it had ended by itself, and this one was ended."""
     endings = [ending(1, 1, True, 15.4), ending(2, 9, False, 13.5)]
     told = signs({1: 13.31}, {2: 13.32}, whom=[1])
@@ -116,7 +116,7 @@ def test_who_raised_and_then_blames_those_that_end_is_the_culprit():
 
 
 @pytest.mark.parametrize("code, ended", [(14, False), (75, False), (143, True), (-15, True)])
-def test_who_ends_because_others_have_ended_is_no_reason_why_nobody_went_on(code, ended):
+def test_a_rank_that_ends_because_others_ended_is_not_the_reason(code, ended):
     killed, failed = ending(0, -9, False, 2.0), ending(1, 3, False, 1.0)
     follower = ending(2, code, ended, 3.0)
     assert last([failed, killed, follower]) == failed

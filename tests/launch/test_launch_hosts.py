@@ -74,7 +74,7 @@ def test_without_ssh_it_is_said_which_command_lacks():
     assert (done.code, done.err) == (2, f"hvdliterun: {told}\n")
 
 
-def test_what_a_remote_shell_prints_at_its_start_hides_no_facts(tmp_path):
+def test_host_info_is_found_despite_shell_startup_output(tmp_path):
     """It was: Expecting value: line 1 column 1 (char 0), or: 'utf-8' codec can't decode byte."""
     shell = tmp_path / "ssh"
     shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")

@@ -97,7 +97,7 @@ def test_a_wrong_token_is_told_once(opened, capsys):
     assert not opened.let_in
 
 
-def test_who_says_nothing_is_dropped_in_time_and_when_there_are_too_many(opened, monkeypatch):
+def test_silent_connections_are_dropped_late_or_when_too_many(opened, monkeypatch):
     silent = [socket.create_connection(opened.address) for _ in range(3)]
     opened.turn()
     monkeypatch.setattr(listener, "PATIENCE", 0.1)
@@ -145,7 +145,7 @@ def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
         sock.close()
 
 
-def test_what_an_agent_may_send_is_bounded_too():
+def test_frames_of_an_agent_are_bounded_too():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
         link = Channel(listener.accept()[0], channel.FROM_AGENTS)

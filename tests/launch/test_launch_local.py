@@ -168,7 +168,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_who_is_ended_by_a_signal_to_its_agent_is_named(transport):
+def test_a_rank_that_a_signal_to_its_agent_ends_is_named(transport):
     """The launcher's own command was said to have ended, with exit code 0."""
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
     launcher = start_endless(ask, "--transport", transport)
@@ -180,7 +180,7 @@ def test_who_is_ended_by_a_signal_to_its_agent_is_named(transport):
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_who_exits_with_a_text_is_named_though_the_others_end_before(transport):
+def test_a_rank_that_exits_with_a_text_is_named_even_if_others_end_first(transport):
     """Exit functions hold the rank up; one of the others was blamed."""
     last = "import atexit, time; atexit.register(lambda: time.sleep(60 * is_rank_1))\n"
     text = "is_rank_1 = hvd.rank() == 1\nif is_rank_1: sys.exit('fatal: no data')"
@@ -336,7 +336,7 @@ def test_without_mpi_no_mpirun_is_used():
     assert (done.code, sorted(done.out.splitlines())) == (0, ["[0] 2", "[1] 2"]), done.err
 
 
-def test_what_a_dry_run_prints_does_run():
+def test_the_command_of_a_dry_run_runs():
     line = call("-n", 2, "--dry-run", "echo", "a  b").out.splitlines()[-1]
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.stdout.splitlines() == ["a  b", "a  b"]

@@ -66,7 +66,7 @@ print("done", hvd.rank(), hvd.size(), flush=True)
 
 
 def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
-    """It is rank 0's; the other ranks go on in the same processes."""
+    """The host is rank 0's; the other ranks go on in the same processes."""
     line = ["--transport", "tcp", "--elastic", "-H", "h1:1,h2:1,h0:1", "--host-timeout", 8]
     launcher = start_up(own_cluster, GOES_ON, *line)
     own_cluster.lose("h1", power=True)
@@ -114,7 +114,7 @@ def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
 
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
 def test_init_names_the_rank_that_a_firewall_keeps_away(own_cluster):
-    """It lets the connections live that are there when the ranks begin."""
+    """The firewall keeps the connections that exist when the ranks begin."""
     begins = "import time; print('up 3', flush=True); time.sleep(3); import hvdlite; hvdlite.init()"
     line = ["-H", "h0,h1,h2", "--env", "HVDLITE_INIT_TIMEOUT_SECONDS=4"]
     launcher = start_up(own_cluster, begins, *line)

@@ -70,7 +70,7 @@ def test_a_reader_that_goes_is_no_ctrl_c():
     assert done.stderr.splitlines()[-1].startswith("BrokenPipeError"), done.stderr
 
 
-def test_what_cannot_be_sent_is_said(monkeypatch):
+def test_a_function_that_cannot_be_sent_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="pip install cloudpickle"):
         pack(lambda: 1, (), {})

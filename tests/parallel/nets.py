@@ -8,7 +8,7 @@ import hvdlite as hvd
 
 
 def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
-    """Its weights depend on the seed only, not on how many blocks were made before."""
+    """The weights depend on the seed only, not on how many blocks were made before."""
     net = gluon.nn.HybridSequential()
     for n in units:
         net.add(gluon.nn.Dense(n, activation="tanh", in_units=in_units))
@@ -19,7 +19,7 @@ def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
 
 
 def convnet(flags=None):
-    """Its weights are drawn by the first forward, of images of 8 channels."""
+    """The first forward, of images of 8 channels, draws the weights."""
     mx.random.seed(4)
     net = gluon.nn.HybridSequential()
     net.add(

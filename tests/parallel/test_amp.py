@@ -73,7 +73,7 @@ def test_overflow_in_one_of_several_passes(rank, size):
 
 
 def test_distributed_optimizer_is_refused():
-    """Its gradients are averaged after AMP has looked at them: ranks would skip different steps."""
+    """It averages gradients after AMP has checked these: ranks would skip different steps."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd()))
     amp.init_trainer(trainer)

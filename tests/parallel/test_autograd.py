@@ -89,7 +89,7 @@ def test_other_dtypes_under_record(dtype, rank, size):
 
 
 def test_empty_parts_under_record(rank, size):
-    """They are gathered; only a gradient can't come of them, and that is an error, not a wait."""
+    """Empty parts are gathered; only their gradient fails, with an error instead of a wait."""
     x = leaf(mx.np, np.ones((0 if rank == 0 else 2, 3)))
     with autograd.record():
         y = hvd.allgather(x)

@@ -53,7 +53,7 @@ def test_calls_of_a_forked_child_are_refused(size):
 
 
 def test_a_data_loaders_worker_knows_its_part_of_the_data():
-    """It asks in the forked child, as scripts that shard an IterableDataset do."""
+    """The forked child asks, as in scripts that shard an IterableDataset."""
     asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
     assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
 
@@ -99,7 +99,7 @@ def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank
 
 
 def test_data_loader_with_workers(rank, size):
-    """Its workers are forked while gradients of the step before may still be under way."""
+    """The workers are forked while the last step's gradients may still be under way."""
     rows = np.random.RandomState(rank).randn(24, 6).astype("float32")
     dataset = gluon.data.ArrayDataset(rows, np.arange(24))
     net = dense_net()

@@ -191,7 +191,7 @@ if SIZE > 1:  # one rank takes any number of rows
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_what_horovod_raises_as_mxnet_error_is_one_and_a_value_error(call):
+def test_horovods_mxnet_errors_are_value_errors_too(call):
     for kind in (ValueError, mx.MXNetError, RuntimeError, hvd.HvdliteError):
         with pytest.raises(kind):
             call()

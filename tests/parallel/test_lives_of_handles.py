@@ -13,7 +13,7 @@ from threads import outcomes
 import hvdlite as hvd
 
 
-def test_what_follows_the_wait_is_done_once(size):
+def test_the_callback_after_a_wait_runs_once(size):
     """So ``out`` keeps what its user writes to it later."""
     out, calls = np.zeros(6)[::2], []
     handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, out=out).then(calls.append)
@@ -41,7 +41,7 @@ def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
     assert hvd.synchronize(handle).tolist() == [size] * 3
 
 
-def test_what_a_call_brings_outlives_its_handle_and_job(rank, size):
+def test_results_outlive_their_handle_and_job(rank, size):
     """The C library has made the memory, and keeps it as long as the array lives."""
     long = np.full((1000, size), float(rank))
     gathered = hvd.numpy.allgather_async(long, name="long").synchronize()

@@ -86,7 +86,7 @@ def test_a_forked_child_writes_nothing(folder, rank):
 
 
 def test_equal_names_in_two_process_sets_at_once(folder, rank, size):
-    """Their spans overlap: in one track viewers took the end of one for that of the other."""
+    """The spans overlap: in one track, viewers took the end of one span for that of the other."""
     some = hvd.add_process_set(range(size - 1)) if size > 1 else hvd.global_process_set
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
     sets = [hvd.global_process_set] + ([some] if size > 1 and some.included() else [])
@@ -143,7 +143,7 @@ def test_a_profiled_job_goes_on_and_its_trace_names_hvdlite(tmp_path, size, asyn
 
 
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_what_is_meant_for_servers_says_that_there_are_none(name, monkeypatch):
+def test_calls_for_servers_say_that_there_are_none(name, monkeypatch):
     """MXNet by itself: KVStoreHandle passed to profiler is null."""
     monkeypatch.setattr(mx.profiler, "profiler_kvstore_handle", mx.base.KVStoreHandle())
     mx.kv.create(name)

@@ -44,7 +44,7 @@ def test_object_that_can_not_be_pickled():
         hvd.allgather_object(threading.Lock())
 
 
-def test_what_only_cloudpickle_takes(rank, size):
+def test_lambdas_that_only_cloudpickle_takes(rank, size):
     assert hvd.broadcast_object((lambda x: x + size) if rank == 0 else None)(1) == 1 + size
     assert [double(2) for double in hvd.allgather_object(lambda x: x * rank)] == [
         2 * r for r in range(size)

@@ -35,7 +35,7 @@ def test_it_is_the_optimizer():
         assert copied._optimizer.lr_mult == {"w": 3.0}
 
 
-def test_wrapping_twice_or_something_else_is_refused():
+def test_wrapping_twice_or_a_non_optimizer_fails():
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got SGD"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got str"):

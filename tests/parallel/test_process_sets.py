@@ -82,7 +82,7 @@ def test_large_arrays_in_several_sets_at_once(sets, rank):
 
 
 def test_memory_of_a_set_exists_once_it_is_used(size, several):
-    """Its window has 2 MiB a rank, and sets may be many."""
+    """A set's window has 2 MiB a rank, and sets may be many."""
 
     def kilobytes():
         return int(re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())[1])

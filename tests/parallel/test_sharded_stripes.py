@@ -30,7 +30,7 @@ def hosts() -> int:
 
 
 def wide_net():
-    """Its names do not count the blocks made before: files of states number parameters by name."""
+    """The names do not count earlier blocks: files of states number parameters by name."""
     net, in_units = gluon.nn.HybridSequential(), COLUMNS
     for number, units in enumerate(UNITS):
         prefix = f"layer{number}_"
@@ -153,7 +153,7 @@ def test_settings_that_a_dealt_weight_cant_have(hosts):
 
 @pytest.mark.parametrize("values", [STRIPE, STRIPE + 1, 5 * STRIPE, 6 * STRIPE - 7])
 @pytest.mark.parametrize("hosts_of_all, first", [(1, 0), (2, 0), (2, 1), (3, 2), (7, 5)])
-def test_what_hosts_get_makes_the_whole(values, hosts_of_all, first):
+def test_stripes_of_all_hosts_make_the_whole(values, hosts_of_all, first):
     whole = np.arange(values, dtype=np.float32)
     parts = []
     for host in range(hosts_of_all):

@@ -113,7 +113,7 @@ def test_weights_that_a_script_writes_count(shares):
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_whoever_holds_a_weight_sees_the_new_one():
+def test_a_held_weight_shows_the_new_values():
     net = dense_net()
     held = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))

@@ -92,7 +92,7 @@ def test_rows_of_the_root_are_broadcast(root, rank, size):
         broadcast_rows(array, size, "x")
 
 
-def test_what_is_not_row_sparse_is_refused_before_others_wait():
+def test_wrong_sparse_arrays_are_refused_before_other_ranks_wait():
     with pytest.raises(ValueError, match="'x' has storage type csr: expected row_sparse"):
         allreduce_rows([mx.nd.ones((2, 2)).tostype("csr")], "x")
     sparse = mx.nd.ones((2, 2)).tostype("row_sparse")

@@ -156,7 +156,7 @@ def test_several_contexts_in_a_process(kind, passes, rank):
 
 
 @pytest.mark.parametrize("make", [list, dict, lambda items: items], ids=["list", "dict", "as is"])
-def test_what_params_may_be(make):
+def test_forms_of_params(make):
     net, alone = dense_net(), dense_net()
     params = net.collect_params()
     given = list(params.values()) if make is list else make(params)

@@ -197,7 +197,7 @@ def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
 
 
 @both_kinds
-def test_what_compression_left_out_is_in_no_checkpoint(kind, several, shared_folder):
+def test_checkpoints_do_not_have_residuals(kind, several, shared_folder):
     """Before, a job that went on from one lost it in silence, or kept that of later steps."""
     net, again = dense(), dense()
     one_bit = {"compression": hvd.Compression.one_bit(), "backward_passes_per_step": 2}

@@ -182,7 +182,7 @@ def test_the_memory_goes_with_the_net(shares):
 
 
 @no_sparse_gluon
-def test_what_the_call_leaves_where_it_is():
+def test_gradients_that_are_not_shared():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(5, 3, sparse_grad=True), gluon.nn.Dense(2, in_units=3))
     net.initialize()

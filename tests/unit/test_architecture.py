@@ -138,7 +138,7 @@ DOORS = [
 
 
 @pytest.mark.parametrize("door, pattern, behind", DOORS, ids=[door for door, _, _ in DOORS])
-def test_every_effect_has_one_door(door, pattern, behind):
+def test_one_place_for_each_effect(door, pattern, behind):
     assert users_of(pattern) <= behind, door
     if behind:
         assert users_of(pattern), f"the pattern for {door} matches nothing any more"
@@ -242,7 +242,7 @@ def test_lines_of_c_are_short(file):
     assert [(i + 1, line) for i, line in enumerate(lines) if len(line) > 100] == []
 
 
-def test_what_python_sees_is_cut_out_of_the_headers():
+def test_declarations_for_python_come_from_the_headers():
     """No prototype and no constant is typed twice."""
     build_text = (PACKAGE / "_build.py").read_text()
     seen = {*build.HEADERS, *build.HEADERS_OF_MPI}

@@ -105,7 +105,7 @@ def test_a_file_that_can_not_be_written_is_named_and_keeps_no_other_from_it(tmp_
     assert json.loads(good.read_text())["rows"] == rows
 
 
-def test_what_is_measured_follows_from_the_options():
+def test_the_options_choose_the_cases():
     args = cli.parse_args(["--sizes=4K,1M", "--kinds=all", "--apis=numpy"])
     planned = cli.plan(args)
     assert {api for api, _ in planned} == {"numpy"}

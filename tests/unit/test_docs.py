@@ -177,7 +177,7 @@ for name in sys.argv[1:]:
 
 
 def test_examples_in_docstrings_are_true():
-    """Those of other frameworks need other environments."""
+    """Examples of other frameworks need other environments."""
     own = [m for m in MODULES if m.parent.name not in ("torch", "xgboost")]
     names = [module_name(m) for m in own if ">>> " in m.read_text(encoding="utf-8")]
     assert len(names) > 20

@@ -108,7 +108,7 @@ def with_head(good: bytes, path: Path, **values: int) -> Recorder:
     return Recorder(str(path))
 
 
-def test_a_damaged_size_is_not_counted_to(good, tmp_path):
+def test_a_damaged_size_is_not_trusted(good, tmp_path):
     with with_head(good, tmp_path / "damaged", size=2**31 - 1) as recorder:
         one = recorder.snapshot()
     one.ops[-1]["phase"] = "waits"

@@ -160,7 +160,7 @@ def test_strangers_cost_a_line_in_the_log(who, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("size, here, missing", [(4, (0, 2), "s 1, 3"), (2, (1,), " 0")])
-def test_who_is_missing_is_named_on_every_rank(size, here, missing):
+def test_every_rank_names_the_missing_ranks(size, here, missing):
     ranks = places(size)
     for error in as_threads(met, [(ranks[rank], 2.0) for rank in here]):
         assert isinstance(error, HvdliteError)
@@ -209,7 +209,7 @@ def test_another_size_is_refused_and_told():
 
 
 def test_the_star_bears_a_silent_host_for_as_long_as_the_user_has_set(monkeypatch):
-    """It was lost after 120 s."""
+    """Before, the silent host was lost after 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
     monkeypatch.setattr(exchange, "bound", lambda _, seconds: borne.append(seconds))

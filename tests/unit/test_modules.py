@@ -103,7 +103,7 @@ IMPORTERS = {
 
 
 @pytest.mark.parametrize("pattern, importers", IMPORTERS.items(), ids=IMPORTERS)
-def test_what_has_few_importers(pattern, importers):
+def test_modules_with_few_importers(pattern, importers):
     assert {m.name for m in MODULES if re.search(pattern, m.read_text())} == importers
 
 

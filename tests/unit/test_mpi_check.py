@@ -35,7 +35,7 @@ def test_an_mpi_of_the_same_kind_fits(built_for, loaded, theirs):
         ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(built_for, loaded, theirs, named):
+def test_a_wrong_mpi_is_told_in_one_sentence(built_for, loaded, theirs, named):
     text = mismatch(built_for, loaded, theirs)
     assert all(name in text for name in named)
     assert "MPICC" in text

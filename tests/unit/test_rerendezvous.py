@@ -108,7 +108,7 @@ def unreachable():
         yield listener.getsockname()
 
 
-def test_who_connects_to_a_lost_host_learns_of_the_loss_meanwhile(unreachable, monkeypatch):
+def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch):
     """A rerendezvous after a power cut took a second longer, or two, than the watch."""
     for module in rerendezvous, acceptor:
         monkeypatch.setattr(module, "CONNECT_SECONDS", 1e4)
@@ -136,7 +136,7 @@ def test_who_connects_to_a_lost_host_learns_of_the_loss_meanwhile(unreachable, m
 
 
 def test_strangers_at_an_open_port_let_nobody_wait():
-    """They filled its queue while its rank computed, which was then taken for lost."""
+    """Before, strangers filled the queue while the rank computed: others thought the rank lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
     for stranger, junk in zip(
@@ -196,7 +196,7 @@ def test_the_fewer_ranks_behind_a_broken_network_end():
 
 
 def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monkeypatch):
-    """It took them for dead, and trained on from where it had stood still."""
+    """Before, the rank thought the others dead, and trained on from where it had stood still."""
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the others have trained on, or ended, without this rank" in str(late)
@@ -234,7 +234,7 @@ def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
 
 
 def test_a_rank_that_stood_still_as_it_looked_takes_no_host_for_lost(monkeypatch, watching):
-    """It had no core, or its script did not let the thread have Python's lock."""
+    """The rank had no core, or the script kept Python's lock from the watch's thread."""
     silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # it counts from when the limit was set
 
     def silence(_) -> float:

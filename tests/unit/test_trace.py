@@ -226,7 +226,7 @@ def test_pieces_are_of_one_tensor(tmp_path):
     "text, why",
     [("{}", "not a timeline"), ("[]", "no clock"), ("[x", "no clock"), ("[1]", "no clock")],
 )
-def test_what_is_no_timeline_is_refused(tmp_path, capsys, text, why):
+def test_files_that_are_no_timelines_are_refused(tmp_path, capsys, text, why):
     (tmp_path / "x.json").write_text(text)
     pytest.importorskip("matplotlib")
     assert cli.main([str(tmp_path / "x.json")]) == 2

@@ -41,7 +41,7 @@ def test_the_first_evidence_that_holds_decides(known, code, report, first):
     assert bool(found.report) == bool(report)
 
 
-def test_who_stood_still_is_named_instead_of_who_waited():
+def test_a_rank_that_stood_still_is_named_instead_of_the_waiting_rank():
     signs = Signs()
     signs.add(1, b"1 1 0", 1.9)
     found = verdict(WELL._replace(endings=FAILED, signs=signs))

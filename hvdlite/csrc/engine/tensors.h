@@ -93,14 +93,14 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
  * is queued behind that one. *corked: tensors_take does not return the tensor yet. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added, not finished */
-/* The stepping thread. The same; and the name of the oldest taken tensor, if any. */
+/* For the stepping thread. The same count; and the name of the oldest taken tensor, if any. */
 size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]);
 
 /* While corked, until tensors_refuse, tensors_take returns NULL. Any thread; calls nest. */
 void tensors_cork(struct tensors *t, bool corked);
 
-/* The stepping thread. The tensors added since the last call, the oldest first, linked by `newer`;
- * NULL: none. */
+/* For the stepping thread. Returns the tensors added since the last call, the oldest first, linked
+ * by `newer`; NULL: none. */
 struct tensor *tensors_take(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* the same; id: not 0 */

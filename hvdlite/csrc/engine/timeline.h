@@ -17,11 +17,11 @@ struct timeline {
     void *file;         /* a FILE; NULL: off */
     int failed;         /* errno of the first write that failed; 0: none */
     char path[4096];
-    double origin;                    /* when it started, seconds */
+    double origin; /* when it started, seconds */
     /* seconds that rank 0's clock is ahead; the largest error of that number */
     double clock_offset, clock_error;
-    char about[400];                  /* the job and the host, as members of a JSON object */
-    uint64_t tensors;                 /* tensors written so far: ids of spans */
+    char about[400];  /* the job and the host, as members of a JSON object */
+    uint64_t tensors; /* tensors written so far: ids of spans */
     int rank;
     bool marks_cycles;
 };

@@ -78,7 +78,7 @@ int64_t request_part_rows(const struct request *r, int rank, int size);
 /* Zeros may stand in for a rank that has joined. */
 bool request_takes_zeros(const struct request *r);
 
-/* Its elements may go in several batches. Codecs and Adasum need the whole tensor. */
+/* The request's elements may go in several batches. Codecs and Adasum need the whole tensor. */
 bool request_can_be_cut(const struct request *r);
 
 /* Both tensors have the same offset in the same region. */

@@ -56,7 +56,7 @@ struct flight_memory {
     int32_t rank, size, local_rank;
     int32_t stacks; /* signal by which the process appends its stacks to this file; 0: none */
     char host[FLIGHT_LABEL], job[FLIGHT_LABEL], transport[8];
-    double began;                     /* by clock_now */
+    double began; /* by clock_now */
     /* seconds that rank 0's clock is ahead of this rank's; the largest error of that number */
     double clock_offset, clock_error;
     struct stats stats;

@@ -113,7 +113,7 @@ static void await_parts(const struct helpers *h, unsigned now) {
             (h->spin > 0 && ++looks < PATIENCE ? clock_relax : clock_yield)();
 }
 
-/* Those that can't start are missed by nobody: others take their parts. */
+/* Helpers that can't start do not matter: others take their parts. */
 static void start(struct helpers *h) {
     hvd_error ignored;
     for (; h->started < h->threads - 1; h->started++) {

@@ -90,7 +90,7 @@ def test_a_program_that_is_traced_again(size):
         np.testing.assert_array_equal(program(tf.ones(length)), np.full(length, 3 * size))
 
 
-def test_who_is_in_a_process_set(rank, size, several):
+def test_members_of_a_process_set(rank, size, several):
     some = hvd.add_process_set([1])
     if rank == 1:
         assert int(hvd.size_op(some.process_set_id)) == 1
@@ -202,7 +202,7 @@ def test_results_that_a_graph_does_not_use_do_not_stay(size):
     assert len(exchange._under_way) == before + most
 
 
-def test_failure_of_finds_the_failure_that_a_graph_has_raised_and_no_quotation_of_it():
+def test_failure_of_finds_a_graphs_own_failure_but_not_text_that_quotes_it():
     @tf.function
     def send(splits):
         return hvd.alltoall(tf.zeros([2]), splits, name="too-many")

@@ -111,7 +111,7 @@ def test_wrong_arguments_of_optimizers_are_refused():
 
 @pytest.mark.parametrize("in_session", [False, True])
 def test_variables_of_elastic_training(in_session, rank):
-    """They are rank 0's after sync, and those of the commit after restore."""
+    """Variables are rank 0's after sync, and those of the commit after restore."""
     with contextlib.ExitStack() as stack:
         if in_session:
             stack.enter_context(tf.Graph().as_default())

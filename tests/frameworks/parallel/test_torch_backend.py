@@ -240,7 +240,7 @@ def test_futures_and_what_follows_them(groups, staged):
         assert (future.wait() == (i + 1) * dist.get_world_size()).all()
 
 
-def test_who_waits_goes_on_when_a_thread_has_delivered(groups):
+def test_a_waiter_goes_on_when_a_thread_has_delivered(groups):
     """The copy back into a tensor with gaps takes long: a wait begins while a thread does it."""
     ones, t = torch.ones(1500, 1500), torch.zeros(1500, 3000)[:, ::2].t()
 

@@ -28,7 +28,7 @@ def gloo(monkeypatch):
 
 
 @pytest.mark.parametrize("check", gpu_checks.CHECKS["hvdlite.torch"][:-2], ids=lambda c: c.__name__)
-def test_what_a_gpu_does(check, rank, size):
+def test_checks_of_a_gpu_pass_on_cpus(check, rank, size):
     made = len(MOVERS)
     check(CPU, rank, size)
     assert len(MOVERS) == max(made, 1), "one group moves all tensors of all ranks"
@@ -81,7 +81,7 @@ def test_a_tensor_on_the_host_of_one_rank_alone_is_refused(rank, size):
         hvd.allreduce(torch.ones(3), name="mixed")
 
 
-def test_what_the_other_library_would_round_goes_through_the_host(size):
+def test_integer_averages_go_through_the_host(size):
     x = hvd.allreduce(torch.tensor([2**53 + 1]), op=hvd.Sum)
     assert x.tolist() == [(2**53 + 1) * size]
     before = max(each.made._turn for each in delegate._agreements.values())

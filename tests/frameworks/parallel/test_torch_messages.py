@@ -35,7 +35,7 @@ def test_messages_of_two_ranks_come_in_order_by_tag(groups, several):
         dist.send(torch.full((9,), float(rank)), 0, group, 7)
 
 
-def test_what_goes_wrong_between_two_ranks(groups):
+def test_errors_between_two_ranks(groups):
     rank, t, other = dist.get_rank(), torch.ones(4), 1 - dist.get_rank()
     if rank > 1 or dist.get_world_size() == 1:
         return

@@ -124,7 +124,7 @@ class Tables(torch.nn.Module):
 @pytest.mark.parametrize("as_dense", [False, True])
 @pytest.mark.parametrize("sparse", [True, False])
 def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, grouped, rank, size):
-    """It has no gradient, and so no update, until some rank needs it; then it is sparse."""
+    """The table has no gradient, and so no update, until a rank needs the table."""
     kind = torch.optim.SparseAdam if sparse else torch.optim.AdamW
     model, expected = Tables(sparse), Tables(sparse)
     optimizer, plain = kind(model.parameters(), 0.1), kind(expected.parameters(), 0.1)
@@ -210,7 +210,7 @@ def test_states_that_one_rank_loads_into_the_plain_optimizer(op, when, rank, sev
 
 
 def test_states_of_sparse_tables_that_one_rank_loads(rank, several):
-    """Their rows alone are sent, and no dense gradient that could tell it."""
+    """Ranks send only the tables' rows, and no dense gradient with a digest of the states."""
     table = torch.nn.Embedding(6, 3, sparse=True)
     hvd.broadcast_parameters(table.state_dict(), 0)
     plain = torch.optim.SparseAdam(table.parameters())
