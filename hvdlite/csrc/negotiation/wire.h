@@ -4,7 +4,7 @@
  * used: a damaged or foreign message is an error, never a wild read.
  *
  * From rank `rank` to the coordinator, by the tree (tree.h):
- *   - REQUEST: a tensor that is new or has changed; `id`: of the RESEND that the item answers, or 0;
+ *   - REQUEST: a tensor that is new or has changed; `id`: of the RESEND that it answers, or 0;
  *     `instead`: the id of the tensor's old cached version, or 0
  *   - HIT: a cached tensor, by its id
  *   - HITS: the same of the rank and of all below it
