@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
     no_hints: Container[str] = ()  # options that the parser does not suggest
 
     def _get_option_tuples(self, option_string):
-        """Take no beginning of an option for it: argparse asks for the command's own words, too."""
+        """Accept no shortened options: argparse would complete the command's own words, too."""
         found = super()._get_option_tuples(option_string)
         return [each for each in found if each[-1] is not None]  # -n2: what follows -n
 

@@ -20,7 +20,7 @@ def host_dtype(dtype: str) -> str:
 
 
 def kept(function):
-    """Its results, which nobody may change, are made once for all libraries."""
+    """Make the function's results once for all libraries; nobody may change these results."""
 
     @functools.lru_cache(maxsize=256)
     def made(*arguments):

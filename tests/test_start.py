@@ -176,7 +176,7 @@ INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\
 
 @every_carrier
 def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
-    """Those of all ranks met in a job of their own, or the ranks' launcher ended the ranks."""
+    """Before, all ranks' children met in another job, or the ranks' launcher ended the ranks."""
     job = with_a_child(carrier, "-c", INIT_IN_A_CHILD)
     assert not job.lines("SIZE ")
     told = re.findall(r"init\(\): this process was started by process \d+, which is", job.output)

@@ -3,7 +3,7 @@
 Each rank of an elastic job has an open port. The lowest rank that lives leads: the others connect
 to its port. Only ``Lives`` tells which ranks live, because a stranger may answer at a port. So the
 leader waits for a rank that computes or is stopped. Replacements connect to the leader's port, too,
-and wait there for the next rerendezvous. A replacement has no lives yet: it takes a rank for dead
+and wait there for the next rerendezvous. A replacement has no ``Lives`` yet: it thinks a rank dead
 that does not prove its identity within the limit. The connections of a rerendezvous become those of
 the next job's exchange.
 """

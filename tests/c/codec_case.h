@@ -40,7 +40,7 @@ static inline void coded_message(struct codec c, int rank, size_t n, bool bad, v
     OK(codec_encode(c, in, 1, residual, n, message, ERR));
 }
 
-/* Those of p ranks, one after the other; bad: the rank that has a NaN, or -1. */
+/* Returns the messages of p ranks, one after the other; bad: the rank with a NaN, or -1. */
 static inline uint8_t *coded_messages(struct codec c, int p, int bad, size_t n) {
     size_t bytes = codec_bytes(c, n);
     uint8_t *messages = room((size_t)p * bytes);

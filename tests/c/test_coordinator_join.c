@@ -22,7 +22,7 @@ SCENE(test_by_id_the_joined_rank_is_told_all, config_of(2)) {
     CHECK_INT(s->ids['a'], id);
 }
 
-/* Then a waits for all again. */
+/* After all ranks have joined, tensor a waits for all ranks again. */
 SCENE(test_the_last_one_ends_it, config_of(3)) {
     STORY(s, "0j 2j ->; 1j -> Tjoin R ? no id & rows 1; 1+a:7 ->; 0+a:7 2+a:7 -> Ta R");
     CHECK(!s->got[0].item.whole);

@@ -96,7 +96,7 @@ ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     CHECK_NEAR((double)w.residual[2], 4, 0);
 }
 
-/* It was that of the last plain tensor, or of a coded one's last step. */
+/* Before, a tensor got the algorithm of the last plain tensor, or of a coded one's last step. */
 ENGINES(names_algorithms, shared) {
     static const struct {
         struct codec codec;

@@ -52,7 +52,7 @@ static void add_failed(struct tensors *t, int number, struct result *result) {
     add_kept(t, kept, HVD_OK, ERR);
 }
 
-/* Those that are taken now are numbered from..to, in order. */
+/* Checks that the tensors taken now are numbered from..to, in order. */
 static void check_taken(struct tensors *t, int from, int to) {
     struct tensor *tensor = tensors_take(t);
     for (int i = from; i <= to; i++, tensor = tensor->newer) {

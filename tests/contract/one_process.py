@@ -16,7 +16,7 @@ def batch_of(rank: int, step: int, rows: int = 4) -> np.ndarray:
 
 
 def gradients(weights: list, x: np.ndarray, layers: int = 2) -> list:
-    """Those of the mean over rows of a sum of squares, of what so many layers make of them."""
+    """Return the gradients of the mean over rows of the last layer's sum of squares."""
     w0, b0, w1, b1 = weights
     hidden = np.tanh(x @ w0 + b0)
     zero = [np.zeros_like(w1), np.zeros_like(b1)]

@@ -85,7 +85,7 @@ def trainer(cls):
 
 
 def wanted_trainers() -> list:
-    """Those of the libraries that are wanted and installed."""
+    """Return the trainers of the libraries that are wanted and installed."""
     for name in ("mxnet", "torch", "keras", "tensorflow", "jax"):
         if imported(name):
             importlib.import_module(f"{name}_trainers")

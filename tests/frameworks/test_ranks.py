@@ -107,7 +107,7 @@ MORE = re.compile(r" -H | -s |--nnodes|--kvstore|RANK=|--as-horovod")
 
 
 def commands() -> set:
-    """Those of the pages that start train.py on this host: on two ranks, without its arguments."""
+    """Return the pages' commands that start train.py here: on two ranks, without arguments."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     lines = [re.findall(rf"^(?:    )?(?:\$ )?({START})", page.read_text(), re.M) for page in pages]
     here = [line for line in sum(lines, []) if not MORE.search(line)]

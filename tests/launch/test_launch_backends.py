@@ -133,7 +133,7 @@ def test_grid_engine_says_which_hosts_it_gave(monkeypatch, tmp_path, an_mpi):
 
 
 def test_the_distributed_shell_of_yarn(capsys):
-    """Its options: hadoop.apache.org, YARN, Writing applications; Client's own -help."""
+    """Options as in hadoop.apache.org, YARN, Writing applications; and in Client's own -help."""
     out = dry_run("--launcher yarn -n 4 --queue q python t.py 'a b'", capsys)
     words = shlex.split(shlex.split(out.splitlines()[-1])[2])
     assert words[:3] == ["exec", "yarn", "jar"]

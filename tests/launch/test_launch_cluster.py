@@ -62,7 +62,7 @@ def test_slots_and_a_list_of_hosts(on_cluster):
 
 
 def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
-    """It was: a message from rank 0 for a round is damaged."""
+    """Before, the error was: a message from rank 0 for a round is damaged."""
     code = """if True:
         import os, numpy as np, hvdlite as hvd
         os.environ["HVDLITE_DETERMINISTIC"] = os.environ["OMPI_COMM_WORLD_RANK"]
@@ -149,7 +149,7 @@ def test_a_backend_without_ssh_notices_another_version_too(cluster, on_cluster, 
 
 
 def test_a_host_without_hvdlite(cluster, on_cluster):
-    """Its Python is a file of its own, as on a host where the environment was never made."""
+    """The host's Python is a separate file, as where the environment was never made."""
     fake = cluster.disk / "python"
     on_host(cluster, "h0", f"ln -s {sys.executable} {fake}")
     text = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'

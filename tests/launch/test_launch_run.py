@@ -58,7 +58,7 @@ def test_an_exception_is_reported():
 
 
 def test_a_reader_that_goes_is_no_ctrl_c():
-    """It was a KeyboardInterrupt."""
+    """Before, such a reader caused a KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)
     code = "import hvdlite as hvd; hvd.run(print, ('here',), np=2)"
@@ -82,7 +82,7 @@ def test_horovods_choice_of_a_transport():
 
 
 def test_a_rank_that_exits_well_has_no_result():
-    """It was: a bytes-like object is required. So it was for a dead rank of an elastic job."""
+    """Before, the error was: a bytes-like object is required; also for a dead elastic rank."""
     assert hvd.run(sys.exit, args=(0,), num_proc=1, transport="tcp") == [None]
 
 

@@ -29,7 +29,7 @@ def gradients_of_all(step: int, n: int) -> list:
 
 
 def test_sums_equal_mxnets_own(several):
-    """Those of its 'device' store, with a context of its own for every rank."""
+    """MXNet's sums are those of a 'device' store with one context for every rank."""
     store = mx.kv.create("device")
     store.set_gradient_compression({"type": "2bit", "threshold": 0.25})
     store.init("w", mx.nd.zeros((101, 3)))

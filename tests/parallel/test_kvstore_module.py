@@ -37,7 +37,7 @@ def lenet():
 
 
 def all_images() -> tuple:
-    """Those of all ranks, so ordered that batch i of the joined data is all ranks' batch i."""
+    """Return all ranks' images: batch i of the joined data is all ranks' batch i."""
     random = np.random.RandomState(5)
     n = ROWS * STEPS * hvd.size()
     return random.randn(n, 1, 8, 8).astype("float32"), random.randint(0, CLASSES, n)

@@ -33,7 +33,7 @@ def one_step(net, trainer, x, clip: bool = False) -> None:
 
 
 def trained_weights(net) -> dict:
-    """Those that are the same on all ranks."""
+    """Return the weights that are the same on all ranks."""
     return {name: w for name, w in weights(net).items() if "running" not in name}
 
 

@@ -186,7 +186,7 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* Its second word points to libstdc++'s control block: a virtual table, then the count. */
+/* An NDArray's second word points to libstdc++'s control block: a virtual table, then the count. */
 int hvd_mxnet_references(void *array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

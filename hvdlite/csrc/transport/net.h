@@ -60,7 +60,7 @@ struct net {
 int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
              const int *messages, hvd_error *err);
 void net_close_files(int rank, int size, const int *files);
-/* clean: sends a farewell; else the others take this rank for dead. All channels are closed. */
+/* clean: sends a farewell; else the others think this rank dead. All channels are closed. */
 void net_close(struct net *n, bool clean);
 /* In a forked child: closes its copies of the sockets, so that they end with the parent. */
 void net_let_go(const struct net *n);

@@ -16,7 +16,7 @@ everywhere = pytest.mark.parametrize("how", [Eager.how, InFunction.how, InSessio
 
 @everywhere
 def test_alltoall_where_ranks_have_different_rows(how, rank, size):
-    """Its gradient goes back as many rows as came, not as many as were sent."""
+    """The gradient sends back as many rows as came, not as many as this rank sent."""
 
     def exchange(x):
         with tf.GradientTape() as tape:

@@ -22,7 +22,7 @@ def multilayer(seed: int = 1, dtype=torch.float32) -> torch.nn.Module:
 
 
 def convolutional(seed: int = 1) -> torch.nn.Module:
-    """Its convolution's weights lie channels last; LeNet's shape otherwise."""
+    """Return a net like LeNet whose convolution's weights lie channels last."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last),

@@ -34,7 +34,7 @@ def all_reduce(group, n, value, later):
 
 
 def all_reduce_with_gaps(group, n, value, later):
-    """Its result is copied back, which takes a while."""
+    """Start an all_reduce whose result is copied back, which takes a while."""
     t = torch.full((n // 8 + 1, 32), value + dist.get_rank()).t()
     total = sum(value + r for r in range(dist.get_world_size()))
     work = group._get_backend(t.device).allreduce([t])
