@@ -107,7 +107,7 @@ class UpdateBatchStateCallback(_OfState):
     """
 
     def on_train_begin(self, logs=None) -> None:
-        """Start a new count: Keras restarts at 0."""
+        """Continue from the state's count: Keras restarts at 0."""
         self._first = self.state.batch
 
     def on_train_batch_end(self, batch, logs=None) -> None:
@@ -121,7 +121,7 @@ class UpdateEpochStateCallback(_OfState):
     """Count finished epochs in ``state.epoch``, also those before a change of ranks."""
 
     def on_train_begin(self, logs=None) -> None:
-        """Start a new count: Keras restarts at 0."""
+        """Continue from the state's count: Keras restarts at 0."""
         self._first = self.state.epoch
 
     def on_epoch_end(self, epoch, logs=None) -> None:
