@@ -8,13 +8,13 @@
 
 #include "hvd.h"
 
-/* clang-format off: names of attributes */
-#define ATTRIBUTES(A)                                                                              \
-    A(dtype, "dtype")                                                                              \
-    A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") A(pop, "pop")             \
-        A(in_place, "in_place") A(enter_group, "_enter_group") A(new_handle, "_new")               \
-            A(end, "_end") A(layout, "layout") A(is_cpu, "is_cpu")                                 \
-                A(is_contiguous, "is_contiguous") A(is_neg, "is_neg") A(data_ptr, "data_ptr")
+/* Members of the state, and the names of attributes that they hold. */
+/* clang-format off */
+#define ATTRIBUTES(A) \
+    A(dtype, "dtype") A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") \
+    A(pop, "pop") A(in_place, "in_place") A(enter_group, "_enter_group") \
+    A(new_handle, "_new") A(end, "_end") A(layout, "layout") A(is_cpu, "is_cpu") \
+    A(is_contiguous, "is_contiguous") A(is_neg, "is_neg") A(data_ptr, "data_ptr")
 /* clang-format on */
 
 /* The module's state. It has a reference to each of its objects, which lie in a row after `run`. */

@@ -20,8 +20,11 @@ class Deltas:
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
-        """Make the next step compare what ranks have loaded; 0: nothing to compare."""
-        self._states = digest
+        """Make the next step compare whether ranks have loaded states; 0: this rank has not.
+
+        Each rank's states are its own, because each takes its own step.
+        """
+        self._states = int(digest != 0)
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
         """Also combine the changes of these parameters."""

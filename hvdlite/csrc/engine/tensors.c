@@ -136,8 +136,8 @@ int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stri
                          hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request), counts = aligned(n * sizeof *came);
     int64_t rows = sum_rows(came, stride, n, row_bytes);
-    bool fits = tensor->request.delegated ||
-                (rows == tensor->out_rows && (tensor->out || !tensor->open));
+    bool fits =
+        tensor->request.delegated || (rows == tensor->out_rows && (tensor->out || !tensor->open));
     if (rows < 0 || (!fits && !tensor->open))
         return error_set(err, HVD_INTERNAL,
                          "the output has room for %" PRId64

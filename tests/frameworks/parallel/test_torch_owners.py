@@ -209,6 +209,16 @@ def test_states_that_one_rank_loads_into_the_plain_optimizer(op, when, rank, sev
     assert same_everywhere(*model.parameters())
 
 
+def test_each_rank_loads_its_own_states_of_adasum(rank):
+    """Each rank takes its own step, so momenta differ by rank, and so do checkpoints of ranks."""
+    model = multilayer()
+    optimizer = momentum_of(model, op=hvd.Adasum)
+    step(model, optimizer, rank, 0)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer, rank, 1)
+    assert same_everywhere(*model.parameters())
+
+
 def test_states_of_sparse_tables_that_one_rank_loads(rank, several):
     """Ranks send only the tables' rows, and no dense gradient with a digest of the states."""
     table = torch.nn.Embedding(6, 3, sparse=True)
