@@ -49,7 +49,7 @@ def test_with_averages_its_limit_is_too_lax(alone):
 
 
 def test_modules_have_horovods_names(alone):
-    assert alone[0]["modules"] == ["horovod", "hvdlite.mxnet", "hvdlite.mxnet.mpi_ops"]
+    assert alone[0]["modules"] == ["horovod", "hvdlite.mxnet", "horovod.mxnet.mpi_ops"]
     assert alone[0]["doubled"] == 42
 
 
