@@ -214,7 +214,7 @@ def test_training_by_sharding_equals_one_process(rank, size):
 
 @several
 def test_a_program_of_several_processes_refuses_calls_for_one(rank):
-    with pytest.raises(RuntimeError, match=r"programs of one process: use jax.lax.psum"):
+    with pytest.raises(RuntimeError, match=r"need a program of one process: use jax.lax.psum"):
         own(mesh_of(), lambda a: hvd.allreduce(a, "wrong"), np.ones(hvd.size()))
     with pytest.raises(ValueError, match="lies on several processes"):
         hvd.allreduce(spread(mesh_of(), np.ones(hvd.size())), "wrong")
