@@ -8,6 +8,7 @@ Each rank of the process set needs a GPU of its own. Otherwise tensors go throug
 """
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -33,6 +34,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 _LOOK = 0.1  # seconds between two looks at whether the job goes on
 _FOUND = 2  # seconds in which hvdlite finds a dead rank
+_LEAVING = 10  # seconds
 _STORE_TIME = timedelta(seconds=60)
 _FOR_EVER = timedelta(days=365)  # hvdlite finds dead ranks itself
 
@@ -317,11 +319,12 @@ class Delegated:
         return [(self._mover.finish(each), each.rows) for each in self._moves]
 
 
-def finish_all() -> None:
-    """Wait until no mover has work: this process leaves the job."""
+def finish_all(seconds: float = math.inf) -> None:
+    """Wait until no mover has work, at most so many seconds."""
+    until = time.monotonic() + seconds
     for agreement in list(_agreements.values()):
         mover = agreement.made
-        while mover and not mover.failed and not mover.is_idle():
+        while mover and not (mover.failed or mover.is_idle() or time.monotonic() > until):
             mover.launch()
             time.sleep(1e-3)
 
@@ -337,4 +340,9 @@ def _close(agreement: _Agreement) -> None:
         agreement.made.close()
 
 
-job.at_end(wait=finish_all, before=finish_all, after=close_all)
+def _leave() -> None:
+    """Wait as this process leaves the job: other ranks may never submit some of its tensors."""
+    finish_all(_LEAVING)
+
+
+job.at_end(wait=finish_all, before=_leave, after=close_all)
