@@ -36,9 +36,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     whole = whole_states(trainer)
     packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
-    gradients = gradients_of(trainer)
-    if isinstance(trainer._kvstore, Loads):
-        trainer._kvstore.loaded(0)
+    gradients = _of_same_states(trainer)
     if gradients is None:
         return
     own = gradients.left_out()  # stays on its rank
@@ -129,12 +127,17 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         vars(trainer._amp_loss_scaler).update(packed["loss_scaler"])
 
 
+def _of_same_states(trainer) -> Any:
+    """Return the trainer's gradients, or None, once all ranks have loaded the same states."""
+    if isinstance(trainer._kvstore, Loads):
+        trainer._kvstore.loaded(0)
+    return gradients_of(trainer)
+
+
 def resume(trainer, packed: Dict[str, Any]) -> None:
     """Do the same on every rank alike; what compression has left out is lost, and is told."""
     unpack_states(trainer, packed)
-    gradients = gradients_of(trainer)
-    if isinstance(trainer._kvstore, Loads):
-        trainer._kvstore.loaded(0)
+    gradients = _of_same_states(trainer)
     if gradients is None:
         return
     gradients.leave_out({})
