@@ -55,8 +55,8 @@ def _check(line: str, collective: "re.Match[str]") -> None:
             )
         if dtype == "f16" and kind in ("all-reduce", "all-gather", "reduce-scatter"):
             raise RuntimeError(
-                "hvdlite.jax: XLA can't pass float16 to MPI: convert to float32 or bfloat16 "
-                f"before this program's {kind}"
+                f"hvdlite.jax: XLA can't pass float16 to MPI, and its partitioner has added {kind} "
+                "of float16: convert to float32 or bfloat16 there, or use jax.shard_map and jax.lax"
             )
 
 

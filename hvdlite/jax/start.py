@@ -11,6 +11,7 @@ import hvdlite
 from hvdlite import job
 from hvdlite.core import start
 from hvdlite.core.addresses import addresses_of_ranks
+from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import Library, choose
 from hvdlite.jax.opening import open_among
@@ -55,6 +56,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     library = Library(hvdlite.rank(), hvdlite.size(), opened)
     try:
         cliques = Cliques(library, hvdlite.rank())
+        small_floats.translate()
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
         raise RuntimeError(

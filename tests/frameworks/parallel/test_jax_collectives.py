@@ -20,7 +20,6 @@ DTYPES = [
     *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 ]
-of_xla = [dtype for dtype in DTYPES if dtype != "float16"]  # XLA can't pass float16 to MPI
 in_and_outside = pytest.mark.parametrize("how", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
@@ -140,7 +139,7 @@ several = pytest.mark.skipif("hvd.size() == 1", reason="one process")
 
 
 @several
-@pytest.mark.parametrize("dtype", of_xla)
+@pytest.mark.parametrize("dtype", [*DTYPES, "float8_e5m2", "float4_e2m1fn"])
 def test_collectives_of_xla(dtype, rank, size):
     everyone = np.stack([numbers(dtype, r, size) for r in range(size)])
     if dtype.startswith("uint"):
@@ -154,7 +153,8 @@ def test_collectives_of_xla(dtype, rank, size):
     if dtype == "bool":
         return
     with np.errstate(over="ignore"):
-        total = everyone.sum(0, dtype=everyone.dtype)
+        exact = "float64" if jnp.issubdtype(dtype, np.floating) else dtype
+        total = everyone.sum(0, dtype=exact).astype(everyone.dtype)  # rounded once
     same(own(mesh, lambda a: lax.psum(a, "i"), whole), total)
     same(own(mesh, lambda a: lax.psum_scatter(a, "i", tiled=True), whole), total[mine])
     if not dtype.startswith("complex"):
@@ -279,7 +279,18 @@ def test_a_permutation_in_which_not_all_have_a_part_may_come_first(rank, size):
 
 
 @several
-def test_float16_is_refused_before_the_program_runs(rank, size):
-    refused = "can't pass float16 to MPI: .* before this program's all-gather"
-    with pytest.raises(RuntimeError, match=refused):
-        own(mesh_of(), lambda a: lax.all_gather(a, "i", tiled=True), np.ones(size, "float16"))
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+def test_sums_of_float16_are_rounded_once(check, rank, size):
+    whole = np.array([2048.0, *[1.25] * (size - 1)], "float16")
+    mapped = jax.shard_map(
+        lambda a: lax.psum(a, "i"), mesh=mesh_of(), in_specs=P("i"), out_specs=P(), check_vma=check
+    )
+    got = np.asarray(jax.jit(mapped)(spread(mesh_of(), whole)).addressable_shards[0].data)
+    assert got.dtype == "float16" and got == np.float16(2048 + 1.25 * (size - 1))
+
+
+@several
+def test_float16_that_xla_sums_itself_is_refused_before_the_program_runs(rank, size):
+    x = spread(mesh_of(), np.ones(size, "float16"))
+    with pytest.raises(RuntimeError, match="can't pass float16 to MPI, .* has added all-reduce"):
+        jax.jit(lambda a: a.sum(dtype="float16"), out_shardings=NamedSharding(mesh_of(), P()))(x)
