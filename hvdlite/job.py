@@ -17,8 +17,6 @@ from hvdlite.core import (
     agent_protocol,
     frameworks,
     limits,
-    names,
-    prepared,
     registry,
     start,
     topology,
@@ -26,6 +24,7 @@ from hvdlite.core import (
 from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.log import logger
 from hvdlite.core.membership import Membership
+from hvdlite.core.module_state import ModuleState, process
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
@@ -40,14 +39,17 @@ _UNEVEN = (
 )
 GOOD_END = f"its script has ended; {_UNEVEN}"
 
-_joining = threading.RLock()  # two threads may call init() at once
 
-
-class _Own:
+class _Jobs(ModuleState):
     """The jobs of this process."""
 
-    has_joined = False  # ever
-    is_broken = False  # the last job has failed: a rank may never come to the end
+    def begin(self) -> None:
+        self.joining = threading.RLock()  # two threads may call init() at once
+        self.has_joined = False  # ever
+        self.is_broken = False  # the last job has failed: a rank may never come to the end
+
+
+_jobs = _Jobs()
 
 
 def init(comm=None, process_sets=None) -> None:
@@ -64,7 +66,7 @@ def init(comm=None, process_sets=None) -> None:
     >>> hvd.rank() < hvd.size()
     True
     """
-    with _joining:
+    with _jobs.joining:
         if not is_initialized():
             limits.check()
             singleton_check.refuse_in_a_child()
@@ -126,14 +128,13 @@ def _enter(process_sets, world: World) -> None:
     membership().entered(world)
     if not world.rank:
         logger.info("%d ranks, transport %s", world.size, bootstrap().transport)
-    names.forget()
-    prepared.forget()
+    process.begin_job()
     start.note_member()
-    if not _Own.has_joined:
+    if not _jobs.has_joined:
         bootstrap().before_end(shutdown)
         script_end.watch_uncaught(_before_a_traceback)
         _watch_end_of_a_worker()
-    _Own.has_joined, _Own.is_broken = True, False
+    _jobs.has_joined, _jobs.is_broken = True, False
     recorder.begin(world, bootstrap().transport)
     agent_protocol.report(agent_protocol.JOINED)
     registry.begin(process_sets)
@@ -171,7 +172,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
         if time.monotonic() > deadline:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK
-    _Own.is_broken = not sound
+    _jobs.is_broken = not sound
     recorder.before_leaving()
     lib.hvd_flight_bell(-1, b"")
     lib.hvd_close()
@@ -189,7 +190,7 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
 
     :param after: called at exit only.
     """
-    frameworks.registered.append(frameworks.Framework(wait, before, after))
+    frameworks.register(frameworks.Framework(wait, before, after))
     _run_first_at_exit()
 
 
@@ -235,16 +236,16 @@ def at_exit() -> None:
         clean = clean or membership().is_elastic()
         if clean:
             frameworks.after_exit()
-    elif failed and not _Own.has_joined and bootstrap().has_others():
+    elif failed and not _jobs.has_joined and bootstrap().has_others():
         if failed.error and failure_of(failed.error):  # another rank failed first: let it report
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False  # the others wait in init(), and the usual end would wait for them
-    elif not _Own.has_joined and bootstrap().has_others():
+    elif not _jobs.has_joined and bootstrap().has_others():
         bootstrap().report_gone()
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     if not clean or (failed and failed.unsaid and bootstrap().has_others()):
         _end_job(failed.code if failed else 1)
-    if (failed or _Own.is_broken) and bootstrap().has_others():  # they may compute for hours
+    if (failed or _jobs.is_broken) and bootstrap().has_others():  # they may compute for hours
         bootstrap().end_by(until, failed.code if failed else 1, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 

@@ -231,7 +231,7 @@ def nccl_moves_the_data(device, rank, size):
     from hvdlite.torch import delegate
 
     hvd = horovod_like()
-    movers = [agreement.made for agreement in delegate._agreements.values()]
+    movers = [agreement.made for agreement in delegate._agreements.made.values()]
     assert [type(mover._group).__name__ for mover in movers] == ["ProcessGroupNCCL"], movers
     assert hvd.nccl_built() and hvd.cuda_built()
     # Integers are averaged through the host, which defines how they are rounded.

@@ -18,13 +18,26 @@ from hvdlite.bootstrap.host_watch import HostWatch
 from hvdlite.core import agent_protocol, start, topology
 from hvdlite.core.limits import ELASTIC_LIMIT
 from hvdlite.core.membership import Meeting, Membership
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
 GONE_SECONDS = 1.0  # to tell ranks that wait in init() that this process never calls it
 
-_present: List["SocketWorld"] = []  # this process's world; one at most
+
+class _Present(ModuleState):
+    """This process's world."""
+
+    def begin(self) -> None:
+        self.world: Optional[SocketWorld] = None
+
+    def begin_child(self) -> None:
+        if self.world is not None:
+            self.world.let_go_in_a_child()
+
+
+_present = _Present()
 
 
 def _place() -> start.Place:
@@ -56,7 +69,7 @@ class SocketWorld(World):
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
-        _present[:] = [self]
+        _present.world = self
         self._mesh = mesh.connect(self._exchange, self._patience)
         self._joining = mesh.doubles(self._mesh)
         self.watch = HostWatch(self.rank, self._mesh, self._lose)
@@ -135,7 +148,7 @@ class SocketWorld(World):
             self.watch.close()
         self._exchange.close()
         self._mesh = None
-        _present.clear()
+        _present.world = None
 
     def tell_of(self, error: BaseException) -> None:
         """On rank 0, make the other ranks raise this error if it is a failure of the job."""
@@ -156,12 +169,6 @@ def _opened(ranks: List[int], number: int) -> int:
     return group[0]
 
 
-def _in_child() -> None:
-    for world in list(_present):
-        world.let_go_in_a_child()
-
-
-os.register_at_fork(after_in_child=_in_child)
 forks.keep_out()
 
 

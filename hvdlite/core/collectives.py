@@ -11,6 +11,7 @@ from typing import Any, Deque, Dict, Iterator, NamedTuple, Optional, Sequence, T
 import numpy as np
 
 from hvdlite.core import arguments
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import (
     HvdliteError,
     RankFailedError,
@@ -41,7 +42,13 @@ class Memory(NamedTuple):
     owner: Any  # keeps the memory alive while it is in use
 
 
-_abandoned: Deque["Work"] = deque()  # nobody waits for these, but C may still write to their memory
+class _Works(ModuleState):
+    def begin(self) -> None:
+        # Nobody waits for these, but C may still write to their memory.
+        self.abandoned: Deque[Work] = deque()
+
+
+_works = _Works()
 
 
 def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
@@ -272,14 +279,14 @@ pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address
 def abandon(work: Work) -> None:
     """Keep the memory of collectives that nobody waits for until they have ended."""
     if not work.is_done():
-        _abandoned.append(work)
+        _works.abandoned.append(work)
 
 
 def let_go_of_one() -> None:
     """Release one abandoned work if it has ended; each start does this once."""
-    if _abandoned:
+    if _works.abandoned:
         with suppress(IndexError):  # another thread took it
-            abandon(_abandoned.popleft())
+            abandon(_works.abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:

@@ -6,6 +6,8 @@ a framework.
 
 from typing import Callable, List, NamedTuple
 
+from hvdlite.core.module_state import ModuleState
+
 
 class Framework(NamedTuple):
     """How a framework waits for its work, submits it, and ends after the job at exit."""
@@ -15,22 +17,32 @@ class Framework(NamedTuple):
     after_exit: Callable[[], None]
 
 
-registered: List[Framework] = []
+class _Frameworks(ModuleState):
+    def begin(self) -> None:
+        self.registered: List[Framework] = []
+
+
+_frameworks = _Frameworks()
+
+
+def register(framework: Framework) -> None:
+    """Make the functions below call this framework's."""
+    _frameworks.registered.append(framework)
 
 
 def wait_all() -> None:
     """Wait until the frameworks have done all queued work; raise their errors."""
-    for framework in registered:
+    for framework in _frameworks.registered:
         framework.wait()
 
 
 def submit_all() -> None:
     """Submit all work that frameworks have queued, before this process leaves the job."""
-    for framework in registered:
+    for framework in _frameworks.registered:
         framework.submit()
 
 
 def after_exit() -> None:
     """Tell frameworks that this process has left the job for good."""
-    for framework in registered:
+    for framework in _frameworks.registered:
         framework.after_exit()

@@ -9,23 +9,28 @@ from collections import Counter, defaultdict
 from typing import DefaultDict, Dict, Iterator, List, Optional, Sequence
 
 from hvdlite.core.arguments import wrong
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Counts the unnamed calls at each line of the user's script; no two threads get the same number.
-_calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
 # A call that waits gets one of this many names, in turn, so that what was prepared for a name is
 # used again. A name is in use twice at once only if more threads than this wait at one line.
 _RECURRING = 32
-_recurring: Dict[tuple, Iterator[str]] = {}
-_owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
 
 
-def forget() -> None:
-    """Count from 0 again in a new job: its ranks may come from different jobs."""
-    _calls.clear()
-    _recurring.clear()
-    _owners.clear()
+class _Counts(ModuleState):
+    """From 0 again in a new job: its ranks may come from different jobs."""
+
+    def begin(self) -> None:
+        # The unnamed calls at each line of the user's script; no two threads get the same number.
+        self.calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
+        self.recurring: Dict[tuple, Iterator[str]] = {}
+        self.owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
+
+    begin_job = begin
+
+
+_counts = _Counts()
 
 
 def restart_calls(process_set: ProcessSet) -> None:
@@ -33,20 +38,20 @@ def restart_calls(process_set: ProcessSet) -> None:
 
     Ranks have made different numbers of them by then, and no call is in progress.
     """
-    for counted in (_calls, _recurring):
+    for counted in (_counts.calls, _counts.recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
             counted.pop(place, None)
 
 
 def owners() -> Dict[str, int]:
     """Return how many trainers, optimizers, ... this process has made in the job, by kind."""
-    return dict(_owners)
+    return dict(_counts.owners)
 
 
 def count_owners(counts: Dict[str, int]) -> None:
     """Raise the counts to these numbers, if they are higher."""
     for kind, count in counts.items():
-        _owners[kind] = max(_owners[kind], count)
+        _counts.owners[kind] = max(_counts.owners[kind], count)
 
 
 def tensor_name(
@@ -77,7 +82,7 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
     if not isinstance(process_set, ProcessSet):
         checked(process_set)
     line = calling_line()
-    return f"{line}#{next(_calls[kind, line, process_set.process_set_id])}"
+    return f"{line}#{next(_counts.calls[kind, line, process_set.process_set_id])}"
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
@@ -89,11 +94,11 @@ def recurring_name(kind: str, process_set: ProcessSet) -> str:
         checked(process_set)
     frame = _calling_frame()
     place = kind, frame.f_code.co_filename, frame.f_lineno, process_set.process_set_id
-    names = _recurring.get(place)
+    names = _counts.recurring.get(place)
     if names is None:
         line = _shown(frame)
         numbered = itertools.cycle([f"{line}~{number}" for number in range(_RECURRING)])
-        names = _recurring.setdefault(place, numbered)
+        names = _counts.recurring.setdefault(place, numbered)
     return next(names)
 
 
@@ -146,8 +151,8 @@ def group_names(name: str, tensors: Sequence) -> List[str]:
 
 def owner_number(kind: str) -> int:
     """Return 0 at the first call for this kind in the job, then 1, 2, ..."""
-    _owners[kind] += 1
-    return _owners[kind] - 1
+    _counts.owners[kind] += 1
+    return _counts.owners[kind] - 1
 
 
 def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:

@@ -6,6 +6,8 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from hvdlite.core.module_state import ModuleState
+
 try:
     from hvdlite._hvdlite_core import ffi, lib  # type: ignore[import-not-found]
 except ImportError as error:
@@ -115,12 +117,19 @@ def _fields(error) -> Dict[str, Any]:
 
 
 _KINDS = ffi.typeof("hvd_code").elements
-_finders: List[Callable[[BaseException], Optional[HvdliteError]]] = []
+
+
+class _Failures(ModuleState):
+    def begin(self) -> None:
+        self.finders: List[Callable[[BaseException], Optional[HvdliteError]]] = []
+
+
+_failures = _Failures()
 
 
 def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
     """Make :func:`failure_of` ask ``find`` which failure a framework's exception stands for."""
-    _finders.append(find)
+    _failures.finders.append(find)
 
 
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
@@ -134,7 +143,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    return next(filter(None, (find(error) for find in _finders)), None)
+    return next(filter(None, (find(error) for find in _failures.finders)), None)
 
 
 _own = threading.local()

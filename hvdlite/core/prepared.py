@@ -16,6 +16,7 @@ from hvdlite.core.collectives import (
     reduction,
     result_of,
 )
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import exception_of, ffi, lib, new_error
 from hvdlite.core.outs import deliver
@@ -23,10 +24,23 @@ from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
 _MOST = 1024  # kept; each has some KB
-_kept: Dict[tuple, Optional["Prepared"]] = {}
+
+
+class _Calls(ModuleState):
+    """What is prepared. It is always the same dict: ``find`` and the C extension use it, too."""
+
+    def begin(self) -> None:
+        self.kept: Dict[tuple, Optional[Prepared]] = {}
+
+    def begin_job(self) -> None:
+        """Forget all: a new job may have another number of ranks."""
+        self.kept.clear()
+
+
+_calls = _Calls()
 # find(key) returns the Prepared of a call; the key has all its arguments, the dtype and the shape.
 # TypeError: an argument is wrong.
-find = _kept.get
+find = _calls.kept.get
 # run(prepared, address of the input, address of the output, owner of both) does a collective and
 # returns None. If other ranks may have sent other numbers of rows, it returns the handle, for
 # ``result_of``. It raises HvdliteError, like every collective.
@@ -126,23 +140,18 @@ class Prepared:
         return handle[1] if self._tensor.open else None
 
 
-def forget() -> None:
-    """Forget all: a new job may have another number of ranks."""
-    _kept.clear()
-
-
 def note(key: tuple, described: Callable[[], tuple]) -> None:
     """Note that this call has succeeded. The second time, keep a :class:`Prepared` for it.
 
     :param described: returns its arguments.
     """
-    if key not in _kept:
-        if len(_kept) >= _MOST:
-            _kept.clear()
-        _kept[key] = None
-    elif _kept[key] is None:
-        _kept[key] = Prepared(*described())
+    if key not in _calls.kept:
+        if len(_calls.kept) >= _MOST:
+            _calls.kept.clear()
+        _calls.kept[key] = None
+    elif _calls.kept[key] is None:
+        _calls.kept[key] = Prepared(*described())
 
 
 _run = int(ffi.cast("uintptr_t", ffi.addressof(lib, "hvd_run")))
-_prepared.setup(_run, _kept, np.ndarray, np.empty, _unprepared, _moved)
+_prepared.setup(_run, _calls.kept, np.ndarray, np.empty, _unprepared, _moved)

@@ -7,25 +7,28 @@ import numpy as np
 from hvdlite.core import frameworks, topology
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.collectives import run, start_all
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
 
-class _Sets:
+class _Sets(ModuleState):
     """The process sets of the job."""
 
-    registered: Dict[int, ProcessSet] = {0: global_process_set}
-    last_id = 0  # no id is used twice
+    def begin(self) -> None:
+        self.registered: Dict[int, ProcessSet] = {0: global_process_set}
+        self.last_id = 0  # no id is used twice
+
+
+_sets = _Sets()
 
 
 def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
     """Forget the sets of an earlier job and register those of ``init(process_sets=...)``."""
-    for process_set in _Sets.registered.values():
+    for process_set in _sets.registered.values():
         process_set.invalidate()
-    _Sets.registered.clear()
-    _Sets.registered[0] = global_process_set
-    _Sets.last_id = 0
+    _sets.begin()
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise ValueError(f"process_sets is '{process_sets}': expected a list or 'dynamic'")
@@ -50,10 +53,10 @@ def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
 
 def process_set_of(process_set_id: int) -> ProcessSet:
     """Return the registered process set of that id; raise ValueError if there is none."""
-    if whole(process_set_id, "process_set_id", "a process set's number") not in _Sets.registered:
-        known = ", ".join(map(str, _Sets.registered))
+    if whole(process_set_id, "process_set_id", "a process set's number") not in _sets.registered:
+        known = ", ".join(map(str, _sets.registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
-    return _Sets.registered[process_set_id]
+    return _sets.registered[process_set_id]
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
@@ -92,16 +95,16 @@ def _check(ranks: List[int]) -> None:
     size = topology.size()
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
         raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
-    for known in _Sets.registered.values():
+    for known in _sets.registered.values():
         if known.ranks == ranks:
             raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
     topology.world().check_groups()
 
 
 def _register(process_set: ProcessSet, ranks: List[int]) -> None:
-    _Sets.last_id += 1
-    process_set.register(_Sets.last_id, ranks, topology.world().open(ranks))
-    _Sets.registered[_Sets.last_id] = process_set
+    _sets.last_id += 1
+    process_set.register(_sets.last_id, ranks, topology.world().open(ranks))
+    _sets.registered[_sets.last_id] = process_set
 
 
 def open_among(ranks: List[int], number: int) -> int:
@@ -161,7 +164,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():
         _leave_group(group_of(process_set))
-    del _Sets.registered[number]
+    del _sets.registered[number]
     process_set.invalidate()
     return True
 
@@ -177,4 +180,4 @@ def _leave_group(group: int) -> None:
 
 def process_sets() -> List[ProcessSet]:
     """Return the registered sets; the global set is the first."""
-    return [_Sets.registered[i] for i in sorted(_Sets.registered)]
+    return [_sets.registered[i] for i in sorted(_sets.registered)]

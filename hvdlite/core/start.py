@@ -17,9 +17,10 @@ import json
 import os
 import re
 import sys
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.core import processes
+from hvdlite.core.module_state import ModuleState
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
@@ -62,11 +63,21 @@ class Place(NamedTuple):
     job: str  # differs from every other job's
 
 
-_given: List[Place] = []  # the last one counts
 SERVERS = "MXNet's launcher"
-_decided: List[Optional[Place]] = []  # by the first init()
 NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {TRANSPORT}=tcp"
 ALONE = Place("nobody", 0, 1, "127.0.0.1", (0,), "")
+
+
+class _Start(ModuleState):
+    """How this process's job starts."""
+
+    def begin(self) -> None:
+        self.given: Optional[Place] = None  # by the program, or by MXNet's scheduler
+        self.is_decided = False  # by the first init()
+        self.place: Optional[Place] = None  # where the ranks meet, once decided; None: MPI
+
+
+_start = _Start()
 
 
 def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
@@ -144,8 +155,8 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
     environ = own_environment() if environ is None else environ
     if is_by_mpi(environ):
         return None
-    if _given:
-        return _given[-1]
+    if _start.given:
+        return _start.given
     if environ.get(TRANSPORT):
         environ = _in_torchruns_words(environ)
     if all(environ.get(name) for name in _OF_TORCHRUN):
@@ -184,9 +195,9 @@ def give(found: Place) -> None:
 
     A program calls this before the first init().
     """
-    _given.append(found)
-    if _decided:
-        _decided[0] = found
+    _start.given = found
+    if _start.is_decided:
+        _start.place = found
 
 
 def free_port() -> int:
@@ -289,17 +300,17 @@ def decide(comm: Any = None) -> None:
 
     :param comm: the argument of init(): a communicator, or a list of MPI's ranks, or None.
     """
-    if not _decided:
-        _decided.append(_found(comm))
+    if not _start.is_decided:
+        _start.place, _start.is_decided = _found(comm), True
 
 
 def is_decided() -> bool:
-    return bool(_decided)
+    return _start.is_decided
 
 
 def without_mpi() -> Optional[Place]:
     """Return the place that was decided, or would be decided now; None: the job uses MPI."""
-    return _decided[0] if _decided else _found()
+    return _start.place if _start.is_decided else _found()
 
 
 def _found(comm: Any = None) -> Optional[Place]:

@@ -2,22 +2,27 @@
 
 from typing import Callable, Optional
 
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import call, ffi, lib
 from hvdlite.core.world import World
 
 
-class _Own:
+class _Job(ModuleState):
     """What this process knows of its job."""
 
-    world: Optional[World] = None
-    homogeneous = False  # every host has equally many ranks
-    left = 0  # jobs that this process has left
+    def begin(self) -> None:
+        self.world: Optional[World] = None
+        self.homogeneous = False  # every host has equally many ranks
+        self.left = 0  # jobs that this process has left
+
+
+_job = _Job()
 
 
 def enter(world: World) -> None:
     """Keep the world of the job that this process has joined. Collective."""
-    _Own.world = world
-    _Own.homogeneous = len(set(world.numbers(local_size()))) == 1
+    _job.world = world
+    _job.homogeneous = len(set(world.numbers(local_size()))) == 1
 
 
 def leave(sound: bool) -> None:
@@ -25,21 +30,21 @@ def leave(sound: bool) -> None:
 
     :param sound: no rank has failed.
     """
-    if _Own.world is not None:
-        _Own.world.leave(sound)
-    _Own.world = None
-    _Own.left += 1
+    if _job.world is not None:
+        _job.world.leave(sound)
+    _job.world = None
+    _job.left += 1
 
 
 def world() -> World:
     """Return the processes of the job."""
-    assert _Own.world is not None  # between init() and shutdown()
-    return _Own.world
+    assert _job.world is not None  # between init() and shutdown()
+    return _job.world
 
 
 def job_number() -> int:
     """Return a number that no other job of this process has."""
-    return _Own.left
+    return _job.left
 
 
 def is_initialized() -> bool:
@@ -81,4 +86,4 @@ def is_homogeneous() -> bool:
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """
     _where()
-    return _Own.homogeneous
+    return _job.homogeneous

@@ -8,28 +8,35 @@ that Python would have returned.
 import atexit
 import ctypes
 import importlib
-import os
 import signal
 import sys
 
+from hvdlite.core.module_state import ModuleState
 from hvdlite.exit import script_end
 
 
-class _Own:
-    """The state of this process."""
+class _Forks(ModuleState):
+    def begin(self) -> None:
+        self.is_child = False
+        self.keeps_out = False  # children are not in the job, though no MPI runs here
 
-    is_child = False
-    keeps_out = False  # children are not in the job, though no MPI runs here
+    def begin_child(self) -> None:
+        if not self.is_child and (self.keeps_out or _runs_mpi()):
+            self.is_child = True
+            _end_without_mpi()
+
+
+_forks = _Forks()
 
 
 def is_child() -> bool:
     """Return True if this process was forked from a process that ran MPI, or from a rank."""
-    return _Own.is_child
+    return _forks.is_child
 
 
 def keep_out() -> None:
     """From now on treat children of this process as outside of the job, though no MPI runs here."""
-    _Own.keeps_out = True
+    _forks.keeps_out = True
 
 
 def _runs_mpi() -> bool:
@@ -37,11 +44,7 @@ def _runs_mpi() -> bool:
     return mpi is not None and mpi() and not sys.modules["mpi4py.MPI"].Is_finalized()
 
 
-def _in_child() -> None:
-    script_end.forget()
-    if _Own.is_child or not (_Own.keeps_out or _runs_mpi()):
-        return
-    _Own.is_child = True
+def _end_without_mpi() -> None:
     native = importlib.import_module("hvdlite.core.native")
     end = int(native.ffi.cast("intptr_t", native.ffi.addressof(native.lib, "hvd_end_child")))
     ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))  # called before the earlier functions
@@ -54,6 +57,3 @@ def _exit_code() -> int:
     if isinstance(failed and failed.error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     return failed.code if failed and not failed.unsaid else 0
-
-
-os.register_at_fork(after_in_child=_in_child)

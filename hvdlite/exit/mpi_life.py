@@ -8,16 +8,21 @@ import contextlib
 import time
 from typing import Callable, Iterator, Optional, Sequence, Tuple
 
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.mpi import MPI, forget_confined
 from hvdlite.core.native import HvdliteError, ffi, lib
 from hvdlite.exit import forks
 
 
-class _Own:
+class _Life(ModuleState):
     """MPI in this process."""
 
-    began_here = False
-    limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
+    def begin(self) -> None:
+        self.began_here = False
+        self.limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
+
+
+_life = _Life()
 
 
 def is_running() -> bool:
@@ -42,7 +47,7 @@ def begin() -> None:
         )
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        _Own.began_here = True
+        _life.began_here = True
     forget_confined()
 
 
@@ -51,14 +56,14 @@ def end_by(until: float, code: int, words: str) -> None:
 
     The launcher ends the other ranks when a rank ends without MPI_Finalize.
     """
-    _Own.limit = _Own.limit or (until, code, words)
+    _life.limit = _life.limit or (until, code, words)
 
 
 def end() -> None:
     """Finalize MPI if hvdlite began it, or if end_by() has set a limit; the last exit function."""
-    if not is_running() or not (_Own.began_here or _Own.limit):
+    if not is_running() or not (_life.began_here or _life.limit):
         return
-    until, code, words = _Own.limit or (float("inf"), 0, "")
+    until, code, words = _life.limit or (float("inf"), 0, "")
     with limited(until - time.monotonic(), code, words):
         MPI.Finalize()
 

@@ -14,6 +14,8 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable
 
+from hvdlite.core.module_state import ModuleState
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
@@ -24,22 +26,28 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
 Failure = namedtuple("Failure", ("reason", "code", "error", "unsaid"), defaults=(None, False))
 
 
-class _Seen:
+class _Seen(ModuleState):
     """What this module has seen of the process's end."""
 
-    failure: Failure | None = None
-    after_all: Callable[[Failure], None] | None = None
+    def begin(self) -> None:
+        self.failure: Failure | None = None
+        self.after_all: Callable[[Failure], None] | None = None
+
+    begin_child = begin  # what the parent has seen is not the child's
+
+
+_seen = _Seen()
 
 
 def failure() -> Failure | None:
     """Return how the script failed; None if it did not."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
-    return _Seen.failure if error is None else _of_error(error)
+    return _seen.failure if error is None else _of_error(error)
 
 
 def call_for_later_failures(function: Callable[[Failure], None]) -> None:
     """Call the function if the script fails from now on, in a later exit function."""
-    _Seen.after_all = function
+    _seen.after_all = function
 
 
 def flush(text: str = "") -> None:
@@ -50,20 +58,15 @@ def flush(text: str = "") -> None:
             stream.flush()
 
 
-def forget() -> None:
-    """Begin anew, in a forked child: what the parent has seen is not the child's."""
-    _Seen.failure = _Seen.after_all = None
-
-
 def _text(error: BaseException) -> str:
     name = type(error).__name__
     return f"{name}: {error}" if str(error) else name
 
 
 def _note(failed: Failure) -> None:
-    _Seen.failure = failed
-    if _Seen.after_all:
-        _Seen.after_all(failed)
+    _seen.failure = failed
+    if _seen.after_all:
+        _seen.after_all(failed)
 
 
 def failure_under_way() -> Failure | None:

@@ -8,13 +8,21 @@ import time
 from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
 from hvdlite.core.hosts import SSH, is_here
+from hvdlite.core.module_state import ModuleState
 from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import tell
 
 AT_ONCE = 32
 TELL_SECONDS = 3.0  # between two lines about hosts that have not answered
 T = TypeVar("T")
-_running: Set[subprocess.Popen] = set()  # of the threads of on_each
+
+
+class _Commands(ModuleState):
+    def begin(self) -> None:
+        self.running: Set[subprocess.Popen] = set()  # of the threads of on_each
+
+
+_commands = _Commands()
 
 
 def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
@@ -42,7 +50,7 @@ def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
     finally:
         for each in missing:
             each.cancel()
-        for process in list(_running) if missing else ():
+        for process in list(_commands.running) if missing else ():
             process.kill()
         pool.shutdown(wait=not missing)
 
@@ -66,14 +74,14 @@ def _run(
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     # A banner of sshd's may be of any encoding.
     with subprocess.Popen(argv, errors="replace", **pipes) as process:  # type: ignore[call-overload]
-        _running.add(process)
+        _commands.running.add(process)
         try:
             out, err = process.communicate(stdin, timeout)
         except BaseException:
             process.kill()
             raise
         finally:
-            _running.discard(process)
+            _commands.running.discard(process)
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 

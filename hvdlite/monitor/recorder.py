@@ -14,18 +14,21 @@ import time
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from hvdlite.core import agent_protocol
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.core.world import World
 from hvdlite.monitor import memory, report
 
 
-class _State:
-    """Of this process."""
+class _Recorders(ModuleState):
+    def begin(self) -> None:
+        self.stacks: Optional[int] = None  # a file descriptor that stays the same forever
+        self.bell: Optional[int] = None  # the engine writes there
+        self.neighbours: List[memory.Recorder] = []  # of this host, this rank's own included
+        self.reporter: Optional[Reporter] = None
 
-    stacks: Optional[int] = None  # a file descriptor that stays the same forever
-    bell: Optional[int] = None  # the engine writes there
-    neighbours: List[memory.Recorder] = []  # of this host, this rank's own included
-    reporter: Optional["Reporter"] = None
+
+_recorders = _Recorders()
 
 
 def begin(world: World, transport: str) -> None:
@@ -42,16 +45,18 @@ def begin(world: World, transport: str) -> None:
         return
     signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
     lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
-    _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
+    _recorders.neighbours = list(
+        _open(card for card in cards if card[0] == own[0] and card[2] >= 0)
+    )
     if agent_protocol.by_an_agent():
         agent_protocol.report_recorder(f"/proc/{os.getpid()}/fd/{file}")
-        _State.bell = agent_protocol.open_pipe()
+        _recorders.bell = agent_protocol.open_pipe()
         word = agent_protocol.line_of(agent_protocol.TROUBLE)
     else:
-        _State.reporter = Reporter(job, _State.neighbours)
-        _State.bell, word = _State.reporter.bell, b"!"
-    if _State.bell is not None:
-        lib.hvd_flight_bell(_State.bell, word)
+        _recorders.reporter = Reporter(job, _recorders.neighbours)
+        _recorders.bell, word = _recorders.reporter.bell, b"!"
+    if _recorders.bell is not None:
+        lib.hvd_flight_bell(_recorders.bell, word)
 
 
 def _open(cards):
@@ -66,37 +71,37 @@ def _register_stacks(file: int) -> bool:
         end = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     except OSError:
         return False
-    if _State.stacks is None:
-        _State.stacks = end
+    if _recorders.stacks is None:
+        _recorders.stacks = end
         lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
         # Only of the thread that has the signal: another one may end while its stack is read.
         faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=False, chain=False)
         lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
     else:
-        os.dup2(end, _State.stacks, inheritable=False)
+        os.dup2(end, _recorders.stacks, inheritable=False)
         os.close(end)
     return True
 
 
 def before_leaving() -> None:
     """If the job has failed, return when its report is written."""
-    if _State.reporter:
-        _State.reporter.finish()
+    if _recorders.reporter:
+        _recorders.reporter.finish()
 
 
 def end() -> None:
     """Let go of the recorders; the C library has closed the job."""
-    for recorder in _State.neighbours:
+    for recorder in _recorders.neighbours:
         recorder.close()
-    _State.neighbours = []
-    if _State.reporter:
-        _State.reporter.close()
-    elif _State.bell is not None:
-        os.close(_State.bell)
-    _State.reporter = _State.bell = None
-    if _State.stacks is not None:
+    _recorders.neighbours = []
+    if _recorders.reporter:
+        _recorders.reporter.close()
+    elif _recorders.bell is not None:
+        os.close(_recorders.bell)
+    _recorders.reporter = _recorders.bell = None
+    if _recorders.stacks is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _State.stacks, inheritable=False)
+        os.dup2(nowhere, _recorders.stacks, inheritable=False)
         os.close(nowhere)
 
 

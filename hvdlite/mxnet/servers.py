@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
@@ -23,6 +23,7 @@ from hvdlite.core.addresses import address_on
 from hvdlite.core.limits import INIT
 from hvdlite.core.listening import networks
 from hvdlite.core.log import logger
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import script_end
 
@@ -54,14 +55,25 @@ class _OneValue(Store):
         return bytes(text.asnumpy().astype("uint8"))
 
 
-_kept: List[_Store] = []
-_places: List[start.Place] = []  # where the workers meet
-_calls: List[threading.Thread] = []  # threads in functions of MXNet that may wait forever
+class _Worker(ModuleState):
+    """This process as a worker."""
+
+    def begin(self) -> None:
+        self.store: Optional[_Store] = None  # the one that hvdlite has made, and not yet freed
+        self.place: Optional[start.Place] = None  # where the workers meet
+        # Threads in functions of MXNet that may wait forever.
+        self.threads: List[threading.Thread] = []
+
+    def begin_child(self) -> None:
+        self.store, self.threads = None, []
+
+
+_worker = _Worker()
 
 
 def is_kept() -> bool:
     """Return True if hvdlite holds this process's one store of MXNet's servers."""
-    return bool(_kept)
+    return _worker.store is not None
 
 
 def come(patience: float) -> start.Place:
@@ -78,7 +90,7 @@ def come(patience: float) -> start.Place:
             "workers need a server to find each other. Start the job by "
             f"`hvdliterun -n {workers} python train.py`, or by launch.py with `-s 1`"
         )
-    for each in gc.get_objects() if not _kept else ():
+    for each in gc.get_objects() if not is_kept() else ():
         if type(each) is mx.kvstore.KVStore and "dist" in each.type:
             raise HvdliteError(f"init(): {only_one(each.type)}")
     whom = f"{workers} workers and {servers} servers that MXNet's scheduler at {at} expects"
@@ -91,9 +103,9 @@ def go(patience: float) -> None:
 
     :param patience: seconds; 0: no limit.
     """
-    if not _kept:
+    store, _worker.store = _worker.store, None
+    if store is None:
         return
-    store = _kept.pop()
     what = "MXNet's servers and launch.py end when the last worker does"
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
@@ -103,7 +115,7 @@ def go(patience: float) -> None:
 
 def end() -> None:
     """End this process if MXNet still waits in it; else MXNet would abort Python's exit."""
-    if any(call.is_alive() for call in _calls):
+    if any(call.is_alive() for call in _worker.threads):
         failed = script_end.failure()
         script_end.flush()
         os._exit(failed.code if failed else 0)
@@ -119,13 +131,14 @@ def only_one(kind: str) -> str:
 
 
 def _meet() -> start.Place:
-    if not _kept:
+    if _worker.store is None:
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(c_str("dist_sync"), ctypes.byref(handle)))
-        _kept.append(_Store(handle))
-        store, here = _kept[0], (_kept[0].rank, _kept[0].num_workers, _own_address())
-        _places.append(place(_OneValue(store), start.SERVERS, *here, timedelta.max))
-    return _places[-1]
+        _worker.store = store = _Store(handle)
+        here = store.rank, store.num_workers, _own_address()
+        _worker.place = place(_OneValue(store), start.SERVERS, *here, timedelta.max)
+    assert _worker.place is not None
+    return _worker.place
 
 
 def _own_address() -> str:
@@ -145,7 +158,7 @@ def _within(call: Callable[[], Any], patience: float, what: str, variable: str) 
     ended: List[Callable[[], Any]] = []
     thread = threading.Thread(target=lambda: ended.append(_result_of(call)), daemon=True)
     began, warn_at = time.monotonic(), WARN_SECONDS
-    _calls.append(thread)
+    _worker.threads.append(thread)
     thread.start()
     while thread.is_alive():
         thread.join(0.1)
@@ -170,7 +183,3 @@ def _result_of(call: Callable[[], Any]) -> Callable[[], Any]:
 
         return throw
     return lambda: value
-
-
-os.register_at_fork(after_in_child=_kept.clear)
-os.register_at_fork(after_in_child=_calls.clear)

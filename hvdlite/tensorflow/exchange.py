@@ -17,16 +17,26 @@ import tensorflow as tf
 
 from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
-_under_way: Dict[int, Handle] = {}  # handles started by a graph, without a wait so far
-_keys = itertools.count()
-_failures: Dict[int, HvdliteError] = {}  # of this process's graphs, by the number in their texts
 _MOST_FAILURES = 64
 _MOST_AWAITED = 64  # results of one node: iterations of a loop may overlap
+
+
+class _Graphs(ModuleState):
+    """What the graphs of this process have in progress."""
+
+    def begin(self) -> None:
+        self.keys = itertools.count()
+        self.started: Dict[int, Handle] = {}  # by key; no node has waited for these so far
+        self.failures: Dict[int, HvdliteError] = {}  # by the number in their texts
+
+
+_graphs = _Graphs()
 
 
 def name_of(kind: str, name: Optional[str], process_set) -> str:
@@ -69,10 +79,10 @@ def _numbered() -> Iterator[None]:
     try:
         yield
     except HvdliteError as error:
-        if len(_failures) >= _MOST_FAILURES:
-            del _failures[min(_failures)]
-        number = next(_keys)
-        _failures[number] = type(error)(*error.args, **vars(error))  # without its traceback
+        if len(_graphs.failures) >= _MOST_FAILURES:
+            del _graphs.failures[min(_graphs.failures)]
+        number = next(_graphs.keys)
+        _graphs.failures[number] = type(error)(*error.args, **vars(error))  # without its traceback
         raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
 
 
@@ -80,7 +90,7 @@ def _failure_of(error: BaseException) -> Optional[HvdliteError]:
     if not isinstance(error, tf.errors.OpError):
         return None
     number = re.search(r" \[failure (\d+)\]", str(error))
-    return _failures.get(int(number[1])) if number else None
+    return _graphs.failures.get(int(number[1])) if number else None
 
 
 find_failures_by(_failure_of)
@@ -107,16 +117,16 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
 
     def begin_now(*arrays):
         nonlocal last
-        before, key = last and last(), next(_keys)
+        before, key = last and last(), next(_graphs.keys)
         if before:  # of the same name, as in a loop or a function called twice
             with contextlib.suppress(Exception):  # its own wait raises it
                 before.synchronize()
         with _numbered():
-            _under_way[key] = handle = start(list(arrays))
+            _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
         if len(started) > _MOST_AWAITED:  # a result that nothing uses is never waited for
-            _under_way.pop(started.popleft(), None)
+            _graphs.started.pop(started.popleft(), None)
         return np.int64(key)
 
     return tf.numpy_function(begin_now, list(tensors), tf.int64, stateful=True)
@@ -126,7 +136,7 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
     """Wait for all started collectives; return their results, one after the other."""
 
     def wait_now(*keys):
-        handles = [_under_way.pop(int(key)) for key in keys]
+        handles = [_graphs.started.pop(int(key)) for key in keys]
         with _numbered():
             return [each for handle in handles for each in handle.synchronize()]
 

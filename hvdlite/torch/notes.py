@@ -7,14 +7,19 @@ from typing import Any, Iterator
 
 from torch.nn.modules import module
 
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 
 
-class _State:
-    """Of this process."""
+class _Update(ModuleState):
+    """The last update."""
 
-    since = 0.0  # the end of the last update
-    hook: Any = None  # its handle; None: a forward has begun since
+    def begin(self) -> None:
+        self.since = 0.0  # its end
+        self.hook: Any = None  # its handle; None: a forward has begun since
+
+
+_update = _Update()
 
 
 @contextlib.contextmanager
@@ -22,10 +27,10 @@ def update() -> Iterator[None]:
     """Record an update; the time from its end to the next forward counts as input."""
     begin = time.monotonic()
     yield
-    _State.since = time.monotonic()
-    lib.hvd_note(b"update", begin, _State.since)
-    if _State.hook is None and not _compiles():
-        _State.hook = module.register_module_forward_pre_hook(_forward_begins)
+    _update.since = time.monotonic()
+    lib.hvd_note(b"update", begin, _update.since)
+    if _update.hook is None and not _compiles():
+        _update.hook = module.register_module_forward_pre_hook(_forward_begins)
 
 
 def _compiles() -> bool:
@@ -36,7 +41,7 @@ def _compiles() -> bool:
 
 def _forward_begins(*_: Any) -> None:
     """Record the input and remove this hook, which costs time in each call of a module."""
-    hook, _State.hook = _State.hook, None
+    hook, _update.hook = _update.hook, None
     if hook is not None:
         hook.remove()
-        lib.hvd_note(b"input", _State.since, time.monotonic())
+        lib.hvd_note(b"input", _update.since, time.monotonic())

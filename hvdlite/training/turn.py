@@ -14,6 +14,7 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core.handles import Handle
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
@@ -24,7 +25,14 @@ _REMEDY = (
     "has loaded: hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
     "hvd.broadcast_variables(optimizer.variables, 0)"
 )
-_under_way: Dict[str, Handle] = {}
+
+
+class _Started(ModuleState):
+    def begin(self) -> None:
+        self.handles: Dict[str, Handle] = {}  # the last one of each name
+
+
+_started = _Started()
 
 
 class Turn:
@@ -47,11 +55,11 @@ class Turn:
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
         name = f"{self._name}, turn"
-        if name in _under_way:  # of another optimizer in the same graph
+        if name in _started.handles:  # of another optimizer in the same graph
             with contextlib.suppress(Exception):  # its own wait raises it
-                _under_way.pop(name).synchronize()
+                _started.handles.pop(name).synchronize()
         handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
-        _under_way[name] = handle
+        _started.handles[name] = handle
 
         def finish() -> None:
             means = handle.synchronize()

@@ -20,13 +20,21 @@ from xgboost.collective import (
 )
 
 from hvdlite import job
+from hvdlite.core.module_state import ModuleState
 from hvdlite.xgboost.communicator import communicator
 
 __all__ = [
     "Op", "RabitContext", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank",
     "get_world_size", "init", "is_distributed", "tracker_print", "version_number",
 ]  # fmt: skip
-_open = contextlib.ExitStack()
+
+
+class _Rabit(ModuleState):
+    def begin(self) -> None:
+        self.joined = contextlib.ExitStack()  # leaves XGBoost's collective
+
+
+_rabit = _Rabit()
 
 
 def init(args: Any = None) -> None:
@@ -36,7 +44,7 @@ def init(args: Any = None) -> None:
     """
     job.init()
     if not is_distributed():
-        _open.enter_context(communicator())
+        _rabit.joined.enter_context(communicator())
 
 
 def finalize() -> None:
@@ -45,14 +53,14 @@ def finalize() -> None:
     If called while an exception passes, as in a ``finally``, this process leaves at once; ranks
     that wait for it inside XGBoost get an error of XGBoost.
     """
-    _open.__exit__(*sys.exc_info())
+    _rabit.joined.__exit__(*sys.exc_info())
 
 
 @contextlib.contextmanager
 def RabitContext(args: Any = None) -> Iterator[None]:
     """Do :func:`init` with ``args`` before the block, and :func:`finalize` after it."""
     init(args)
-    with _open:
+    with _rabit.joined:
         yield
 
 

@@ -180,7 +180,7 @@ def test_few_names_are_kept(lib, size):
     for i in range(prepared._MOST + 10):
         for _ in range(2 if i % 50 == 0 else 1):
             form(lib.make(np.ones(1)), name=f"many{i}", op=hvd.Sum)
-        assert len(prepared._kept) <= prepared._MOST
+        assert len(prepared._calls.kept) <= prepared._MOST
     assert (lib.read(form(lib.make(np.ones(1)), name="many0", op=hvd.Sum)) == size).all()
 
 

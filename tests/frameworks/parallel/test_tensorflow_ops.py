@@ -196,10 +196,10 @@ def test_results_that_a_graph_does_not_use_do_not_stay(size):
         hvd.allreduce(x)
         return x
 
-    before, most = len(exchange._under_way), exchange._MOST_AWAITED
+    before, most = len(exchange._graphs.started), exchange._MOST_AWAITED
     for _ in range(2 * most):
         step(tf.ones(1))
-    assert len(exchange._under_way) == before + most
+    assert len(exchange._graphs.started) == before + most
 
 
 def test_failure_of_finds_a_graphs_own_failure_but_not_text_that_quotes_it():

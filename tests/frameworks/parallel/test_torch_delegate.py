@@ -84,6 +84,6 @@ def test_a_tensor_on_the_host_of_one_rank_alone_is_refused(rank, size):
 def test_integer_averages_go_through_the_host(size):
     x = hvd.allreduce(torch.tensor([2**53 + 1]), op=hvd.Sum)
     assert x.tolist() == [(2**53 + 1) * size]
-    before = max(each.made._turn for each in delegate._agreements.values())
+    before = max(each.made._turn for each in delegate._agreements.made.values())
     assert hvd.allreduce(torch.tensor([7]), op=hvd.Average).tolist() == [7]
-    assert max(each.made._turn for each in delegate._agreements.values()) == before
+    assert max(each.made._turn for each in delegate._agreements.made.values()) == before

@@ -1,0 +1,45 @@
+"""What modules keep between calls: one object, ``process``, owns all of it.
+
+Each such module makes one object of a subclass of :class:`ModuleState`. It keeps nothing in lists,
+dicts or class attributes of its own; tests/unit/test_modules.py has the exceptions with reasons.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class ModuleState:
+    """The state of one module of this process. A subclass sets all attributes in ``begin``."""
+
+    def __init__(self) -> None:
+        process.states.append(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Set the attributes for a process that has just started."""
+
+    def begin_job(self) -> None:
+        """Drop what belonged to the earlier job, before the first collective of a new job."""
+
+    def begin_child(self) -> None:
+        """Drop what belongs to the parent, in a child made by os.fork."""
+
+
+class Process:
+    """The states of all modules."""
+
+    def __init__(self) -> None:
+        self.states: list[ModuleState] = []
+
+    def begin_job(self) -> None:
+        for state in self.states:
+            state.begin_job()
+
+    def begin_child(self) -> None:
+        for state in self.states:
+            state.begin_child()
+
+
+process = Process()
+os.register_at_fork(after_in_child=process.begin_child)

@@ -1,0 +1,177 @@
+"""Moves tensors of GPUs in the order of their turns, which is the same on all ranks."""
+
+import contextlib
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from hvdlite.core.collectives import Memory, Started
+from hvdlite.core.native import call, ffi, lib
+from hvdlite.torch.moves import Move, move_by
+from hvdlite.torch.tensors import DTYPES
+
+_LOOK = 0.1  # seconds between two looks at whether the job goes on
+_FOUND = 2  # seconds in which hvdlite finds a dead rank
+
+
+class Mover:
+    """Moves tensors of one device among the ranks of a process set.
+
+    :param group: a backend of ``torch.distributed`` of these ranks.
+    """
+
+    def __init__(self, device: torch.device, group) -> None:
+        self.device, self._group = device, group
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._changed = threading.Condition(threading.RLock())  # guards:
+        self._waiting: List[Move] = []  # for other ranks
+        self._agreed: Dict[int, Move] = {}  # by turn
+        self._turn = 1  # the next one
+        self._moving: List[Move] = []  # keeps their memory
+        self.failed: Optional[BaseException] = None
+        threading.Thread(target=self._run, name="hvdlite gpu", daemon=True).start()
+
+    def start(self, kind: int, names, tensors, outs, members: Sequence[dict]) -> "Delegated":
+        """Start collectives; arguments as for ``Started``, with tensors in place of memory."""
+        stream = self._stream and torch.cuda.current_stream(self.device)
+        ready = stream and stream.record_event()
+        shapes = [Memory(0, DTYPES[each.dtype], tuple(each.shape), None) for each in tensors]
+        delegated = [{**each, "delegated": 1} for each in members]
+        with self._changed:
+            if self.failed:
+                raise self.failed
+            started = Started(kind, names, shapes, [None] * len(outs), delegated)
+            moves = [
+                Move(kind, handle, tensors[number], outs[number], members[number], ready)
+                for number, handle in started.handles().items()
+            ]
+            self._waiting.extend(moves)
+            self._changed.notify()
+        return Delegated(self, started, moves)
+
+    def launch(self) -> None:
+        """Let the group begin what the ranks have agreed on, in the order of turns."""
+        with self._changed:
+            for move in [each for each in self._waiting if each.is_agreed()]:
+                self._waiting.remove(move)
+                turn = lib.hvd_turn(move.handle)
+                if turn:  # 0: an error, which finish() raises
+                    self._agreed[turn] = move
+            while self._turn in self._agreed:
+                move = self._agreed.pop(self._turn)
+                self._turn += 1
+                try:
+                    self._begin(move)
+                except Exception as error:
+                    move.error = _cause_of(error)
+                    self._fail(move.error)
+
+    def _begin(self, move: Move) -> None:
+        if self.failed:
+            raise self.failed
+        if self._stream is None:
+            move_by(self._group, move)
+            move.ended = True
+            return
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            self._stream.wait_event(move.ready)
+            move_by(self._group, move)
+            move.ended = self._stream.record_event()
+        self._moving.append(move)
+
+    def finish(self, move: Move) -> torch.Tensor:
+        """Wait until the group has moved the data; return the result, or raise the error."""
+        while move.ended is None and move.error is None:
+            self.launch()
+        began = looked = time.monotonic()
+        while not move.has_ended():
+            now = time.monotonic()
+            time.sleep(0 if now - began < 1e-3 else 5e-5)
+            if now - looked > _LOOK:
+                looked = now
+                self.check()
+        if move.error or self.failed:
+            raise move.error or self.failed  # type: ignore[misc]
+        assert move.out is not None
+        if self._stream is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(move.ended)
+            move.out.record_stream(stream)
+        return move.out
+
+    def check(self) -> None:
+        """Raise if the job has failed; end the group's calls, which wait for dead ranks."""
+        try:
+            call(lib.hvd_check)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self.failed:
+                return
+            self.failed = error
+        self.close()
+
+    def close(self) -> None:
+        """End the group and its calls under way."""
+        with contextlib.suppress(Exception):
+            self._group.abort()
+
+    def is_idle(self) -> bool:
+        """Tell whether nothing waits or moves."""
+        with self._changed:
+            self._moving = [each for each in self._moving if not each.has_ended()]
+            return not (self._waiting or self._agreed or self._moving)
+
+    def _run(self) -> None:
+        """Begin what no caller waits for; end the group's calls after a death."""
+        while not self.failed:
+            with self._changed:
+                if self.is_idle():
+                    self._changed.wait()
+                first = self._waiting[0] if self._waiting else None
+            if first is None:
+                time.sleep(1e-3)
+            else:
+                lib.hvd_finish(first.handle, _LOOK, ffi.NULL)
+            self.launch()
+            with contextlib.suppress(Exception):
+                self.check()
+
+
+def _cause_of(error: Exception) -> Exception:
+    """Return the death that the group's error tells of, if hvdlite finds one soon."""
+    until = time.monotonic() + _FOUND
+    while time.monotonic() < until:
+        try:
+            call(lib.hvd_check)
+        except Exception as found:
+            return found
+        time.sleep(1e-2)
+    return error
+
+
+class Delegated:
+    """Several collectives that a mover has started at once; like ``Started``."""
+
+    def __init__(self, mover: Mover, started: Started, moves: List[Move]) -> None:
+        self._mover, self._started, self._moves = mover, started, moves
+
+    def done(self, seconds: float = 0) -> bool:
+        """Tell whether all have ended; wait for the other ranks at most so many seconds."""
+        if not self._started.done(seconds):
+            return False
+        self._mover.launch()
+        return all(each.has_ended() or not lib.hvd_turn(each.handle) for each in self._moves)
+
+    def finish(self) -> List[Tuple[torch.Tensor, Any]]:
+        """Wait; return each result with its ``rows``.
+
+        :raises hvdlite.HvdliteError: the ranks disagree, or one is dead.
+        """
+        self._started.finish()
+        return [(self._mover.finish(each), each.rows) for each in self._moves]
