@@ -250,6 +250,18 @@ def test_a_rank_that_ends_before_init(how, status, text, carrier):
     assert not job.results()
 
 
+@every_carrier
+def test_a_rank_that_fails_before_init_is_told_to_a_rank_0_that_comes_later(carrier):
+    """Without MPI rank 0 waited in init() for HVDLITE_INIT_TIMEOUT_SECONDS: rank 1 had gone."""
+    env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "0.5"}
+    job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
+    assert job.status != 0 and "RuntimeError: no data here" in job.output, job.output
+    if carrier == "tcp":
+        assert "rank 1 has failed, and tells those that come to it within 6" in job.output
+        assert job.output.count("init(): rank 1's script has ended without calling init()\n") >= 1
+        assert job.seconds < 60, job.output
+
+
 def test_a_rank_that_ends_well_outside_of_the_others_list():
     job = assert_passed(script(3, "exits", "one_ends_before_init", "[0, 2]"))
     assert list(job.results()) == [0, 2]

@@ -14,7 +14,15 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.bootstrap.arrivals import ended, ended_without
-from hvdlite.bootstrap.handshake import GONE, Hello, PendingPeer, Stranger, introduce, send
+from hvdlite.bootstrap.handshake import (
+    EXCHANGE,
+    GONE,
+    Hello,
+    PendingPeer,
+    Stranger,
+    introduce,
+    send,
+)
 from hvdlite.core.log import logger
 
 HANDSHAKE_SECONDS = 10.0  # from accepting a connection to its proof
@@ -123,8 +131,10 @@ class Acceptor:
             self._turn_away(pending, str(error))
 
     def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
-        if hello.purpose == GONE:
+        if hello.purpose == GONE and self._own.purpose != GONE:
             raise ended_without(hello.rank)
+        if hello.purpose == GONE:
+            hello = hello._replace(purpose=EXCHANGE)  # both end, and neither waits for the other
         peer, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
             job = "a job of {} ranks (init() number {}, version {})"

@@ -122,9 +122,10 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
     return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
 
 
-def meet(place: start.Place, joined: int, patience: float) -> Exchange:
+def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
     """Meet at rank 0's port: wait until all ranks are in init().
 
+    :param told: receives ranks that need not be told, by :func:`report_gone`, that this one ends.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
@@ -133,16 +134,19 @@ def meet(place: start.Place, joined: int, patience: float) -> Exchange:
     if place.size == 1:
         return Exchange(place, key, joined, patience, {})
     if not place.rank:
-        return Exchange(place, key, joined, patience, _receive_all(place, hello, key, wait))
+        return Exchange(place, key, joined, patience, _receive_all(place, hello, key, wait, told))
     wait.here = set(range(1, place.size))
     connection, other = reach(place.host, place.ports, hello, key, wait.look)
+    told.add(0)
     if other.purpose == GONE:
         connection.close()
         raise ended_without(0)
     return Exchange(place, key, joined, patience, {0: connection})
 
 
-def _receive_all(place: start.Place, hello: Hello, key: bytes, wait: Arrivals) -> dict:
+def _receive_all(
+    place: start.Place, hello: Hello, key: bytes, wait: Arrivals, told: Set[int]
+) -> Dict[int, socket.socket]:
     expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
 
     def look() -> None:
@@ -157,6 +161,7 @@ def _receive_all(place: start.Place, hello: Hello, key: bytes, wait: Arrivals) -
         rest = Exchange(place, key, 0, 0, known)
         if isinstance(error, HvdliteError):
             rest.tell_of(error)
+            told.update(known, error.ranks)
         rest.close()
         raise
     return {rank: connection for (_, rank), connection in peers.items()}
@@ -182,16 +187,28 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         ) from error
 
 
-def report_gone(place: start.Place, joined: int, seconds: float) -> None:
-    """Tell ranks that wait in init(), now or within these seconds, that this process ends."""
+def report_gone(place: start.Place, joined: int, seconds: float, told: Set[int]) -> bool:
+    """Tell ranks that wait in init(), now or within these seconds, that this process ends.
+
+    Rank 0 tells all others; another rank tells rank 0, which tells those that wait.
+
+    :param told: ranks that know it, or have ended; receives those that are told.
+    :return: whether all know it.
+    """
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:
-        if place.rank:
+        if not place.rank:
+            expected = {(EXCHANGE, rank) for rank in range(1, place.size) if rank not in told}
+            acceptor = Acceptor(_rank0_listener(place), hello, key, expected, ends.look)
+            try:
+                acceptor.wait()
+            finally:
+                told.update(rank for _, rank in acceptor.peers)
+        elif 0 not in told:
             reach(place.host, place.ports, hello, key, ends.look)[0].close()
-        else:
-            expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
-            Acceptor(_rank0_listener(place), hello, key, expected, ends.look).wait()
+            told.add(0)
     except (HvdliteError, OSError, ValueError):
-        pass
+        return False
+    return True

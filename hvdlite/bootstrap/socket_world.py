@@ -17,6 +17,7 @@ from hvdlite.bootstrap.bootstrap import Bootstrap
 from hvdlite.bootstrap.host_watch import HostWatch
 from hvdlite.core import agent_protocol, start, topology
 from hvdlite.core.limits import ELASTIC_LIMIT
+from hvdlite.core.log import logger
 from hvdlite.core.membership import Meeting, Membership
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, call, ffi, lib
@@ -24,6 +25,9 @@ from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
 GONE_SECONDS = 1.0  # to tell ranks that wait in init() that this process never calls it
+# Ranks that are started together come within this time. A rank that has failed waits for them so
+# long, where no launcher would end those that come later: they would wait in init().
+START_SECONDS = 60.0
 
 
 class _Present(ModuleState):
@@ -38,6 +42,10 @@ class _Present(ModuleState):
 
 
 _present = _Present()
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _place() -> start.Place:
@@ -179,6 +187,7 @@ class SocketBootstrap(Bootstrap):
 
     def __init__(self) -> None:
         self._joined = 0  # jobs
+        self._told: Set[int] = set()  # ranks that know of this process's end, or have ended
 
     def begin(self, comm: Any) -> None:
         """:raises ValueError: ``comm`` is a communicator of MPI."""
@@ -191,8 +200,7 @@ class SocketBootstrap(Bootstrap):
             )
         if _place() == start.ALONE:
             singleton_check.refuse_if_one_of_several("nobody has told it where the others are")
-        by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-        if by_torchrun or _place().launcher == "srun" or agent_protocol.by_an_agent():
+        if _by_torchrun() or _place().launcher == "srun" or agent_protocol.by_an_agent():
             orphan.watch()
 
     def join(
@@ -203,7 +211,7 @@ class SocketBootstrap(Bootstrap):
             met = _met_again(meeting, patience)
             world = SocketWorld(met, meeting.numbers, meeting.patience)
         else:
-            met = exchange.meet(_place(), self._joined, patience)
+            met = exchange.meet(_place(), self._joined, patience, self._told)
             world = SocketWorld(met, members.first_numbers())
         self._joined += 1
         try:
@@ -225,12 +233,19 @@ class SocketBootstrap(Bootstrap):
         return _place().rank
 
     def report_gone(self) -> None:
-        exchange.report_gone(_place(), self._joined, GONE_SECONDS)
+        self._tell(GONE_SECONDS)
 
     def end_all(self, code: int, patience: float) -> None:
-        if not self._joined:  # otherwise the others see this process's connections end
-            exchange.report_gone(_place(), self._joined, patience)
+        # If it has joined, the others see this process's connections end; torchrun ends them.
+        if not self._joined and not self._tell(patience) and not _by_torchrun():
+            more = START_SECONDS - patience
+            text = "init(): rank %d has failed, and tells those that come to it within %.0f s"
+            logger.warning(text, _place().rank, more)
+            self._tell(more)
         os._exit(code)
+
+    def _tell(self, seconds: float) -> bool:
+        return exchange.report_gone(_place(), self._joined, seconds, self._told)
 
 
 def _met_again(meeting: Meeting, patience: float) -> exchange.Exchange:

@@ -25,6 +25,9 @@ if how.endswith("_before_init") and own == 1:
     if how == "one_exits_before_init":
         argparse.ArgumentParser().error("no such option")
     sys.exit()
+if own == 0 and "late" in sys.argv:
+    time.sleep(2)  # longer than rank 1's HVDLITE_EXIT_TIMEOUT_SECONDS
+    sys.argv.pop()
 hvd.init(eval(sys.argv[2]) if how == "one_ends_before_init" and sys.argv[2:] else None)
 rank, size = hvd.rank(), hvd.size()
 if "pushed" in how or how == "pending_for_ever":

@@ -26,7 +26,7 @@ def places(size: int):
 
 def met(place, patience=30.0, joined=0) -> tuple:
     """Meet, connect each to each, and close; what this rank has learned."""
-    own = exchange.meet(place, joined, patience)
+    own = exchange.meet(place, joined, patience, set())
     all_values = own.allgather({"rank": own.rank})
     own_mesh = mesh.connect(own)
     received = []
@@ -182,7 +182,7 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
             return met(place)
         if place.rank:
             assert is_in.wait(30)  # rank 2 waits at rank 0's
-        exchange.report_gone(place, 0, 10)
+        exchange.report_gone(place, 0, 10, set())
 
     monkeypatch.setattr(acceptor.Acceptor, "_accept_peer", noted)
     raised = as_threads(run, [(place,) for place in places(3)])
@@ -195,7 +195,7 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
 def test_a_rank_that_ends_while_others_are_awaited():
     ranks = places(3)
     raised = as_threads(
-        lambda place: exchange.meet(place, 0, 30).close() if place.rank else met(place),
+        lambda place: exchange.meet(place, 0, 30, set()).close() if place.rank else met(place),
         [(ranks[0],), (ranks[1],)],
     )
     assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
@@ -244,7 +244,7 @@ def test_ranks_that_are_kept_apart_know_of_each_other(monkeypatch):
         return reach(*arguments)
 
     def run(place):
-        own, error = exchange.meet(place, 0, 30), None
+        own, error = exchange.meet(place, 0, 30, set()), None
         try:
             mesh.close(mesh.connect(own, 3.0))
         except RankFailedError as failed:
