@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections import Counter, defaultdict
 from typing import DefaultDict, Dict, Iterator, List, Optional, Sequence
 
@@ -164,6 +165,19 @@ def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
     if process_set is not global_process_set:
         kind = f"{kind}.set{process_set.process_set_id}."
     return f"{kind}{owner_number(kind)}"
+
+
+def meeting_name(owner: str) -> str:
+    """Return a name under which ranks meet that may have given other numbers to one owner.
+
+    A rank that has made an owner more has other numbers from there on. Owners of the main thread
+    meet one after the other, so they need no number; those of other threads may meet at once.
+
+    >>> meeting_name("optimizer3")
+    'optimizer'
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return re.sub(r"\.?\d+", "", owner) if is_main else owner
 
 
 def natural_order(names: List[str]) -> List[int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import run
-from hvdlite.core.names import tensor_name
+from hvdlite.core.names import meeting_name, tensor_name
 from hvdlite.core.native import HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import gather_bytes
@@ -96,17 +96,45 @@ def agree(
 
     If the lines are equal, this is one small allgather; the lines are sent only if they differ.
 
+    :param what: it is compared, too: its number is a count of the process, as in ``owner_name``.
     :param words: what the error shows in place of each line, if the line itself says too little.
     :param remedy: what the error tells the user to do.
     """
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    name = tensor_name("allgather", f"check.{what}", process_set)
+    digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
+    common = f"check.{meeting_name(what)}"
+    name = tensor_name("allgather", common, process_set)
     if len(set(gather_bytes(digest, name, process_set))) == 1:
         return
-    everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}", process_set)
-    nothing = ["nothing"] * max(len(theirs) for theirs, _ in everyone)
-    columns = zip(*(theirs + nothing[len(theirs) :] for theirs, _ in everyone))
+    everyone = allgather_object((what, list(lines), list(words or lines)), common, process_set)
+    owners, *_ = zip(*everyone)
+    if len(set(owners)) > 1:
+        values = _of_ranks(process_set, owners)
+        raise HvdliteError(
+            f"{meeting_name(what)}: ranks disagree on its number: {values}. {_ORDER}"
+        )
+    nothing = ["nothing"] * max(len(theirs) for _, theirs, _ in everyone)
+    columns = zip(*(theirs + nothing[len(theirs) :] for _, theirs, _ in everyone))
     at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
-    shown = [(theirs + nothing[len(theirs) :])[at] for _, theirs in everyone]
-    values = "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, shown))
+    values = _of_ranks(process_set, [(theirs + nothing)[at] for *_, theirs in everyone])
     raise HvdliteError(f"{what}: ranks disagree on entry {at}: {values}. {remedy}")
+
+
+_ORDER = (
+    "Each process counts what it makes: make optimizers, trainers and layers on all "
+    "ranks alike, and use them in one order"
+)
+
+
+def _of_ranks(process_set: ProcessSet, texts: Sequence[str]) -> str:
+    return "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, texts))
+
+
+def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> int:
+    """Raise on every rank unless all have come with this owner; return the number of the job.
+
+    Collective, unless ``met`` is that number: what :func:`meet` has returned, or -1.
+    """
+    job = topology.job_number()
+    if met != job:
+        agree(owner, [], process_set=process_set)
+    return job

@@ -31,6 +31,9 @@ class ProcessSet:
         else:
             self.ranks = sorted(_ranks(ranks_or_comm))
 
+    def __deepcopy__(self, memo: dict) -> "ProcessSet":
+        return self  # which init() and elastic training change
+
     def included(self) -> bool:
         """Tell whether this process is in the set."""
         self._check_registered()
@@ -92,6 +95,9 @@ class _GlobalProcessSet(ProcessSet):
 
     def number_of(self, rank: int) -> int:
         return rank if type(rank) is int else rank_of(rank)  # C checks it with the tensor
+
+    def __reduce__(self) -> str:
+        return "global_process_set"  # code asks whether a set is this object
 
     def invalidate(self) -> None:
         """Do nothing: the global set outlives every job."""

@@ -5,7 +5,7 @@ from typing import Any, Optional
 import jax
 
 from hvdlite.core.arguments import check_compressor
-from hvdlite.core.names import owner_name
+from hvdlite.core.names import calling_line, owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.jax import ops
@@ -46,7 +46,8 @@ def DistributedOptimizer(
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
     :param process_set: the ranks among which; a rank outside of it trains alone.
-    :param name: of the tensors; by default optimizers are numbered.
+    :param name: of the tensors; by default the line of the script, and the number of the optimizer
+        that this line has made: equal on all ranks.
     :raises ValueError: an argument makes no sense, or it is no optimizer of Optax.
     """
     if not (hasattr(optimizer, "_replace") and callable(getattr(optimizer, "update", None))):
@@ -57,7 +58,9 @@ def DistributedOptimizer(
     reduction = reduction_of(
         compression, False, op, gradient_predivide_factor, None, 0, process_set
     )
-    owner = name or owner_name("optimizer", process_set)
+    # A program's calls can't meet first to compare numbers. By the line an optimizer that one rank
+    # alone makes elsewhere changes no other's name.
+    owner = name or owner_name(f"optimizer.{calling_line()}.", process_set)
 
     def averaged(grads: Any) -> Any:
         if reduction.is_alone():

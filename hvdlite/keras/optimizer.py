@@ -64,10 +64,16 @@ def DistributedOptimizer(
     if passes > 1:
         _accumulate(optimizer, passes)
     sum_of_passes = 1 if average_aggregated_gradients else passes
+    adds = _inner(optimizer).gradient_accumulation_steps or 1
+    how = f"{adds} passes a step, times {sum_of_passes}"
+
+    def plan(owner: str) -> Plan:
+        return Plan(owner, reduction, Turn(owner, how, process_set))
+
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_plan": Plan("optimizer", reduction),  # for a copy that Keras makes
+        "_plan": plan("optimizer"),  # for a copy that Keras makes
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -75,10 +81,7 @@ def DistributedOptimizer(
     mixin = _DistributedLossScale if scales_loss else _Distributed
     optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
     object.__setattr__(optimizer, "_local", set())
-    owner = owner_name("optimizer", process_set)
-    adds = _inner(optimizer).gradient_accumulation_steps or 1
-    turn = Turn(owner, f"{adds} passes a step, times {sum_of_passes}", process_set)
-    object.__setattr__(optimizer, "_plan", Plan(owner, reduction, turn))
+    object.__setattr__(optimizer, "_plan", plan(owner_name("optimizer", process_set)))
     return optimizer
 
 

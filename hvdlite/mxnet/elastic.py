@@ -97,7 +97,7 @@ class _Trainer(Part):
         if isinstance(value, DistributedTrainer):
             value.rejoin()
         if gradients and isinstance(value.optimizer, DistributedOptimizer):
-            gradients.restart(gradients.owner)
+            gradients.restart()
 
 
 def _write(array, values) -> None:

@@ -1,16 +1,14 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
 import itertools
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Set, Tuple
-from weakref import WeakKeyDictionary
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Set
 
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core import topology
-from hvdlite.core.names import natural_order, tensor_name
+from hvdlite.core.names import natural_order, owner_name, tensor_name
 from hvdlite.core.native import lib
-from hvdlite.core.objects import agree
+from hvdlite.core.objects import agree, meet
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
@@ -18,10 +16,6 @@ from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
 from hvdlite.training.plan import Plan, Reduction, agree_on_layers
-
-# The job and the owner that have paired a Parameter, and its label. Gluon's load_states() makes a
-# new optimizer, on one rank maybe, which must not pair them once more: the other ranks would not.
-_paired: "WeakKeyDictionary[Any, Tuple[int, str, int]]" = WeakKeyDictionary()
 
 
 def common_order(params: Dict[int, Any]) -> List[int]:
@@ -87,22 +81,31 @@ class Gradients(Plan, Loads):
 
     def __init__(self, owner: str, reduction: Reduction) -> None:
         super().__init__(owner, reduction)
-        self.restored = False  # from a file: its parameters may have been paired in this job
-        self._begin(owner)
+        self._is_unnamed_copy = False
+        self.restart()
 
-    def restart(self, owner: str) -> None:
-        """Forget all matched parameters, and begin again under this name (equal on all ranks)."""
-        for param, (_, known, _) in list(_paired.items()):
-            if known in (owner, self.owner):
-                del _paired[param]
-        self._begin(owner)
+    def copy(self) -> "Gradients":
+        """Return an object of the same settings, which gets its number when ranks first use it.
 
-    def _begin(self, owner: str) -> None:
-        self.owner = owner
+        One rank alone may make a copy; it must not change the names of later optimizers.
+        """
+        made = Gradients(self.owner.split(".copy")[0], self.reduction)
+        made._is_unnamed_copy = True
+        return made
+
+    def _take_name(self) -> None:
+        if self._is_unnamed_copy:
+            left_out, self._is_unnamed_copy = self.left_out(), False
+            self.owner = owner_name(f"{self.owner}.copy", self.reduction.process_set)
+            self.leave_out(left_out)
+
+    def restart(self) -> None:
+        """Forget all matched parameters."""
         self.loaded(0)
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
+        self._met = -1
         self.forget()
 
     @property
@@ -130,18 +133,11 @@ class Gradients(Plan, Loads):
         """
         if self._labels or self.alone:
             return False
-        job = topology.job_number()
-        known = {i: _paired[param] for i, param in params.items() if param in _paired}
-        owners = {owner for number, owner, _ in known.values() if number == job}
-        if self.restored and len(known) == len(params) and len(owners) == 1:
-            self.owner = owners.pop()  # not that of the file
-            self._labels = {index: label for index, (*_, label) in known.items()}
-            return False
+        self._take_name()
         order, process_set = common_order(params), self.reduction.process_set
         facts = [_facts(params[i]) for i in order]
         agree_on_layers(self.owner, [params[i].name for i in order], facts, process_set)
         self._labels = {index: label for label, index in enumerate(order)}
-        _paired.update({params[i]: (job, self.owner, label) for i, label in self._labels.items()})
         self.forget()
         agree_on_order(self.owner, params, self._labels, process_set)
         return True
@@ -155,6 +151,9 @@ class Gradients(Plan, Loads):
 
         Submits all dense gradients, then waits for the sparse ones.
         """
+        if not (self._labels or self.alone):
+            self._take_name()
+            self._met = meet(self.owner, self._met, self.reduction.process_set)
         states = self.states_of(grads)
         group = 0 if self.alone else group_of(self.reduction.process_set)
         key = (group, states, *grads, *[type(arrays[0]) for arrays in grads.values()])

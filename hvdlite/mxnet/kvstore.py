@@ -10,6 +10,7 @@ from hvdlite import job
 from hvdlite.core import files, topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteValueError
+from hvdlite.core.objects import meet
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.mxnet.collectives import copy, empty
@@ -52,7 +53,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def __init__(self, name: str = "dist_sync_mpi") -> None:
         job.init()  # not KVStore.__init__, which would wrap a store of MXNet
         self._name_asked_for = _Name(name)
-        self._owner = owner_name("kvstore")
+        self._owner, self._met = owner_name("kvstore"), -1
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # sums of pushed values, for the optimizer
         self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
@@ -323,6 +324,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         broadcast_(array, root_rank, self._name(key), priority)
 
     def _name(self, key) -> str:
+        self._met = meet(self._owner, self._met)
         number = isinstance(key, str) and key.isdigit()  # the key 1 is another key
         return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 

@@ -1,7 +1,8 @@
 """DistributedOptimizer: any MXNet optimizer, fed with gradients averaged over ranks."""
 
 import copy
-from typing import Any, Dict, Optional, Sequence
+import functools
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import mxnet as mx
 
@@ -95,10 +96,8 @@ class DistributedOptimizer:
 
     def __deepcopy__(self, memo):
         """Return a copy with a new name, because both may reduce at the same time."""
-        plain = copy.deepcopy(undistribute(self), memo)
-        own, reduction = self._averaging, self._averaging.gradients.reduction
-        gradients = Gradients(owner_name("optimizer", reduction.process_set), reduction)
-        return _distribute(plain, _Averaging(gradients, own.passes))
+        plain, own = copy.deepcopy(undistribute(self), memo), self._averaging
+        return _distribute(plain, _Averaging(own.gradients.copy(), own.passes))
 
     def __reduce__(self):
         plain, own = undistribute(self), self._averaging
@@ -184,12 +183,44 @@ def undistribute(optimizer) -> Any:
 
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
-    """Rebuild an unpickled optimizer under its old name, which is the same on every rank."""
+    """Rebuild an unpickled optimizer: a copy of one that this job or another has pickled."""
     plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
-    gradients = Gradients(owner, reduction)
-    gradients.restored = True
+    gradients = Gradients(owner, reduction).copy()
     gradients.loaded(1 + plain.num_update)
     if kept:
         gradients.leave_out(left_out.own_of(kept))
     return _distribute(plain, _Averaging(gradients, passes))
+
+
+def _keeping_averages(set_states: Callable) -> Callable:
+    """Let an updater average, or not, as before, whatever it loads: a rank may load alone.
+
+    Gluon's ``load_states`` replaces the optimizer by the one in the file. Its names and settings
+    may be another job's, and the file of a plain optimizer would end the averaging.
+    """
+
+    @functools.wraps(set_states)
+    def set_states_and_average(self, states) -> None:
+        before = self.optimizer
+        set_states(self, states)
+        loaded, plain = self.optimizer, undistribute(self.optimizer)
+        if loaded is not before and isinstance(loaded, DistributedOptimizer):
+            own = loaded._averaging.gradients.left_out()
+            vars(plain).update({left_out.KEY: left_out.tagged(own)} if own else {})
+        if not isinstance(before, DistributedOptimizer):
+            self.optimizer = plain
+            return
+        gradients = before._averaging.gradients
+        gradients.loaded(1 + plain.num_update)
+        if loaded is before:
+            return
+        kept = vars(plain).pop(left_out.KEY, None)
+        if kept:
+            gradients.leave_out(left_out.own_of(kept))
+        self.optimizer = _distribute(plain, _Averaging(gradients, before._averaging.passes))
+
+    return set_states_and_average
+
+
+mx.optimizer.Updater.set_states = _keeping_averages(mx.optimizer.Updater.set_states)

@@ -39,12 +39,8 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     gradients = _of_same_states(trainer)
     if gradients is None:
         return
-    own = gradients.left_out()  # stays on its rank
-    if _is_distributed(trainer):  # load_states() may have replaced the optimizer on some ranks
-        gradients.restart(packed["owner"])
-        gradients.leave_out(own)
     gradients.loaded(0)
-    if packed["left_out"] and not own:
+    if packed["left_out"] and not gradients.has_left_out:  # which stays on its rank
         left_out.warn(f"rank {root_rank} has its own, and this rank has loaded none")
 
 
@@ -88,7 +84,6 @@ def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     return {
         "states": pickle.dumps((whole, undistribute(updater.optimizer))),
         "order": _order(trainer),
-        "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
         "left_out": bool(gradients and gradients.has_left_out),
         "loss_scaler": None if scaler is None else vars(scaler),
     }

@@ -131,7 +131,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def rejoin(self) -> None:
         """Continue in another job with the present parameters. Call it on all ranks."""
-        self._gradients.restart(self._gradients.owner)
+        self._gradients.restart()
         self._divide_sums()
         forget_shared(self._params)
         self._shared = self._share_gradients(self._zero_copy)

@@ -18,6 +18,7 @@ from hvdlite.training.plan import (
     keep_local,
     reduction_of,
 )
+from hvdlite.training.turn import Turn
 
 
 def DistributedGradientTape(
@@ -84,7 +85,7 @@ class _Averages:
         size = self.reduction.process_set.size() if self._scale_local else 1
         return average_all_but(
             self.local, variables, grads,
-            average=lambda grads: average(grads, plan),
+            average=lambda grads: average(grads, plan, plan.turn and tf.constant(0)),
             divide=lambda grad: divided(grad, size),
         )  # fmt: skip
 
@@ -157,7 +158,9 @@ def DistributedOptimizer(
     optimizer.__class__ = type(kind.__name__, (_OptimizerInGraph, kind), {})
     reduction = reduction_of(**shared)
     optimizer._averages = _Averages(reduction, scale_local_gradients)
-    optimizer._plan = Plan(owner_name("optimizer", reduction.process_set), reduction)
+    owner = owner_name("optimizer", reduction.process_set)
+    turn = Turn(owner, "1 pass a step", reduction.process_set)
+    optimizer._plan = Plan(owner, reduction, turn)
     return optimizer
 
 

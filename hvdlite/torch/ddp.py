@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import owner_name
+from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.torch.ops import allreduce_async_
@@ -24,7 +25,7 @@ class AllreduceState:
 
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         self.process_set = process_set
-        self.owner = owner_name("ddp")
+        self.owner, self.met = owner_name("ddp"), -1
         self.under_way: List[Tuple[torch.futures.Future, Handle]] = []
 
 
@@ -49,6 +50,7 @@ def allreduce_hook(
     :raises hvdlite.HvdliteError: during backward, if a rank has failed or left.
     """
     state = state or _only()
+    state.met = meet(state.owner, state.met, state.process_set)
     future: torch.futures.Future = torch.futures.Future()
     name = f"{state.owner}.bucket{bucket.index()}"
     how = {"name": name, "op": Average, "process_set": state.process_set}

@@ -5,6 +5,7 @@ from typing import Dict, Sequence
 import torch
 
 from hvdlite.core.names import group_names
+from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Adasum
 from hvdlite.torch import exchange
@@ -17,6 +18,7 @@ class Deltas:
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set
+        self._met = -1
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
@@ -42,6 +44,7 @@ class Deltas:
         deltas = [param - old for param, old in zip(self.params, before)]
         for param, old in zip(self.params, before):
             param.copy_(old)
+        self._met = meet(self.name, self._met, self.process_set)
         names = group_names(f"allreduce.{self.name}", deltas)
         how = Adasum, (1.0, 1.0), self.process_set, True, self._states
         self.loaded(0)

@@ -5,6 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hvdlite.core import topology
 from hvdlite.core.names import owner_name
+from hvdlite.core.objects import meet
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
 
@@ -28,7 +29,7 @@ class SyncBatchNorm(_BatchNorm):
         self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
-        self._owner = owner_name("sync_batch_norm")
+        self._owner, self._met = owner_name("sync_batch_norm"), -1
 
     def _check_input_dim(self, input):
         if input.dim() < 2:
@@ -39,6 +40,7 @@ class SyncBatchNorm(_BatchNorm):
         if not of_batch or topology.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
+        self._met = meet(self._owner, self._met)
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         count, mean, var, centred = self._statistics(x)
         if self.training and self.track_running_stats:

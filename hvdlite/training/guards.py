@@ -13,6 +13,7 @@ import numpy as np
 from hvdlite.core.collectives import gather_numbers
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteError, HvdliteValueError
+from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet
 
 
@@ -36,6 +37,7 @@ class Guard:
         if not isinstance(every, int) or every < 1:
             raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
         self._every, self._set, self._name = every, process_set, owner_name("guard", process_set)
+        self._met = -1
         self._steps = 0
         self._equal_at: Optional[int] = None  # the last step before which all ranks were equal
 
@@ -52,6 +54,7 @@ class Guard:
         self._steps += 1
         if (self._steps - 1) % self._every or not self._set.included():
             return
+        self._met = meet(self._name, self._met, self._set)
         guarded = list(self._guarded())
         seen = [number for each in guarded for number in _seen_of(each)]
         everyone = gather_numbers(seen, f"{self._name}.guard", self._set)

@@ -111,7 +111,7 @@ class Plan:
         return found
 
     def __reduce__(self) -> tuple:
-        return Plan, (self.owner, self.reduction)  # a copy makes new descriptions
+        return Plan, (self.owner, self.reduction, self.turn)  # a copy makes new descriptions
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
         """Return the name of the allreduce of a gradient, and of so many others.

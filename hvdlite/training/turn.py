@@ -6,7 +6,6 @@ apply the same gradients differently.
 """
 
 import contextlib
-import threading
 import zlib
 from typing import Callable, Dict
 
@@ -15,6 +14,7 @@ import numpy as np
 from hvdlite import numpy as collectives
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
+from hvdlite.core.names import meeting_name
 from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
@@ -44,10 +44,7 @@ class Turn:
     def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
         self._optimizer, self._set = f"{owner} ({settings})", process_set
         self._is_first = True  # in the first step: states may be broadcast after it
-        # One name for all optimizers, whose own names may differ. Optimizers of one thread step one
-        # after the other.
-        in_main = threading.current_thread() is threading.main_thread()
-        self._name = "optimizer" if in_main else owner
+        self._name = meeting_name(owner)  # optimizers of one thread step one after the other
 
     def start(self, iteration: int) -> Callable[[], None]:
         """Send the values; return a function that waits for the other ranks and compares."""

@@ -23,6 +23,7 @@ class InJit(Trainer):
     skips_layers = thaws = scales_loss = freezes = False
     errors = (hvd.HvdliteError, jax.errors.JaxRuntimeError)
     compiled = True
+    numbered = False  # by lines of the script: test_jax_collectives.py
 
     def __init__(self, weights, **options) -> None:
         self.optimizer = hvd.DistributedOptimizer(optax.sgd(RATE, MOMENTUM), **options)

@@ -153,6 +153,11 @@ class OnKVStore(Gluon):
     skips_layers = False
     codecs = ("fp16", "2bit")
     on_store = False
+
+    @classmethod
+    def make_alone(cls, weights) -> None:
+        mx.kv.create("dist_sync_mpi")
+
     compression = {"fp16": {"type": "fp16"}, "2bit": {"type": "2bit", "threshold": 0.01}}.get
 
     def make(self, sgd, **options):
@@ -186,7 +191,7 @@ class KVStoreThatUpdates(OnKVStore):
 class Module(Trainer):
     takes, codecs = ("compression",), ("fp16", "2bit")
     skips_layers = thaws = scales_loss = waits = False
-    compression = OnKVStore.compression
+    compression, make_alone = OnKVStore.compression, OnKVStore.make_alone
     errors = Gluon.errors
     end_all = Gluon.end_all
     rows = (4, 4, 4)

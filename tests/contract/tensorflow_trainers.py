@@ -28,7 +28,7 @@ class OfTensorFlow(Trainer):
 
 @trainer
 class Tape(OfTensorFlow):
-    traced = False
+    traced = numbered = False
 
     def __init__(self, weights, **options) -> None:
         self.variables, self.options = [tf.Variable(w) for w in weights], options

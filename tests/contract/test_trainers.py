@@ -176,6 +176,19 @@ def test_two_optimizers_of_one_network_in_turn(kind, rank):
     check(trainers[0], expected[0])
 
 
+@trainers_that(lambda kind: kind.numbered)
+def test_a_rank_that_alone_has_made_one_more(kind, rank, several):
+    """Before, ranks waited for each other's tensors, of other names, with warnings alone."""
+    if rank == 1:
+        kind.make_alone(start_weights())
+    with pytest.raises(kind.errors, match="rank 0: .*rank 1: .*(on all ranks alike|on every rank)"):
+        kind(start_weights()).train(batch_of(rank, 0))
+    kind.end_all()
+    if rank != 1:
+        kind.make_alone(start_weights())
+    train(kind(start_weights()), OneProcess(start_weights()))
+
+
 @trainers_that(lambda kind: kind.joins)
 def test_uneven_batches_with_join(kind, rank, size):
     """The last rank to join has taken every step: the others get from it what they have missed."""

@@ -67,6 +67,10 @@ class OfTorch(Trainer):
 
 @trainer
 class TorchOptimizer(OfTorch):
+    @classmethod
+    def make_alone(cls, weights) -> None:
+        cls(weights).make()
+
     joins = saves = True
     takes = (*EVERY, "groups")
     names_of_both = ("optimizer", "(6, 9)", "(6, 8)")
@@ -123,6 +127,10 @@ class HookOfDDP(OfTorch):
     names_of_both = ()  # PyTorch compares them
     state = hvd.AllreduceState
 
+    @classmethod
+    def make_alone(cls, weights) -> None:
+        cls.state()
+
     def distribute(self) -> None:
         """DistributedDataParallel does it in the first step, as it asks at once what is trained."""
 
@@ -140,3 +148,4 @@ class HookOfDDP(OfTorch):
 @trainer
 class HookOfDDPWithoutState(HookOfDDP):
     state = staticmethod(lambda: None)
+    numbered = False

@@ -41,6 +41,7 @@ class Trainer:
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
     one_error = True  # on all ranks, where several weights differ
     names_of_both: tuple = ("(6, 9)", "(6, 8)")
+    numbered = True  # its tensors' names count what a process makes
     rows: tuple = (4, 2, 7)  # of each step's batch
     errors: tuple = (hvdlite.HvdliteError,)
 
@@ -54,6 +55,11 @@ class Trainer:
             "topk": lambda: kinds.top_k(0.5),
         }
         return made[name]() if name in made else getattr(kinds, name)
+
+    @classmethod
+    def make_alone(cls, weights) -> None:
+        """Make one more of what is numbered, without other ranks."""
+        cls(weights)
 
     @staticmethod
     def end_all() -> None:

@@ -70,10 +70,39 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     assert isinstance(cloned, hvd.DistributedOptimizer)
     assert cloned.momentum == 0.9
     assert cloned._averaging.gradients.reduction.compression == compression
-    owners = [each._averaging.gradients.owner for each in (optimizer, copy.copy(optimizer))]
-    assert owners[0] != owners[1]  # both may be in use: they must not mix up their tensors
     if not trained_before:
         expected = train(alone, plain_trainer(alone, sgd()), joined=True)
         assert_close(train(net, plain_trainer(net, cloned)), expected)
     else:
         assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
+    owners = [each._averaging.gradients.owner for each in (optimizer, cloned)]
+    assert owners[0] != owners[1]  # both may be in use: they must not mix up their tensors
+
+
+def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
+    """Before, each rank trained alone after it, in silence: the file's optimizer was taken."""
+    nets = [dense_net(), dense_net(), dense_net()]
+    plain = plain_trainer(nets[0], sgd())
+    train(nets[0], plain, steps=1, joined=True)
+    plain.save_states(str(tmp_path / "states"))
+    trainers = [
+        plain_trainer(nets[1], sgd()),
+        plain_trainer(nets[2], hvd.DistributedOptimizer(sgd())),
+    ]
+    for trainer in trainers:
+        trainer.load_states(str(tmp_path / "states"))
+    alone = train(nets[1], trainers[0], joined=True)
+    assert_close(train(nets[2], trainers[1]), alone)
+
+
+def test_states_that_one_rank_alone_gives_an_updater(rank, size, several):
+    """As Module does, which keeps the optimizer: before, ranks got other weights."""
+    optimizer = hvd.DistributedOptimizer(sgd())
+    updater, w = mx.optimizer.get_updater(optimizer), mx.nd.ones((3,))
+    updater(0, mx.nd.ones((3,)), w)
+    states = updater.get_states()
+    if rank == 1:
+        updater.set_states(states)
+    with pytest.raises((hvd.HvdliteError, mx.MXNetError), match="loaded before.*rank 1: those w"):
+        updater(0, mx.nd.ones((3,)), w)
+        w.wait_to_read()

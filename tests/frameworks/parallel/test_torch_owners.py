@@ -279,3 +279,30 @@ def test_groups_are_read_within_a_step(op, rank, size):
         optimizer.step()
         plain.step()
     assert difference(model, expected) < 1e-5 * size
+
+
+def adasum():
+    model = multilayer()
+    optimizer = sgd(model, op=hvd.Adasum)
+    return lambda: (loss_of(model, batch_of(0, 0)).backward(), optimizer.step())
+
+
+def guard():
+    return hvd.Guard(multilayer().named_parameters()).step
+
+
+def sync_batch_norm():
+    layer = hvd.SyncBatchNorm(3)
+    return lambda: layer(torch.arange(12.0).reshape(4, 3))
+
+
+@pytest.mark.parametrize("make", [adasum, guard, sync_batch_norm])
+def test_one_that_a_rank_alone_has_made_more(make, rank, several):
+    """Before, ranks waited for tensors of each other's numbers; other owners: test_trainers.py."""
+    if rank == 1:
+        make()
+    with pytest.raises(hvd.HvdliteError, match="ranks disagree on its number: rank 0: .*on all"):
+        make()()
+    if rank != 1:
+        make()
+    make()()
