@@ -7,6 +7,8 @@
 #                  environment of their own, .venv-frameworks    (ARGS=...)
 #   make test-long   as make test, with all of tests/parallel on 4 ranks, too
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
+#   make test-aarch64   the C core for 64-bit ARM, in an emulator: needs Debian's gcc-aarch64-linux-gnu,
+#                  libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
 #   make fuzz      damaged messages, streams and shared memory, guided by coverage: MINUTES=2 each; needs
 #                  clang with libFuzzer (CLANG=clang-14)
 #   make soak      training, process sets, init and shutdown for MINUTES=60: nothing may grow
@@ -45,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks frameworks-packages test-long test-c c-programs fuzz soak \
+.PHONY: install mnist test test-frameworks frameworks-packages test-long test-c test-aarch64 c-programs fuzz soak \
         peers horovod bench bench-update bench-pytorch bench-small bench-hosts bench-report \
         small-peers bench-cores test-gpu sim sim-validate wheel test-wheel docs lint format clean
 
@@ -133,6 +135,8 @@ endef
 $(eval $(call flavour,plain,-O2))
 $(eval $(call flavour,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all))
 $(eval $(call flavour,tsan,-O1 -fsanitize=thread))
+$(eval $(call flavour,aarch64,-O2 -DCHECK_EMULATED))
+build/c/aarch64/%: CC := aarch64-linux-gnu-gcc
 -include $(wildcard build/c/*/*.d build/c/*/*/*.d)
 
 c-programs: $(PROGRAMS)
@@ -144,8 +148,8 @@ TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
 # and the thread sanitizer does not see that they are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_faults engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
-define try_each # of its lines, so many at a time
-xargs -P $1 -I{} sh -c 'timeout 300 $(FIXED) {} >{}.log 2>&1 && echo "ok     {}" || \
+define try_each # of its lines, so many at a time, by this command
+xargs -P $1 -I{} sh -c 'timeout 300 $(or $2,$(FIXED)) {} >{}.log 2>&1 && echo "ok     {}" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 1; }'
 endef
 
@@ -156,6 +160,13 @@ test-c:
 	others=$$?; wait $$waiting && exit $$others
 	@printf '%s\n' $(TIMED) | $(call try_each,1)
 	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,$(CORES))
+
+# The emulator runs ARM's instructions, but keeps to the order of memory accesses of this machine.
+AARCH64 := $(patsubst tests/c/%.c,build/c/aarch64/%,$(wildcard tests/c/test_*.c))
+
+test-aarch64:
+	@$(MAKE) -s --no-print-directory -j$(CORES) $(AARCH64)
+	@printf '%s\n' $(AARCH64) | $(call try_each,$(CORES),qemu-aarch64-static -L /usr/aarch64-linux-gnu)
 
 # What a target has found stays in build/fuzz, and is where the next run begins.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))

@@ -18,8 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Under a sanitizer big data costs ten times as much: run fewer of the big cases. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+/* Under a sanitizer, or in an emulator, big data costs ten times as much, and the program's address
+ * space is not its own: run fewer of the big cases, and none with a limit of memory. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(CHECK_EMULATED)
 enum { CHECK_SLOW = 1 };
 #else
 enum { CHECK_SLOW = 0 };

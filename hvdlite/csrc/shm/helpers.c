@@ -125,10 +125,10 @@ static void start(struct helpers *h) {
 }
 
 struct helpers *helpers_new(int threads, double spin) {
-    void *memory;
-    if (threads < 2 || posix_memalign(&memory, _Alignof(struct helpers), sizeof(struct helpers)))
-        return NULL;
-    struct helpers *h = memset(memory, 0, sizeof *h);
+    if (threads < 2) return NULL;
+    struct helpers *h = aligned_alloc(_Alignof(struct helpers), sizeof *h);
+    if (!h) return NULL;
+    memset(h, 0, sizeof *h);
     h->threads = threads < HELPERS_MOST ? threads : HELPERS_MOST;
     h->spin = spin;
     return h;
