@@ -187,6 +187,8 @@ def starts_without_mpi():
 
 def describe(load=False, without_mpi=False):
     """Return all facts about this host; ``load`` adds two that take long to find."""
+    import glob
+
     try:
         memory = os.statvfs("/dev/shm")
     except OSError:  # no /dev/shm: ranks work without it
@@ -200,6 +202,7 @@ def describe(load=False, without_mpi=False):
         "not loaded": why_not_loaded(without_mpi) if load else None,
         "no MXNet": why_no_mxnet() if load else None,
         "cores": len(os.sched_getaffinity(0)),
+        "nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")),
         "interfaces": interfaces(),
         "shm": memory.f_blocks * memory.f_frsize,
         "shm_free": memory.f_bavail * memory.f_frsize,

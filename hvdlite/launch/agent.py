@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from hvdlite.core import agent_protocol, files, probe
+from hvdlite.core import agent_protocol, files, nodes, probe
 from hvdlite.launch import channel, environment, flights, shared_memory
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
@@ -80,6 +80,7 @@ def introduction(sock: socket.socket, token: str) -> dict[str, object]:
         "address": sock.getsockname()[0],
         "port": port,
         "versions": probe.versions(),
+        "allowed": sorted(os.sched_getaffinity(0)),
     }
 
 
@@ -194,7 +195,9 @@ class Agent:
         if not self._elastic:  # elastic jobs have no MPI
             self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
             environ.update(self._memory.environment(environ))
-        environ.update(environment.threads(environ, order["local_size"]))
+        local_rank, ranks = order["place"] or (0, 1)
+        cores = nodes.binding(local_rank, ranks, os.sched_getaffinity(0))
+        environ.update(environment.threads(environ, order["local_size"], cores))
         environ.update(environment.with_job_site(environ))
         environ.update(environment.for_jax(environ))
         self._child = subprocess.Popen(
@@ -205,7 +208,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
-            preexec_fn=_lead_own_group,
+            preexec_fn=lambda: _begin(cores),
         )
         for stream, pipe in enumerate(self._pipes()):
             os.set_blocking(pipe.fileno(), False)
@@ -325,8 +328,10 @@ class Agent:
             self._lose_launcher()
 
 
-def _lead_own_group() -> None:
-    """In the child: lead a new process group, and be killed when the agent dies."""
+def _begin(cores: list[nodes.Core] | None) -> None:
+    """In the child: lead a new process group, be killed when the agent dies, run on these cores."""
+    if cores:
+        os.sched_setaffinity(0, frozenset().union(*cores))
     os.setpgrp()
     _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

@@ -193,7 +193,8 @@ def _row(report: Report) -> List[str]:
     there = ", ".join(f"{name} {version}" for name, version in frameworks.items() if version)
     networks = [f"{n}={a}" for n, a in facts["interfaces"].items() if not a.startswith("127.")]
     memory = f"{_gib(facts['shm_free'])} of {_gib(facts['shm'])} GiB free"
-    tail = [facts["MPI"] or "none", str(facts["cores"]), " ".join(networks) or "none", memory]
+    cores = str(facts["cores"]) + (f" on {facts['nodes']} nodes" if facts["nodes"] > 1 else "")
+    tail = [facts["MPI"] or "none", cores, " ".join(networks) or "none", memory]
     return [report.host, "yes", *versions, *tail, facts["torch backend"], there or "none"]
 
 

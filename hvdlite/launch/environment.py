@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hvdlite.core import agent_protocol, files, listening, start
 from hvdlite.launch import sizing
@@ -97,12 +97,17 @@ def with_job_site(environ: Mapping[str, str]) -> dict[str, str]:
     return {**listening.confined(environ), "PYTHONPATH": path}
 
 
-def threads(environ: Mapping[str, str], local_size: int) -> dict[str, str]:
-    """Share the cores of a host among its ranks: MXNet would start a thread per core in each."""
+def threads(
+    environ: Mapping[str, str], local_size: int, own: Sequence[object] | None = None
+) -> dict[str, str]:
+    """Share the cores of a host among its ranks: MXNet would start a thread per core in each.
+
+    :param own: the cores to which the rank is bound, if it is.
+    """
     if "OMP_NUM_THREADS" in environ:
         return {}
-    cores = min(len(os.sched_getaffinity(0)), sizing.quota())
-    return {"OMP_NUM_THREADS": str(max(1, cores // local_size))}
+    share = min(len(os.sched_getaffinity(0)), sizing.quota()) // local_size
+    return {"OMP_NUM_THREADS": str(max(1, min(share, len(own)) if own else share))}
 
 
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:

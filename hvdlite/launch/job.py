@@ -29,6 +29,7 @@ class Job(NamedTuple):
     ssh: SSH = SSH()
     mpi_args: List[str] = []  # the user's own, for mpirun
     binding: List[str] = []  # the user's own, in place of ours
+    unbound: bool = False  # ranks may run on all cores
     start_timeout: float = 30.0  # seconds until all ranks must be there
     host_timeout: float = HOST_TIMEOUT  # seconds that a host may be silent
     restarts: int = 0  # how often a job that has failed begins again

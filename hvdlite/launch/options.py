@@ -93,6 +93,8 @@ OPTIONS = {
                str, "ARGS", default=""),
         Option("--binding-args", "options for mpirun in place of --bind-to none and the like",
                str, "ARGS", default=""),
+        Option("--no-bind", "let each rank run on all cores (default: where a host has several "
+               "NUMA nodes, each rank runs on its share of one node's cores)", dest="unbound"),
         Option("--check", "print what every host has, and whether ranks there sum right"),
         Option("--json", "the same as JSON"),
         Option("-cb --check-build", "print what this build has"),

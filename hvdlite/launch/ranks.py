@@ -8,7 +8,7 @@ role from DMLC_ variables.
 import itertools
 import json
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.core import agent_protocol, start
 from hvdlite.launch import environment
@@ -88,8 +88,9 @@ class Rank:
         address: str,
         port: int,  # free on its host
         versions: Dict[str, Optional[str]],
+        allowed: Sequence[int] = (),  # hardware threads on which the agent may run
     ):
-        self.number, self.link, self.versions = number, link, versions
+        self.number, self.link, self.versions, self.allowed = number, link, versions, allowed
         self.host, self.address, self.port = host, address, port
         self.role: Optional[Role] = None  # in mode ps
         self.ending: Optional[Ending] = None
@@ -144,9 +145,22 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
         "env": {**env, **environment_of(rank, ranks, job)},
         "cwd": job.sync_dir or os.getcwd(),
         "local_size": len(local),
+        "place": _place(rank, local, job),
         "host_timeout": job.host_timeout,
         "whole_flight": job.summary or job.metrics is not None,
     }
+
+
+def _place(rank: Rank, local: List[Rank], job: Job) -> Optional[Tuple[int, int]]:
+    """Return the number of a rank on its host, and how many there are, if it is to be bound.
+
+    None: the user, mpirun or Slurm has bound ranks; or the rank replaces another, whose cores the
+    launcher does not know.
+    """
+    bound = len({tuple(other.allowed) for other in local}) > 1
+    if bound or job.unbound or job.binding or job.mode == "ps" or not rank.takes_part:
+        return None
+    return local.index(rank), len(local)
 
 
 def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:

@@ -4,37 +4,26 @@ import contextlib
 import os
 from typing import Optional, Tuple
 
+from hvdlite.core import nodes
 from hvdlite.core.files import text_of
 
 MOST = 8  # ranks, because each has the model in memory; other cores become threads
 
 
-def sensible(cores: int, threads: Optional[int] = None) -> Tuple[int, int]:
+def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:
     """Return the ranks, and the threads of each, that fill the cores.
 
     :param threads: of each rank, if the user has chosen.
+    :param nodes: each NUMA node gets equally many ranks, if there are enough.
 
     >>> sensible(2), sensible(64), sensible(64, threads=4), sensible(1, threads=4)
     ((2, 1), (8, 8), (16, 4), (1, 4))
+    >>> sensible(48, nodes=3), sensible(12, threads=8, nodes=2)
+    ((6, 8), (1, 8))
     """
-    if threads is None:
-        ranks = min(cores, MOST)
-        return ranks, cores // ranks
-    return max(cores // threads, 1), threads
-
-
-def cores() -> int:
-    """Return the cores that this process may use: hardware threads of a core count once."""
-    allowed = os.sched_getaffinity(0)
-    physical = {_core_of(cpu) for cpu in allowed}
-    return max(min(len(physical), quota()), 1)
-
-
-def _core_of(cpu: int) -> Tuple[str, ...]:
-    folder = f"/sys/devices/system/cpu/cpu{cpu}/topology"
-    with contextlib.suppress(OSError):
-        return tuple(text_of(f"{folder}/{name}") for name in ("physical_package_id", "core_id"))
-    return (str(cpu),)
+    ranks = min(cores, MOST) if threads is None else max(cores // threads, 1)
+    ranks -= ranks % nodes if ranks > nodes else 0
+    return ranks, threads or cores // ranks
 
 
 def quota() -> int:
@@ -52,8 +41,10 @@ def here(threads: Optional[str]) -> Tuple[int, int, str]:
     """
     given = (threads or "").partition(",")[0]  # 4,2: of the outer loop, of one in it
     own = int(given) if given.isdecimal() and int(given) else None
-    found = cores()
-    ranks, each = sensible(found, own)
+    by_node = nodes.nodes(os.sched_getaffinity(0))
+    found = max(min(sum(map(len, by_node)), quota()), 1)
+    ranks, each = sensible(found, own, len(by_node))
     whom = "your " if own else ""
-    why = f"ranks: {ranks}, for {found} cores, each with {whom}OMP_NUM_THREADS={each}"
+    where = f" on {len(by_node)} NUMA nodes" if len(by_node) > 1 else ""
+    why = f"ranks: {ranks}, for {found} cores{where}, each with {whom}OMP_NUM_THREADS={each}"
     return ranks, each, f"{why} (-n N: N ranks)"

@@ -52,6 +52,7 @@ class Snapshot(NamedTuple):
     state: str  # of the process: "runs", "is stopped", "is gone", ...
     now: float  # the time of the reading, by that clock
     stacks: str = ""
+    misplaced: str = ""  # what the process has on several NUMA nodes
 
     @property
     def rank(self) -> int:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
+from hvdlite.core import nodes
 from hvdlite.core.hosts import parse_list, users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
@@ -115,12 +116,16 @@ class Here:
     def __init__(self, job: str):
         self._job = job
         self._recorders: Dict[int, Recorder] = {}
+        self._misplaced: Dict[int, str] = {}  # by the process
         self._searched = float("-inf")
 
     def look(self) -> List[Snapshot]:
         if time.monotonic() - self._searched > _SEARCH_SECONDS:
             self._search()
-        return [recorder.snapshot() for recorder in self._recorders.values()]
+        return [
+            recorder.snapshot()._replace(misplaced=self._misplaced.get(process, ""))
+            for process, recorder in self._recorders.items()
+        ]
 
     def _search(self) -> None:
         self._searched = time.monotonic()
@@ -128,6 +133,8 @@ class Here:
             known = self._recorders.setdefault(recorder.head()["pid"], recorder)
             if known is not recorder:
                 recorder.close()
+        for process in self._recorders.keys() - self._misplaced.keys():
+            self._misplaced[process] = nodes.misplaced(process)
 
     def wait(self, seconds: float) -> None:
         """Do nothing: a reading is always new."""

@@ -60,7 +60,14 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
     job = f"job {ranks[0].head['job']}"
     stands = _standstill(ranks)
     found = ways_of(ranks)
-    return "\n".join([*stands, verdict.text(job, found, verdict.findings(found, awaited))])
+    advice = "start it by hvdliterun, without --no-bind"
+    apart = [
+        f"rank {one.rank} on {one.head['host']}: {one.misplaced}: {advice}"
+        for one in ranks
+        if one.misplaced
+    ]
+    judged = verdict.text(job, found, verdict.findings(found, awaited))
+    return "\n".join([*stands, judged, *apart])
 
 
 def ways_of(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:

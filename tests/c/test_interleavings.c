@@ -26,6 +26,7 @@ int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err);
 
 #define window_bytes search_window_bytes
 #define window_init search_window_init
+#define window_touch search_window_touch
 #define window_raise search_raise
 #define window_raised search_raised
 #include "shm/window.c"

@@ -103,7 +103,7 @@ TEST(test_three_ranks_exchange_messages_in_shared_memory) {
     OK(shmem_make(host_bytes(N), &fd, ERR));
     shmem_address(fd, address);
     for (int i = 0; i < N; i++) {
-        OK(shmem_map_sparse(&memory, host_bytes(N), window_bytes(N), address, ERR));
+        OK(shmem_map_sparse(&memory, host_bytes(N), address, ERR));
         OK(host_open(&hosts[i], memory, N, i, ERR));
         CHECK(!host_reaches(&hosts[i], i) && host_reaches(&hosts[i], (i + 1) % N));
     }

@@ -126,15 +126,10 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err) {
     return err->code;
 }
 
-/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy into it. Not
- * for private memory: populating it would copy all pages. */
-static int map_whole(void **memory, size_t bytes, size_t at_once, bool shared, int fd,
-                     const char *address, hvd_error *err) {
-    int how = MAP_FIXED | (shared ? MAP_SHARED : MAP_PRIVATE), both = PROT_READ | PROT_WRITE;
+static int map_whole(void **memory, size_t bytes, int how, int fd, const char *address,
+                     hvd_error *err) {
     char *space = reserve_space(bytes);
-    bool good = space && mmap(space, bytes, both, how, fd, 0) != MAP_FAILED;
-    if (good && at_once) good = mmap(space, at_once, both, how | MAP_POPULATE, fd, 0) != MAP_FAILED;
-    if (good) {
+    if (space && mmap(space, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | how, fd, 0) != MAP_FAILED) {
         *memory = space;
         return HVD_OK;
     }
@@ -144,22 +139,22 @@ static int map_whole(void **memory, size_t bytes, size_t at_once, bool shared, i
                      strerror(why));
 }
 
-static int map(void **memory, size_t bytes, size_t at_once, bool shared, const char *address,
-               hvd_error *err) {
+static int map(void **memory, size_t bytes, int how, const char *address, hvd_error *err) {
     int fd;
     HVD_TRY(open_address(address, bytes, &fd, err));
-    int code = map_whole(memory, bytes, at_once, shared, fd, address, err);
+    int code = map_whole(memory, bytes, how, fd, address, err);
     close(fd);
     return code;
 }
 
+/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy into it. Not
+ * for private memory: populating it would copy all pages. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
-    return map(memory, bytes, shared ? bytes : 0, shared, address, err);
+    return map(memory, bytes, shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE, address, err);
 }
 
-int shmem_map_sparse(void **memory, size_t bytes, size_t at_once, const char *address,
-                     hvd_error *err) {
-    return map(memory, bytes, at_once, true, address, err);
+int shmem_map_sparse(void **memory, size_t bytes, const char *address, hvd_error *err) {
+    return map(memory, bytes, MAP_SHARED, address, err);
 }
 
 void shmem_release(void *memory, size_t bytes, int fd) {

@@ -27,9 +27,8 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err);
 /* Maps the first `bytes` of such memory, anywhere. Not `shared`: this process's writes stay
  * private. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
-/* The same, shared. Pages after the first `at_once` bytes are allocated on first use. */
-int shmem_map_sparse(void **memory, size_t bytes, size_t at_once, const char *address,
-                     hvd_error *err);
+/* The same, shared. Its first user allocates a page, on the user's NUMA node. */
+int shmem_map_sparse(void **memory, size_t bytes, const char *address, hvd_error *err);
 void shmem_close(void *memory, size_t bytes);
 void shmem_release(void *memory, size_t bytes, int fd); /* bytes of all parts */
 

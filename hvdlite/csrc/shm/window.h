@@ -53,6 +53,10 @@ struct window {
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
+/* Allocates the pages that this rank writes, on its NUMA node: the first touch of a page costs
+ * 1.4 us. Before any other rank uses the memory. */
+void window_touch(void *memory, int self);
+
 /* Raises this rank's flag: the round is done. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* That rank has raised the flag for the round. */

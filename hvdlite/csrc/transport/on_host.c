@@ -32,9 +32,9 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that its leader makes, or none does. The job's pages are
- * allocated at once, which takes 4 ms on 2 ranks; other groups' pages are not: there may be many
- * groups, little used. */
+/* All ranks of the host map the memory that its leader makes, or none does. In the group of all
+ * ranks each rank allocates its pages now; other groups may be many and little used, and allocate
+ * pages later. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;
@@ -45,8 +45,8 @@ static int share_memory(struct on_host *o, struct transport *t, bool wanted, voi
     char (*addresses)[SHMEM_ADDRESS] = transport_gather(t, own, sizeof own, err);
     if (!addresses) return err->code;
     const char *address = addresses[t->layout.host.ranks[0]];
-    if (wanted && *address)
-        shmem_map_sparse(memory, bytes, t->job_ranks ? 0 : window_bytes(n), address, &t->no_window);
+    if (wanted && *address) shmem_map_sparse(memory, bytes, address, &t->no_window);
+    if (*memory && !t->job_ranks) window_touch(*memory, t->at.local_rank);
     free(addresses);
     bool here = false;
     int code = compare(t, (struct mapped){*memory != NULL, wanted}, &here, err);

@@ -1,0 +1,122 @@
+"""The NUMA nodes of this host: the cores of each, and what a process has there."""
+
+import glob
+from typing import Collection, Dict, FrozenSet, List, Optional, Set, Tuple
+
+from hvdlite.core.files import text_of
+
+SYSTEM, PROC = "/sys/devices/system", "/proc"
+LEAST, _SHARE = 64 << 20, 0.2  # bytes, and part of a process's memory, that matter on other nodes
+Core = FrozenSet[int]  # its hardware threads, by the kernel's numbers
+
+
+def cores(allowed: Collection[int]) -> List[Core]:
+    """Return the cores with these hardware threads, in the order of their lowest thread."""
+    found: Dict[Tuple[str, ...], Set[int]] = {}
+    for thread in sorted(allowed):
+        found.setdefault(_core_of(thread), set()).add(thread)
+    return [frozenset(threads) for threads in found.values()]
+
+
+def _core_of(thread: int) -> Tuple[str, ...]:
+    folder = f"{SYSTEM}/cpu/cpu{thread}/topology"
+    try:
+        return tuple(text_of(f"{folder}/{name}") for name in ("physical_package_id", "core_id"))
+    except OSError:
+        return (str(thread),)
+
+
+def nodes(allowed: Collection[int]) -> List[List[Core]]:
+    """Return the cores of each NUMA node that has some of these hardware threads.
+
+    One list with all cores, if the kernel does not tell.
+    """
+    found = [cores(numbers(text_of(f"{path}/cpulist")) & set(allowed)) for path in _folders()]
+    return [each for each in found if each] or [cores(allowed)]
+
+
+def _folders() -> List[str]:
+    return sorted(glob.glob(f"{SYSTEM}/node/node[0-9]*"), key=lambda path: (len(path), path))
+
+
+def numbers(text: str) -> Set[int]:
+    """Return the numbers of a list as the kernel writes it.
+
+    >>> sorted(numbers("0-2,8")), numbers("")
+    ([0, 1, 2, 8], set())
+    """
+    found: Set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optional[List[Core]]:
+    """Return the cores for a rank: its share of one NUMA node's.
+
+    None: the host has one node, or fewer ranks than nodes, or more ranks than cores.
+    """
+    there = nodes(allowed) if len(_folders()) > 1 else []
+    if not 1 < len(there) <= local_size:
+        return None
+    node_of = [rank * len(there) // local_size for rank in range(local_size)]
+    if any(len(of_node) < node_of.count(node) for node, of_node in enumerate(there)):
+        return None
+    node = node_of[local_rank]
+    ranks, of_node = node_of.count(node), there[node]
+    index = local_rank - node_of.index(node)
+    return of_node[index * len(of_node) // ranks : (index + 1) * len(of_node) // ranks]
+
+
+def misplaced(process: int) -> str:
+    """Return what a process has on several NUMA nodes; empty: nothing, or the kernel does not tell.
+
+    Its threads, and its private memory: libraries and memory that ranks share do not count. The
+    kernel walks through all pages of the process, which stops its page faults for as long.
+    """
+    if len(_folders()) < 2:
+        return ""
+    try:
+        threads = _nodes_of_threads(process)
+        memory = _nodes_of_memory(process)
+    except OSError:
+        return ""
+    if len(threads) > 1:
+        return f"its threads run on NUMA nodes {', '.join(map(str, sorted(threads)))}"
+    away = sum(size for node, size in memory.items() if node not in threads)
+    if away < max(LEAST, _SHARE * sum(memory.values())):
+        return ""
+    whole = sum(memory.values())
+    return (
+        f"its threads run on NUMA node {min(threads)}, and {away / whole:.0%} of its memory "
+        f"({away >> 20} MiB) is on others"
+    )
+
+
+def _nodes_of_threads(process: int) -> Set[int]:
+    """Return the nodes on which threads were last, without threads that have done next to nothing.
+
+    Fields of /proc/PID/task/TID/stat, counted after the name: 11 and 12 the time in clock ticks, 36
+    the hardware thread (proc_pid_stat(5)).
+    """
+    fields = [
+        text_of(path).rpartition(")")[2].split()
+        for path in glob.glob(f"{PROC}/{process}/task/[0-9]*/stat")
+    ]
+    ticks = [int(each[11]) + int(each[12]) for each in fields]
+    busy = {int(each[36]) for each, used in zip(fields, ticks) if used > sum(ticks) / 100}
+    by_node = {int(path.rpartition("node")[2]): path for path in _folders()}
+    return {node for node, path in by_node.items() if busy & numbers(text_of(f"{path}/cpulist"))}
+
+
+def _nodes_of_memory(process: int) -> Dict[int, int]:
+    """Return the bytes of private memory on each node: numa_maps of proc_pid_numa_maps(5)."""
+    found: Dict[int, int] = {}
+    for line in text_of(f"{PROC}/{process}/numa_maps").splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        size = int(words.get("kernelpagesize_kB", 4)) << 10
+        for name, pages in words.items() if "anon" in words else ():
+            if name[:1] == "N" and name[1:].isdigit():
+                found[int(name[1:])] = found.get(int(name[1:]), 0) + size * int(pages)
+    return found

@@ -1,0 +1,134 @@
+"""The NUMA nodes of a host, with a copy of the kernel's files: this machine may have one node."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hvdlite.core import nodes
+from hvdlite.launch import ranks, sizing
+from hvdlite.launch.job import Job
+from hvdlite.monitor import why
+from hvdlite.monitor.memory import Snapshot
+
+STAT = "{} (a) b) S " + "0 " * 10 + "{} 0 " + "0 " * 23 + "{} 0\n"  # proc_pid_stat(5)
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """Return a function that makes a host of NUMA nodes, with cores of two threads each."""
+    monkeypatch.setattr(nodes, "SYSTEM", str(tmp_path / "system"))
+    monkeypatch.setattr(nodes, "PROC", str(tmp_path / "proc"))
+
+    def make(number_of_nodes, cores_of_each):
+        whole = number_of_nodes * cores_of_each
+        for node in range(number_of_nodes):
+            first = node * cores_of_each
+            last = first + cores_of_each - 1
+            threads = f"{first}-{last},{whole + first}-{whole + last}\n"
+            write(tmp_path / f"system/node/node{node}/cpulist", threads)
+        for core in range(whole):
+            for thread in (core, whole + core):
+                folder = tmp_path / f"system/cpu/cpu{thread}/topology"
+                write(folder / "physical_package_id", f"{core // cores_of_each}\n")
+                write(folder / "core_id", f"{core % cores_of_each}\n")
+        return range(2 * whole)
+
+    return make
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("number_of_nodes", "cores_of_each", "size"), [(2, 4, 2), (2, 4, 5), (2, 4, 8), (12, 3, 36)]
+)
+def test_each_rank_has_whole_cores_of_one_node_and_no_core_has_two_ranks(
+    host, number_of_nodes, cores_of_each, size
+):
+    allowed = host(number_of_nodes, cores_of_each)
+    bound = [nodes.binding(rank, size, allowed) for rank in range(size)]
+    all_cores = nodes.cores(allowed)
+    assert sorted(map(sorted, sum(bound, []))) == sorted(map(sorted, all_cores))
+    for own in bound:
+        assert len({min(core) // cores_of_each for core in own}) == 1
+        assert all(len(core) == 2 for core in own)
+
+
+@pytest.mark.parametrize(
+    ("number_of_nodes", "size", "why_not"),
+    [(1, 2, "one node"), (4, 3, "fewer ranks than nodes"), (2, 9, "more ranks than cores")],
+)
+def test_no_rank_is_bound(host, number_of_nodes, size, why_not):
+    allowed = host(number_of_nodes, 4)
+    assert [nodes.binding(rank, size, allowed) for rank in range(size)] == [None] * size
+
+
+def test_a_rank_is_bound_within_the_cores_that_a_container_allows(host):
+    host(2, 4)
+    allowed = [2, 3, 4, 5, 10, 11, 12]  # of core 5 one hardware thread
+    bound = [nodes.binding(rank, 4, allowed) for rank in range(4)]
+    assert bound == [[{2, 10}], [{3, 11}], [{4, 12}], [{5}]]
+
+
+def test_the_number_of_ranks_follows_the_nodes(host, monkeypatch):
+    allowed = host(3, 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(sizing, "quota", lambda: 96)
+    ranks_, threads, reason = sizing.here(None)
+    assert (ranks_, threads) == (6, 8)
+    assert "48 cores on 3 NUMA nodes" in reason
+
+
+@pytest.mark.parametrize(
+    ("allowed", "how", "place"),
+    [
+        ([[0, 1], [0, 1]], {}, (1, 2)),
+        ([[0], [1]], {}, None),  # mpirun or Slurm has bound them
+        ([[0, 1], [0, 1]], {"unbound": True}, None),
+        ([[0, 1], [0, 1]], {"binding": ["--bind-to", "none"]}, None),
+    ],
+)
+def test_ranks_that_somebody_has_bound_stay_so(allowed, how, place):
+    there = [ranks.Rank(n, None, "a", "10.0.0.1", n, {}, own) for n, own in enumerate(allowed)]
+    elsewhere = ranks.Rank(2, None, "b", "10.0.0.2", 2, {}, [7])
+    assert ranks.order(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
+
+
+def process(number, threads, memory):
+    """Make a process: the time and the hardware thread of each thread, and lines of memory."""
+    folder = Path(nodes.PROC) / str(number)
+    for thread, (ticks, where) in enumerate(threads):
+        write(folder / f"task/{thread}/stat", STAT.format(thread, ticks, where))
+    write(folder / "numa_maps", memory)
+
+
+HEAP = "7f00 default anon=200 dirty=200 N0=100 N1=100 kernelpagesize_kB=2048\n"
+SHARED = "7f01 default file=/memfd:hvdlite dirty=900 N1=900 kernelpagesize_kB=2048\n"
+LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
+
+
+@pytest.mark.parametrize(
+    ("threads", "memory", "says"),
+    [
+        ([(500, 0), (400, 3)], SHARED + LITTLE, ""),
+        ([(500, 0), (1, 4)], LITTLE, ""),  # node 1 ran a thread that has done nothing
+        ([(500, 0), (400, 4)], LITTLE, "its threads run on NUMA nodes 0, 1"),
+        ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on others"),
+    ],
+)
+def test_what_a_rank_has_on_another_node_is_told(host, threads, memory, says):
+    host(2, 4)
+    process(4711, threads, memory)
+    told = nodes.misplaced(4711)
+    assert bool(told) == bool(says)
+    assert says in told
+    assert nodes.misplaced(4712) == ""  # has ended
+
+
+def test_why_names_the_rank_that_is_on_two_nodes():
+    head = {"rank": 3, "host": "a", "job": "1", "clock_offset": 0.0}
+    text = why.of_snapshots([Snapshot(head, [], "runs", 0.0, misplaced="its threads run on two")])
+    assert "rank 3 on a: its threads run on two: start it by hvdliterun" in text
