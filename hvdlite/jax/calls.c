@@ -14,27 +14,29 @@
 
 #include "xla/ffi/api/c_api.h"
 
-static const double NO_LIMIT = 1e9, BRIEFLY = 200e-6; /* seconds; that long a wait does the work */
+static const double BRIEFLY = 200e-6; /* seconds; that long a wait does the work */
 
 #define API __attribute__((visibility("default")))
-
-struct core core;
-API void hvdlite_jax_call_begin(core_function (*find)(const char *)) { core_take(find); }
 
 struct call {
     struct call *next; /* in the queue of done calls */
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
-    atomic_int left; /* collectives that may be under way, and 1 while they get their watchers */
+    atomic_int left;  /* collectives that may be under way, and 1 while they get their watchers */
+    hvd_error failed; /* of a collective that could not be started, if one could not */
     int64_t count;
     hvd_handle *handles[];
 };
 
-/* ---- completing: done calls in a queue ---- */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t filled = PTHREAD_COND_INITIALIZER;
-static struct call *done, **done_end = &done;
+/* XLA calls a handler without an argument of its own, so this library has its state here. */
+static struct module {
+    struct core core;
+    pthread_mutex_t mutex; /* of the queue of done calls */
+    pthread_cond_t filled;
+    struct call *done, **done_end;
+} module = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
 
+/* ---- completing ---- */
 static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
     XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
                                       .message = text,
@@ -42,12 +44,12 @@ static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
     return api->XLA_FFI_Error_Create(&args);
 }
 
-/* NULL, or the error of the first collective that failed. All are done. */
+/* NULL, or the error of the first collective that failed. All that were started are done. */
 static XLA_FFI_Error *ended(struct call *c) {
-    hvd_error err = {0}, first = {0};
+    hvd_error err = {0}, first = c->failed;
     for (int64_t i = 0; i < c->count; i++) {
-        core.hvd_finish(c->handles[i], 0, &err);
-        core.hvd_drop(c->handles[i]);
+        module.core.hvd_finish(c->handles[i], 0, &err);
+        module.core.hvd_drop(c->handles[i]);
         if (err.code && !first.code) first = err;
     }
     return first.code ? failure(c->api, first.text) : NULL;
@@ -71,30 +73,34 @@ static void complete(struct call *c) {
 
 static void *complete_all(void *unused) {
     for (;;) {
-        pthread_mutex_lock(&mutex);
-        while (!done) pthread_cond_wait(&filled, &mutex);
-        struct call *c = done;
-        if (!(done = c->next)) done_end = &done;
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_lock(&module.mutex);
+        while (!module.done) pthread_cond_wait(&module.filled, &module.mutex);
+        struct call *c = module.done;
+        if (!(module.done = c->next)) module.done_end = &module.done;
+        pthread_mutex_unlock(&module.mutex);
         complete(c);
     }
     return unused;
 }
 
-static void start_thread(void) {
+/* Takes the core's functions and starts the thread that completes futures. 0, or an errno. Once. */
+API int hvdlite_jax_call_begin(core_function (*find)(const char *)) {
     pthread_t thread;
-    if (!pthread_create(&thread, NULL, complete_all, NULL)) pthread_detach(thread);
+    module.core = core_found(find);
+    module.done_end = &module.done;
+    int failed = pthread_create(&thread, NULL, complete_all, NULL);
+    return failed ? failed : pthread_detach(thread);
 }
 
 static void one_done(void *arg) {
     struct call *c = arg;
     if (atomic_fetch_sub(&c->left, 1) > 1) return;
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&module.mutex);
     c->next = NULL;
-    *done_end = c;
-    done_end = &c->next;
-    pthread_cond_signal(&filled);
-    pthread_mutex_unlock(&mutex);
+    *module.done_end = c;
+    module.done_end = &c->next;
+    pthread_cond_signal(&module.filled);
+    pthread_mutex_unlock(&module.mutex);
 }
 
 /* ---- starting ---- */
@@ -146,8 +152,8 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
                     .out_rows = out->rank ? out->dims[0] : 1,
                     .queued = 1,
                     .waited = 1};
-    if (only_check) return core.hvd_validate(&t, err), NULL;
-    return core.hvd_start(&t, err);
+    if (only_check) return module.core.hvd_validate(&t, err), NULL;
+    return module.core.hvd_start(&t, err);
 }
 
 static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
@@ -160,33 +166,28 @@ static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
     if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, start_thread);
-
     const int64_t count = frame->rets.size; /* more operands only come before the call */
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    hvd_error err = {0};
-    for (int64_t i = 0; i < count && !err.code; i++) start_one(frame, i, true, &err);
-    while (c->count < count && !err.code) {
-        hvd_handle *handle = start_one(frame, c->count, false, &err);
+    for (int64_t i = 0; i < count && !c->failed.code; i++) start_one(frame, i, true, &c->failed);
+    while (c->count < count && !c->failed.code) {
+        hvd_handle *handle = start_one(frame, c->count, false, &c->failed);
         if (handle) c->handles[c->count++] = handle;
     }
     bool all_done = true;
-    for (int64_t i = 0; i < c->count && all_done;
-         i++) /* failed: the job has ended, and all with it */
-        all_done = core.hvd_finish(c->handles[i], err.code ? NO_LIMIT : BRIEFLY, NULL);
+    for (int64_t i = 0; i < c->count && all_done; i++)
+        all_done = module.core.hvd_finish(c->handles[i], BRIEFLY, NULL);
     if (all_done) {
         XLA_FFI_Error *error = ended(c);
         free(c);
-        return err.code ? failure(frame->api, err.text) : error;
+        return error;
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     frame->api->XLA_FFI_Future_Create(&made);
     c->future = frame->future = made.future;
-    atomic_init(&c->left, (int)count + 1);
-    for (int64_t i = 0; i < count; i++) core.hvd_watch(c->handles[i], one_done, c);
+    atomic_init(&c->left, (int)c->count + 1);
+    for (int64_t i = 0; i < c->count; i++) module.core.hvd_watch(c->handles[i], one_done, c);
     one_done(c);
     return NULL;
 }

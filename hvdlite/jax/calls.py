@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import jax
@@ -67,7 +68,9 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
     library = ctypes.CDLL(str(compiled.build()))
-    library.hvdlite_jax_call_begin(core_function)
+    failed = library.hvdlite_jax_call_begin(core_function)
+    if failed:
+        raise OSError(failed, f"hvdlite.jax can't start its thread: {os.strerror(failed)}")
     handler = jax.ffi.pycapsule(library.hvdlite_jax_call)
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
 

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct core core;
-struct job job;
+struct library library = {.announcing = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local char clique_failure[1024];
 
 static const double NO_LIMIT = 1e9; /* seconds; the core ends each wait itself when a rank dies */
@@ -24,17 +23,17 @@ int clique_refuse(const char *format, ...) {
     return 1;
 }
 
+/* NULL: a failure. */
 static struct clique *clique_new(enum clique_state state, const int *members, int size, int rank) {
-    struct clique *c = calloc(1, sizeof *c);
-    int *kept = calloc((size_t)size, sizeof *kept);
-    struct part *parts = calloc((size_t)size, sizeof *parts);
-    if (!c || !kept || !parts) abort(); /* XLA has no way to take an error here */
+    struct clique *c =
+        calloc(1, sizeof *c + (size_t)size * (sizeof *c->parts + sizeof *c->members));
+    if (!c) return clique_refuse("hvdlite.jax: no memory for a group of %d ranks", size), NULL;
+    int *kept = (int *)(c->parts + size);
     *c = (struct clique){.mutex = PTHREAD_MUTEX_INITIALIZER,
                          .state = state,
                          .rank = rank,
                          .size = size,
-                         .members = kept,
-                         .parts = parts};
+                         .members = kept};
     uint64_t hash = 14695981039346656037u; /* FNV-1a, for names that do not have all members */
     int used = snprintf(c->name, sizeof c->name, "jax");
     for (int i = 0; i < size; i++) {
@@ -49,56 +48,50 @@ static struct clique *clique_new(enum clique_state state, const int *members, in
     return c;
 }
 
-/* ---- announcing: one clique at a time; Python holds a lock around it ---- */
-static pthread_mutex_t announcing = PTHREAD_MUTEX_INITIALIZER;
-static struct clique *expected, *warming;
-static int expected_color;
-
-/* The next split by this color and key is the clique of these members. */
-API void hvdlite_jax_expect(const int *members, int size, int rank, int color) {
+/* ---- announcing ---- */
+/* The next split by this color and key is the clique of these members. 0, or a failure. */
+API int hvdlite_jax_expect(const int *members, int size, int rank, int color) {
     struct clique *c = clique_new(CLIQUE_WARMING, members, size, rank);
-    pthread_mutex_lock(&announcing);
-    expected = c, warming = NULL, expected_color = color;
-    pthread_mutex_unlock(&announcing);
+    pthread_mutex_lock(&library.announcing);
+    library.expected = c, library.warming = NULL, library.color = color;
+    pthread_mutex_unlock(&library.announcing);
+    return !c;
 }
 
 /* Ends the warming. 1: XLA has made the communicator. `why`: NULL, or why it cannot be used. */
 API int hvdlite_jax_expected(const char *why) {
-    pthread_mutex_lock(&announcing);
-    struct clique *made = warming;
+    pthread_mutex_lock(&library.announcing);
+    struct clique *made = library.warming;
     if (made) {
         pthread_mutex_lock(&made->mutex);
         made->state = why ? CLIQUE_REFUSED : CLIQUE_ANNOUNCED;
         snprintf(made->why, sizeof made->why, "%s", why ? why : "");
         pthread_mutex_unlock(&made->mutex);
     }
-    expected = warming = NULL;
-    pthread_mutex_unlock(&announcing);
+    library.expected = library.warming = NULL;
+    pthread_mutex_unlock(&library.announcing);
     return made != NULL;
 }
 
 struct clique *clique_split(int color, int key) {
-    struct clique *c;
-    pthread_mutex_lock(&announcing);
-    if (expected && expected_color == color && expected->rank == key) {
-        c = warming = expected;
-        expected = NULL;
-    } else {
-        c = clique_new(CLIQUE_REFUSED, NULL, job.size, job.rank);
+    pthread_mutex_lock(&library.announcing);
+    struct clique *c = library.expected;
+    if (c && library.color == color && c->rank == key)
+        library.warming = c, library.expected = NULL;
+    else if ((c = clique_new(CLIQUE_REFUSED, NULL, library.size, library.rank)))
         snprintf(c->why, sizeof c->why,
                  "hvdlite.jax: a program has a collective among processes that were not announced "
                  "(first device %d, this process is number %d): the program was compiled or loaded "
                  "before hvd.init(), or in a way that this version of hvdlite does not know",
                  color, key);
-    }
-    pthread_mutex_unlock(&announcing);
+    pthread_mutex_unlock(&library.announcing);
     return c;
 }
 
 bool clique_is_warming(struct clique *c) {
-    pthread_mutex_lock(&announcing);
-    bool is = c == warming;
-    pthread_mutex_unlock(&announcing);
+    pthread_mutex_lock(&library.announcing);
+    bool is = c == library.warming;
+    pthread_mutex_unlock(&library.announcing);
     return is;
 }
 
@@ -109,7 +102,7 @@ static int open_group(struct clique *c) {
     if (c->state == CLIQUE_WARMING)
         return clique_refuse("hvdlite.jax: a collective while its ranks are being announced");
     if (c->state == CLIQUE_ANNOUNCED) {
-        c->group = job.open(c->members, c->size, c->why, sizeof c->why);
+        c->group = library.open(c->members, c->size, c->why, sizeof c->why);
         c->state = c->group < 0 ? CLIQUE_REFUSED : CLIQUE_OPEN;
     }
     return c->state == CLIQUE_REFUSED && clique_refuse("%s", c->why);
@@ -132,9 +125,10 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
     hvd_tensor mine = *t;
     mine.name = c->name; /* one a clique: ranks that disagree learn of it at once */
     mine.group = c->group, mine.waited = 1;
-    hvd_handle *handle = core.hvd_plan(&mine, &err);
+    hvd_handle *handle = library.core.hvd_plan(&mine, &err);
     if (!handle) return fail(&err), NULL;
-    if (!(p = malloc(sizeof *p))) return clique_refuse("hvdlite.jax: no memory"), NULL;
+    if (!(p = malloc(sizeof *p)))
+        return library.core.hvd_drop(handle), clique_refuse("hvdlite.jax: no memory"), NULL;
     *p = (struct plan){*first, handle, t->kind, t->dtype, t->op, *t->dims};
     return *first = p;
 }
@@ -144,8 +138,8 @@ int clique_run(struct clique *c, const hvd_tensor *t) {
     pthread_mutex_lock(&c->mutex);
     struct plan *p = open_group(c) ? NULL : plan_of(c, t);
     int failed = !p;
-    if (p && !core.hvd_run(p->handle, t->in, t->out, NO_LIMIT) &&
-        !(core.hvd_finish(p->handle, NO_LIMIT, &err) && !err.code))
+    if (p && !library.core.hvd_run(p->handle, t->in, t->out, NO_LIMIT) &&
+        !(library.core.hvd_finish(p->handle, NO_LIMIT, &err) && !err.code))
         failed = fail(&err);
     pthread_mutex_unlock(&c->mutex);
     return failed;
@@ -155,12 +149,12 @@ hvd_handle *clique_start(struct clique *c, const hvd_tensor *t) {
     char name[HVD_MAX_NAME];
     hvd_error err = {0};
     if (c->state == CLIQUE_REFUSED) return clique_refuse("%s", c->why), NULL;
-    int other = c->members[t->root], from = t->kind == HVD_SEND ? job.rank : other,
-        to = t->kind == HVD_SEND ? other : job.rank;
+    int other = c->members[t->root], from = t->kind == HVD_SEND ? library.rank : other,
+        to = t->kind == HVD_SEND ? other : library.rank;
     snprintf(name, sizeof name, "%s.%d-%d", c->name, from, to);
     hvd_tensor mine = *t;
     mine.name = name, mine.root = other; /* in the job's group: not all members may have a part */
-    hvd_handle *handle = core.hvd_start(&mine, &err);
+    hvd_handle *handle = library.core.hvd_start(&mine, &err);
     if (!handle) fail(&err);
     return handle;
 }
@@ -168,7 +162,7 @@ hvd_handle *clique_start(struct clique *c, const hvd_tensor *t) {
 int clique_end(hvd_handle *handle) {
     hvd_error err = {0};
     if (!handle) return 1;
-    while (!core.hvd_finish(handle, NO_LIMIT, &err)) continue;
-    core.hvd_drop(handle);
+    while (!library.core.hvd_finish(handle, NO_LIMIT, &err)) continue;
+    library.core.hvd_drop(handle);
     return err.code ? fail(&err) : 0;
 }

@@ -13,12 +13,16 @@
 
 #define API __attribute__((visibility("default")))
 
-/* What the job has told this library. */
-extern struct job {
+/* XLA calls MPI, which has no argument for a library's state: the state is here. */
+extern struct library {
+    struct core core;
     /* Opens a group among these ranks, over the job's transport. Its number, or -1 and a text. */
     int (*open)(const int *ranks, int size, char *text, int room);
-    int rank, size;
-} job;
+    int rank, size;             /* of the job */
+    pthread_mutex_t announcing; /* guards the rest; Python announces one clique at a time */
+    struct clique *expected, *warming;
+    int color; /* of the expected one */
+} library;
 
 enum clique_state {
     CLIQUE_WARMING,   /* XLA makes its communicator; nothing is sent */
@@ -34,24 +38,24 @@ struct clique {
     enum clique_state state;
     int group; /* of the core, once open */
     int rank, size;
-    int *members;   /* ranks of the job, in the order of the devices */
+    int *members;   /* ranks of the job, in the order of the devices; after `parts` */
     char name[200]; /* of its tensors: "jax.0,1,2" */
     char why[512];
     struct plan *plans[PLANS]; /* collectives that have run before */
-    struct part {              /* [rank]: what XLA's all_to_all sends and receives */
+    int steps;                 /* of an all_to_all that have come */
+    char *scratch;             /* twice `room` bytes: what all ranks send, and what comes */
+    int64_t room;
+    struct part { /* [rank]: what XLA's all_to_all sends and receives */
         const void *in;
         void *out;
-    } *parts;
-    int steps;     /* of an all_to_all that have come */
-    char *scratch; /* twice `room` bytes: what all ranks send, and what comes */
-    int64_t room;
+    } parts[];
 };
 
 /* The text of this thread's last failure, for Error_string. */
 extern _Thread_local char clique_failure[1024];
 int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The clique for a split; never NULL. */
+/* The clique for a split. NULL: a failure. */
 struct clique *clique_split(int color, int key);
 /* Whether XLA is making this clique's communicator. */
 bool clique_is_warming(struct clique *c);

@@ -12,15 +12,15 @@
     ROW(hvd_run) ROW(hvd_validate) ROW(hvd_start) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_drop)
 
 #define CORE_MEMBER(name) __typeof__(&name) name;
-extern struct core {
+struct core {
     CORE(CORE_MEMBER)
-} core;
+};
 
 /* Asks for the address of each of them, by its name. */
 typedef void (*core_function)(void);
-static inline void core_take(core_function (*find)(const char *name)) {
-#define CORE_FIND(name) core.name = (__typeof__(&name))find(#name);
-    CORE(CORE_FIND)
+static inline struct core core_found(core_function (*find)(const char *name)) {
+#define CORE_FIND(name) .name = (__typeof__(&name))find(#name),
+    return (struct core){CORE(CORE_FIND)};
 }
 
 /* A tensor of one dimension. */

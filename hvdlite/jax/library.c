@@ -62,11 +62,8 @@ API void mpiwrapper_export_fortran_constants_(void) {}
 
 static const intptr_t unused_constant = 0;
 static int unused_function(void) {
-    static const char words[] =
-        "hvdlite.jax: this jaxlib calls a function of MPI that hvdlite does not provide: use a "
-        "jaxlib that docs/jax.md lists\n";
-    fputs(words, stderr);
-    abort();
+    return clique_refuse("hvdlite.jax: this jaxlib calls a function of MPI that hvdlite does not "
+                         "provide: use a jaxlib that docs/jax.md lists");
 }
 #define UNUSED_CONSTANT(name)                                                                      \
     extern API const intptr_t MPIABI_##name __attribute__((alias("unused_constant")));
@@ -81,8 +78,8 @@ MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 /* Python gives the core's functions of this process, and this rank's place in the job. */
 API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size,
                            int (*open)(const int *, int, char *, int)) {
-    core_take(find);
-    job = (struct job){open, rank, size};
+    library.core = core_found(find);
+    library.open = open, library.rank = rank, library.size = size;
 }
 
 /* ---- communicators ---- */
@@ -93,21 +90,20 @@ static struct clique *clique_of(mpi_handle comm) { return (struct clique *)comm;
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     (void)argc, (void)argv, (void)required;
     *provided = MPIABI_THREAD_MULTIPLE;
-    if (job.open) return 0;
+    if (library.open) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
 API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open a group */
 API int MPIABI_Comm_rank(mpi_handle comm, int *rank) {
-    return *rank = comm == WORLD ? job.rank : clique_of(comm)->rank, 0;
+    return *rank = comm == WORLD ? library.rank : clique_of(comm)->rank, 0;
 }
 API int MPIABI_Comm_size(mpi_handle comm, int *size) {
-    return *size = comm == WORLD ? job.size : clique_of(comm)->size, 0;
+    return *size = comm == WORLD ? library.size : clique_of(comm)->size, 0;
 }
 API int MPIABI_Comm_split(mpi_handle comm, int color, int key, mpi_handle *out) {
     (void)comm;
-    *out = (mpi_handle)clique_split(color, key);
-    return 0;
+    return !(*out = (mpi_handle)clique_split(color, key));
 }
 API int MPIABI_Comm_free(mpi_handle *comm) { return *comm = 0, 0; } /* ends with the job */
 API int MPIABI_Error_string(int code, char *text, int *length) {

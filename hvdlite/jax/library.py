@@ -60,7 +60,8 @@ class Library:
     def expect(self, members: List[int], rank: int, color: int) -> None:
         """Announce the ranks of the communicator that XLA makes next; ``rank``: an index."""
         array = (ctypes.c_int * len(members))(*members)
-        self._library.hvdlite_jax_expect(array, len(members), rank, color)
+        if self._library.hvdlite_jax_expect(array, len(members), rank, color):
+            raise MemoryError(f"hvdlite.jax: no memory for a group of {len(members)} ranks")
 
     def expected(self, why: str = "") -> bool:
         """Tell whether XLA has made it. ``why`` it can't be used: its collectives raise that."""

@@ -225,3 +225,15 @@ def test_programs_of_the_page(tmp_path):
         program.write_text(piece)
         job = assert_passed(mpirun(2, str(program), timeout=120))
         assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5
+
+
+def test_a_process_that_can_start_no_thread_gets_an_error(tmp_path):
+    """The thread would complete the results of custom calls, for which XLA would wait for ever."""
+    header = tmp_path / "none.h"
+    header.write_text(
+        "#include <errno.h>\n#include <pthread.h>\n#define pthread_create(...) EAGAIN"
+    )
+    code = "import hvdlite.jax as hvd, jax\nhvd.init()\ntry: jax.jit(hvd.allreduce)(1.0)\n"
+    code += "except OSError as error: print(error)"
+    env = {"CC": f"cc -include {header}", "HVDLITE_CACHE": str(tmp_path)}
+    assert "can't start its thread" in alone(code, **env)
