@@ -185,6 +185,10 @@ API int MPIABI_Allgather(const void *in, int count, mpi_handle type, void *out, 
     return clique_run(c, &t);
 }
 
+/* Bytes of a part. Two ranks need no packing: a part of so many goes as it is, by splits, whose own
+ * small exchange takes little time beside it. */
+enum { UNPACKED = 1 << 20 };
+
 /* XLA's all_to_all is Sendrecv with the next rank and the previous one, then with those after them,
  * and so on. The last of these calls does them all as one collective; the first calls only note
  * their memory, which stays as it is until then. XLA itself copies this rank's own part. */
@@ -203,6 +207,12 @@ API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int 
     if (step < n - 1) return 0;
 
     const size_t part = (size_t)count * types[type].bytes;
+    if (n == 2 && part >= UNPACKED) {
+        const int64_t rows = (int64_t)part, splits[2] = {c->rank ? rows : 0, c->rank ? 0 : rows};
+        hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_INT8, &rows, in, out, rows); /* own plans */
+        t.splits = splits, t.nsplits = 2;
+        return clique_run(c, &t);
+    }
     const int64_t bytes = (int64_t)part * n;
     if (bytes > c->room) {
         free(c->scratch);

@@ -19,6 +19,8 @@ from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.jax.calls import Collective, carried, run
 
+_ALIGNED = 64  # bytes
+
 
 def allreduce(
     tree: Any, name: Optional[str] = None, average: Optional[bool] = None,
@@ -156,7 +158,8 @@ def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
     sent = _carriers(c, arrays)
     _, _, name = c.name.partition(".")
     if c.kind == lib.HVD_ALLREDUCE:
-        out = collectives.grouped_allreduce(sent, name, c.op, *c.scales, c.process_set)
+        rooms = list(map(_room_for, sent))
+        out = collectives.grouped_allreduce(sent, name, c.op, *c.scales, c.process_set, rooms)
     elif c.kind == lib.HVD_REDUCESCATTER:
         out = collectives.grouped_reducescatter(sent, name, c.op, *c.scales, c.process_set)
     elif c.kind == lib.HVD_ALLGATHER:
@@ -171,13 +174,23 @@ def _one_by_one(c: Collective, arrays: Sequence[np.ndarray], name: str) -> List[
         begin, how = collectives.alltoall_async, None  # splits: equal ones
     else:
         begin, how = collectives.broadcast_async, c.process_set.ranks[c.root]
-    handles = [begin(array, how, f"{name}[{i}]", c.process_set) for i, array in enumerate(arrays)]
+    handles = [
+        begin(array, how, f"{name}[{i}]", c.process_set, _room_for(array))
+        for i, array in enumerate(arrays)
+    ]
     return [handle.synchronize() for handle in handles]
 
 
+def _room_for(array: np.ndarray) -> np.ndarray:
+    """Return an array like it, at an address at which JAX can take the memory over."""
+    room = np.empty(array.nbytes + _ALIGNED, np.uint8)
+    begin = -room.ctypes.data % _ALIGNED
+    return room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
 def _restored(got: np.ndarray, array: np.ndarray) -> Any:
-    got = got.view(array.dtype)
-    return jnp.asarray(got[..., 0] if array.dtype.kind == "c" else got)
+    got = got.view(array.dtype)  # in memory that nobody else has
+    return jax.device_put(got[..., 0] if array.dtype.kind == "c" else got, may_alias=True)
 
 
 # ---- inside ----

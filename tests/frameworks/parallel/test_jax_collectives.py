@@ -13,6 +13,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hvdlite.jax import ops
+
 hvd.init()
 jax.config.update("jax_enable_x64", True)
 
@@ -67,6 +69,16 @@ def test_a_pytree_is_reduced_in_one_operation(how, rank, size):
     assert jax.tree.structure(got) == jax.tree.structure(tree)
     same(got["a"], np.full(3, mean))
     assert [float(each) for each in got["b"]] == [mean, 2 * mean]
+
+
+@pytest.mark.parametrize("verb", ["allreduce", "broadcast"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bool"])
+def test_results_outside_of_programs_are_not_copied(verb, dtype, monkeypatch):
+    rooms, room_for = [], ops._room_for
+    monkeypatch.setattr(ops, "_room_for", lambda array: rooms.append(room_for(array)) or rooms[-1])
+    how = {"op": hvd.Max if dtype == "bool" else hvd.Sum} if verb == "allreduce" else {}
+    got = getattr(hvd, verb)(jnp.ones(1000, dtype), name="room", **how)
+    assert got.unsafe_buffer_pointer() == rooms[0].ctypes.data
 
 
 def test_gradients_through_collectives(rank, size):
@@ -172,6 +184,16 @@ def test_some_processes_run_a_program_of_their_own(rank, size):
             same(got, np.array([whole.sum()]))
             first = own(mesh_of(ranks), lambda a: lax.all_gather(a, "i", tiled=True), whole)
             same(first, whole)
+
+
+@several
+@pytest.mark.parametrize("parts", [1 << 20, (1 << 20) - 4], ids=["unpacked", "packed"])
+def test_an_all_to_all_of_two_processes_with_large_parts(parts, rank, size):
+    ranks = sorted({rank, rank ^ 1})[::-1]
+    if ranks[0] < size:
+        whole = np.arange(parts, dtype="float32")  # of 4 bytes: 2 parts of each rank
+        got = own(mesh_of(ranks), lambda a: lax.all_to_all(a, "i", 0, 0, tiled=True), whole)
+        assert np.array_equal(got, whole.reshape(2, 2, -1)[:, ranks.index(rank)].ravel())
 
 
 @several
