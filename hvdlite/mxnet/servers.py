@@ -8,6 +8,7 @@ store until it ends: the servers, the scheduler and launch.py end when the worke
 import ctypes
 import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -94,8 +95,21 @@ def come(patience: float) -> start.Place:
         if type(each) is mx.kvstore.KVStore and "dist" in each.type:
             raise HvdliteError(f"init(): {only_one(each.type)}")
     whom = f"{workers} workers and {servers} servers that MXNet's scheduler at {at} expects"
-    found: start.Place = _within(_meet, patience, f"init() waits for the {whom}", INIT)
+    found: start.Place = _within(_meet, patience, f"init() waits for the {whom}", INIT, _scheduler)
     return found
+
+
+def _scheduler() -> str:
+    """Return a text if nothing listens at the scheduler's port: MXNet does not say so."""
+    place = os.environ["DMLC_PS_ROOT_URI"], int(os.environ["DMLC_PS_ROOT_PORT"])
+    try:
+        socket.create_connection(place, WARN_SECONDS).close()
+    except OSError as error:
+        return (
+            f". The scheduler is not there ({error}): it has not started, or it has ended; if its "
+            "output has `bind failed`, another job has the port: start the job again"
+        )
+    return ""
 
 
 def go(patience: float) -> None:
@@ -150,10 +164,13 @@ def _own_address() -> str:
     return os.environ.get("DMLC_NODE_HOST") or probe.source_towards(scheduler) or scheduler
 
 
-def _within(call: Callable[[], Any], patience: float, what: str, variable: str) -> Any:
+def _within(
+    call: Callable[[], Any], patience: float, what: str, variable: str,
+    why: Callable[[], str] = str,
+) -> Any:  # fmt: skip
     """Return the call's result, from a thread: MXNet waits forever, and Ctrl-C must work.
 
-    :param what: a sentence for the user, after some seconds.
+    :param what: a sentence for the user, after some seconds; ``why`` returns what follows.
     """
     ended: List[Callable[[], Any]] = []
     thread = threading.Thread(target=lambda: ended.append(_result_of(call)), daemon=True)
@@ -165,10 +182,10 @@ def _within(call: Callable[[], Any], patience: float, what: str, variable: str) 
         waited = time.monotonic() - began
         if thread.is_alive() and patience and waited >= patience:
             sets = f". {variable} sets how long it waits" if variable else ""
-            raise HvdliteError(f"{what}: not all have come in {waited:.0f} s{sets}")
+            raise HvdliteError(f"{what}: not all have come in {waited:.0f} s{sets}{why()}")
         if thread.is_alive() and waited >= warn_at:
             warn_at = float("inf")
-            logger.warning("%s: not all have come in %.0f s", what, waited)
+            logger.warning("%s: not all have come in %.0f s%s", what, waited, why())
     return ended[0]()
 
 
