@@ -43,6 +43,7 @@ class Arrivals:
         self.began = time.monotonic()
         self._warns = self.began + warn
         self._ends = self.began + max(limit, warn) if limit else float("inf")
+        self.over = False  # ranks were missing after the limit
 
     def look(self) -> None:
         """Warn once about the missing ranks.
@@ -52,6 +53,7 @@ class Arrivals:
         now = time.monotonic()
         waited = now - self.began
         if now >= self._ends:
+            self.over = True
             raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")

@@ -133,10 +133,16 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
     wait = _arrivals(place.rank, place.size, patience)
     if place.size == 1:
         return Exchange(place, key, joined, patience, {})
-    if not place.rank:
-        return Exchange(place, key, joined, patience, _receive_all(place, hello, key, wait, told))
-    wait.here = set(range(1, place.size))
-    connection, other = reach(place.host, place.ports, hello, key, wait.look)
+    try:
+        if not place.rank:
+            connections = _receive_all(place, hello, key, wait, told)
+            return Exchange(place, key, joined, patience, connections)
+        wait.here = set(range(1, place.size))
+        connection, other = reach(place.host, place.ports, hello, key, wait.look)
+    except HvdliteError:
+        if wait.over:  # none is waited for twice
+            told.update(range(place.size))
+        raise
     told.add(0)
     if other.purpose == GONE:
         connection.close()
