@@ -6,6 +6,7 @@ imports PyTorch. Nothing of hvdlite is imported before a process group asks for 
 
 import os
 import sys
+from datetime import timedelta
 
 
 def register_with_torch() -> None:
@@ -38,14 +39,15 @@ def register_with_torch() -> None:
     dist.Backend.register_backend("hvdlite", create, devices=["cpu"])
     dist.register_rendezvous_handler("hvdlite", meet)
     if os.environ.get("HVDLITE_AS_GLOO") == "1" and dist.is_gloo_available():
-        _stand_in_for_gloo(dist.distributed_c10d, make)
+        _stand_in_for_gloo(dist, make)
 
 
-def _stand_in_for_gloo(c10d, make) -> None:
+def _stand_in_for_gloo(dist, make) -> None:
     """Let PyTorch make hvdlite's group wherever it makes Gloo's for a process group.
 
     PyTorch's names and lists stay: the backend is ``gloo`` for ``get_backend()`` and for programs.
     """
+    c10d = dist.distributed_c10d
     real, register = c10d.ProcessGroupGloo, c10d.ProcessGroup._register_backend
     custom = c10d.ProcessGroup.BackendType.CUSTOM
 
@@ -57,6 +59,9 @@ def _stand_in_for_gloo(c10d, make) -> None:
             return is_ours(group) or isinstance(group, real)
 
         def __call__(cls, store, rank, size, timeout=c10d.default_pg_timeout):
+            timeout = getattr(timeout, "_timeout", timeout)  # of ProcessGroupGloo._Options
+            if not isinstance(timeout, timedelta):
+                timeout = timedelta(seconds=timeout)
             if rank == 0 and not cls.told:
                 print("hvdlite: HVDLITE_AS_GLOO=1: gloo is hvdlite", file=sys.stderr, flush=True)
             cls.told = True
@@ -74,7 +79,7 @@ def _stand_in_for_gloo(c10d, make) -> None:
         register(self, device, kind, backend)
 
     c10d.ProcessGroup._register_backend = _register_backend
-    c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": False})
+    dist.ProcessGroupGloo = c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": False})
 
 
 def _correct_default(dist, group) -> None:

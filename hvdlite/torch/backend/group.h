@@ -108,7 +108,7 @@ class Group : public Backend {
         std::lock_guard<std::mutex> lock(mutex_);
         if (gloo_) return *gloo_;
         py::gil_scoped_acquire gil;
-        auto make = py::module_::import("torch.distributed").attr("ProcessGroupGloo");
+        auto make = py::module_::import("torch._C._distributed_c10d").attr("ProcessGroupGloo");
         py::object made = make(store_, rank_, size_, py::arg("timeout") = options_->timeout);
         gloo_ = made.cast<c10::intrusive_ptr<Backend>>();
         return *gloo_;

@@ -33,6 +33,15 @@ if rank < 2:
     dist.all_reduce(t, group=pair)
     dist.monitored_barrier(pair)
 
+store = dist.distributed_c10d._get_default_store()
+options = dist.ProcessGroupGloo._Options()
+options._timeout = timedelta(seconds=30)
+options._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
+for limit in (options, 30.0, timedelta(seconds=30)):
+    direct = dist.ProcessGroupGloo(dist.PrefixStore(type(limit).__name__, store), rank, size, limit)
+    direct.barrier().wait()
+    assert direct.name() == dist.group.WORLD._get_backend(torch.device("cpu")).name()
+
 parallel = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
 parallel(torch.full((2, 4), rank + 1.0)).sum().backward()
 assert parallel.module.weight.grad.tolist() == [[size + 1.0] * 4] * 4
