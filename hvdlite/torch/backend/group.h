@@ -133,41 +133,43 @@ class Group : public Backend {
         }
         void gather(bool all) {
             std::vector<WorkPtr> received;
-            std::string late;
+            std::string late, why;
             int number = 0;
             for (int r = 1; r < group.size_; r++) received.push_back(receive(r));
             for (int r = 1; r < group.size_; r++) {
                 bool over = Clock::now() >= until;
-                if (comes(*received[r - 1])) continue;
+                if (comes(*received[r - 1], why)) continue;
                 TORCH_CHECK_WITH(DistBackendError, all || !over,
                                  "hvdlite: [Rank 0]: Rank 0 timed out in monitoredBarrier after ",
-                                 limit.count(), " ms, before a signal came from rank ", r);
+                                 limit.count(), " ms, before a signal came from rank ", r, why);
                 late += (number++ ? ", " : "") + std::to_string(r);
                 if (!all) break;
             }
             TORCH_CHECK_WITH(DistBackendError, late.empty(), "hvdlite: [Rank 0]: Rank",
                              all ? "s " : " ", late, " failed to pass monitoredBarrier in ",
-                             limit.count(), " ms");
+                             limit.count(), " ms", why);
             for (int r = 1; r < group.size_; r++) send(r)->wait(left());
         }
         void report() {
             auto sent = send(0), received = receive(0);
-            TORCH_CHECK_WITH(DistBackendError, comes(*sent) && comes(*received), "hvdlite: [Rank ",
-                             group.rank_, "]: Rank ", group.rank_,
+            std::string why;
+            TORCH_CHECK_WITH(DistBackendError, comes(*sent, why) && comes(*received, why),
+                             "hvdlite: [Rank ", group.rank_, "]: Rank ", group.rank_,
                              " successfully reached monitoredBarrier, but received errors while "
                              "waiting for send/recv from rank 0. Please check rank 0 logs for "
-                             "faulty rank.");
+                             "faulty rank",
+                             why);
         }
         Milliseconds left() const {
             auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
             return std::max(left, Milliseconds(1));
         }
-        // False: it is late. What failed, as where a rank has died, is no late signal.
-        bool comes(Work &work) const {
+        // False: it is late, or has failed, as where a rank has died, and then `why` tells more.
+        bool comes(Work &work, std::string &why) const {
             try {
                 return work.wait(left());
-            } catch (const c10::Error &) {
-                if (auto error = work.exception()) std::rethrow_exception(error);
+            } catch (const c10::Error &error) {
+                if (work.exception()) why += std::string("; ") + error.what_without_backtrace();
                 return false;
             }
         }
