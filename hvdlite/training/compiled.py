@@ -1,11 +1,13 @@
 """Compiles a library that depends on the installed version of a framework, once, into a folder.
 
-The folder is ``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``. A file is named by the version of
-the framework and a hash of the sources and the compiler's flags.
+A file is named by the version of the framework and a hash of the sources and of what it depends on.
+hvdlite's wheel has the files for some versions; the others are compiled into ``$HVDLITE_CACHE``, by
+default ``~/.cache/hvdlite``, or, if nothing can be written there, into the temporary folder.
 """
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import shlex
 import shutil
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Callable, Iterator, List, Sequence
 
 from hvdlite.core import files
-from hvdlite.core.probe import CACHE, compiled_file
+from hvdlite.core.probe import CACHE, cache_folders, shipped_folder
 
 PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
 
@@ -36,24 +38,40 @@ def build(
     """
     texts = [file.read_bytes() for file in sources]
     found = hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
-    path = Path(compiled_file(stem, found))
-    _check_folder(path.parent)
-    if not files.refuse_strangers(path):
-        with _locked(path.with_suffix(".lock"), patience, what):
-            if not path.exists():
-                _compile(what, command(), path)
-    return path
+    name, refused = f"{stem}-{found}.so", []
+    shipped = Path(shipped_folder(), name)
+    if shipped.exists():
+        return shipped
+    folders = [Path(folder) for folder in cache_folders()]
+    for step in _existing, functools.partial(_made, what, command, patience):
+        for folder in folders:
+            try:
+                if step(folder / name):
+                    return folder / name
+            except OSError as error:
+                refused.append(str(error))
+    raise RuntimeError(
+        f"hvdlite: no folder for the libraries that it compiles ({'; '.join(refused)}): set "
+        f"{CACHE} to a folder that can be written to"
+    )
 
 
-def _check_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.refuse_strangers(folder)  # they could put their code there
-    except OSError as error:
-        raise RuntimeError(
-            f"hvdlite: no folder for the libraries that it compiles ({error}): set {CACHE} to a "
-            "folder that can be written to"
-        ) from error
+def _existing(path: Path) -> bool:
+    """Tell whether the file is there, and no other user can have put it there."""
+    if not path.exists():
+        return False
+    files.refuse_strangers(path.parent)
+    return bool(files.refuse_strangers(path))
+
+
+def _made(what: str, command: Callable[[], List[str]], patience: float, path: Path) -> bool:
+    """Compile the file unless another process has; an OSError says why its folder is unfit."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.refuse_strangers(path.parent)  # they could put their code there
+    with _locked(path.with_suffix(".lock"), patience, what):
+        if not path.exists():
+            _compile(what, command(), path)
+    return True
 
 
 @contextlib.contextmanager

@@ -1,9 +1,8 @@
 """Compiles the C++ part of the backend for the installed PyTorch, once, and loads it.
 
 PyTorch's interface for backends has no stable ABI. So the name of the compiled file has PyTorch's
-version and a hash of Python's ABI, the sources and the compiler's flags. The file lies in
-``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``. ``python -m
-hvdlite.torch.backend.compiled`` compiles ahead, for ranks without a compiler.
+version and a hash of Python's ABI, PyTorch's headers, the sources and the compiler's flags.
+``python -m hvdlite.torch.backend.compiled`` compiles ahead, for ranks without a compiler.
 """
 
 import atexit
@@ -16,7 +15,7 @@ from typing import Any, List
 import torch
 
 from hvdlite.core.native import ffi, lib
-from hvdlite.core.probe import TORCH_MODULE, torch_compiler
+from hvdlite.core.probe import TORCH_MODULE, torch_compiler, torch_stem
 from hvdlite.training import compiled
 
 _HERE = Path(__file__).parent
@@ -50,17 +49,27 @@ def build(patience: float) -> Path:
     :param patience: seconds to wait while another process compiles.
     """
     what = f"its backend for PyTorch {torch.__version__} (`python -m {_NAME}`)"
-    stem, abi = f"{TORCH_MODULE}-torch{torch.__version__}", sysconfig.get_config_var("SOABI") or ""
-    sources = [*_SOURCES, *_HEADERS]
-    return compiled.build(what, stem, [abi, *_flags()], sources, _command, patience)
+    abi = sysconfig.get_config_var("SOABI") or ""
+    sources = [*_SOURCES, *_HEADERS, *_headers_of_torch()]
+    return compiled.build(
+        what, torch_stem(torch.__version__), [abi, *_flags()], sources, _command, patience
+    )
+
+
+def _headers_of_torch() -> List[Path]:
+    """Return those that decide the binary interface: builds of one version may differ in them."""
+    include = Path(torch.__file__).parent / "include"
+    c10d = include / "torch" / "csrc" / "distributed" / "c10d"
+    names = "Backend.hpp", "Store.hpp", "Types.hpp", "Work.hpp"
+    found = [*(c10d / name for name in names), include / "pybind11" / "detail" / "internals.h"]
+    return [header for header in found if header.exists()]
 
 
 def _flags() -> List[str]:
-    """Return the compiler and its flags, without paths."""
+    """Return the compiler's flags, without paths."""
     names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # pybind11 matches PyTorch's types by these
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [
-        *torch_compiler(),
         *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
         *("-shared", "-fPIC", "-pthread"),
         f"-DTORCH_EXTENSION_NAME={TORCH_MODULE}",
@@ -75,6 +84,7 @@ def _command() -> List[str]:
 
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
     return [
+        *torch_compiler(),
         *_flags(),
         *(f"-isystem{folder}" for folder in includes),
         str(_HERE / "backend.cpp"),
