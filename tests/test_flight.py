@@ -156,7 +156,8 @@ def test_cells_of_a_rank_sorted_by_a_column():
     dead = snapshot(1)._replace(state="is gone")
     second, first = rows.of([after, dead], {0: before}, by="steps/s")
     cells = [column.text(first) for column in rows.COLUMNS]
-    assert cells == ["0", "n1", "10", "3.0", "", "2.0 MB", "0%", "ranks 1-2, 1.50 s", "waits b"]
+    expected = ["0", "n1", "10", "3.0", "", "2.0 MB", "0%", "ranks 1-2, 1.50 s"]
+    assert cells == [*expected, "waits allreduce b"]
     assert rows.COLUMNS[-2].text(second) == "is gone"
 
 
@@ -295,5 +296,5 @@ def test_a_folder_for_reports_that_is_not_there_is_made(tmp_path, monkeypatch):
 def test_a_report_of_one_rank_names_what_is_under_way():
     one = snapshot(0, [op("a", "moves", 3, 99.0, batch=2, agreed=99.1, started=99.2)])
     text = report.text("tensor 'a' has waited", [one])
-    assert "under way: 'a' (4.0 kB, batch 2, moving)" in text
-    assert "-1.0000   -0.9000   -0.8000         -  moves       2    4.0 kB  a" in text
+    assert "under way: 'allreduce a' (4.0 kB, batch 2, moving)" in text
+    assert "-1.0000   -0.9000   -0.8000         -  moves       2    4.0 kB  allreduce a" in text

@@ -37,7 +37,7 @@ def allreduce(
     :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
     :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed. Inside
-        a program it is a ``jax.errors.JaxRuntimeError`` with the same text.
+        a program it is a ``jax.errors.JaxRuntimeError``, or a ValueError, with the same text.
     """
     name = tensor_name("allreduce", name, process_set)
     scales = float(prescale_factor), float(postscale_factor)

@@ -59,6 +59,12 @@ class Snapshot(NamedTuple):
         return self.head["rank"]
 
 
+def title(op: Op) -> str:
+    """Return the operation's name, with its kind before it unless the name begins with that."""
+    kind, name = op["kind"], op["name"]
+    return name if name.startswith(f"{kind}.") else f"{kind} {name}"
+
+
 def to_line(ranks: Sequence[Snapshot]) -> str:
     """Return a list of objects as JSON, in one line."""
     return json.dumps([one._asdict() for one in ranks])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List, Sequence, TextIO
 
 from hvdlite.core import files
-from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of
+from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of, title
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
 # Ignored by default, so this signal does not end a process without the handler.
@@ -145,7 +145,7 @@ def _brief(op: Op) -> str:
     phase = {"waits": ", not submitted by all ranks", "agreed": ", agreed on", "moves": ", moving"}
     if op["kind"] in MESSAGES:
         phase = {"waits": f", a {op['kind']} that has not ended"}
-    return f"'{op['name']}' ({live.size_text(op['bytes'])}{batch}{phase.get(op['phase'], '')})"
+    return f"'{title(op)}' ({live.size_text(op['bytes'])}{batch}{phase.get(op['phase'], '')})"
 
 
 def _batch(op: Op) -> str:
@@ -165,7 +165,7 @@ def operations(one: Snapshot) -> List[str]:
             for name, width in (("submitted", 10), ("agreed", 9), ("started", 9), ("ended", 9))
         )
         size = live.size_text(op["bytes"])
-        lines.append(f"{times}  {op['phase']:<7} {_batch(op):>5} {size:>9}  {op['name']}")
+        lines.append(f"{times}  {op['phase']:<7} {_batch(op):>5} {size:>9}  {title(op)}")
     return lines
 
 

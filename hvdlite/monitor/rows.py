@@ -3,7 +3,7 @@
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.monitor import live, steps
-from hvdlite.monitor.memory import Snapshot
+from hvdlite.monitor.memory import Snapshot, title
 
 _SHORTEST_WAIT = 0.02  # seconds; ranks are read one after the other
 _BARS = "▁▂▃▄▅▆▇█"
@@ -77,7 +77,7 @@ def _waits_for(row: Row) -> str:
 
 def _operation(row: Row) -> str:
     op = row.wait.op if row.wait else (row.one.ops[-1] if row.one.ops else None)
-    return f"{op['phase']} {op['name']}" if op else ""
+    return f"{op['phase']} {title(op)}" if op else ""
 
 
 class Column(NamedTuple):

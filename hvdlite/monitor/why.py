@@ -83,7 +83,7 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
     if longest is None or longest.seconds < _STANDS:
         return []
     whom = live.ranks_text(longest.ranks) if longest.ranks else "others"
-    what = f" ({longest.op['name']})" if longest.op else ""
+    what = f" ({memory.title(longest.op)})" if longest.op else ""
     return [f"the job stands still: it waits for {whom} since {longest.seconds:.0f} s{what}"]
 
 

@@ -36,7 +36,7 @@ def say(what):
 def tell(*arguments):
     try:
         say(f"result {run(*arguments)[0]:.0f}")
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
         say(f"error {error}")
 
 run(total, 64)

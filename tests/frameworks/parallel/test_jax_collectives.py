@@ -1,5 +1,6 @@
 """JAX: hvdlite's collectives inside and outside of programs, and XLA's own on several processes."""
 
+import os
 import threading
 
 import hvdlite.jax as hvd
@@ -14,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hvdlite.jax import ops
+from hvdlite.monitor import live, report, rows, watching, why
 
 hvd.init()
 jax.config.update("jax_enable_x64", True)
@@ -298,6 +300,29 @@ def test_a_permutation_in_which_not_all_have_a_part_may_come_first(rank, size):
     got = own(mesh_of(ranks), lambda a: lax.ppermute(a, "i", pairs), 10.0 ** np.array(ranks))
     expected = {0: 10.0 ** ranks[-1], ranks[-1]: 1.0}
     same(got, [expected.get(rank, 0)])
+
+
+@several
+def test_top_why_and_reports_show_a_collective_that_waits(rank, size):
+    """The last rank looks at the others, and comes when all of them wait for it."""
+    if rank == size - 1:
+        recorders, waits = watching.Here(watching.job_of(str(os.getpid()))), []
+        while [wait.ranks for wait in waits if wait] != [[rank]] * rank:
+            ranks = [one for one in recorders.look() if one.rank < rank]
+            waits = [live.wait_of(one, ranks) for one in ranks]
+        name = "allgather jax." + ",".join(map(str, range(size)))
+        assert [rows.COLUMNS[-1].text(row) for row in rows.of(ranks, {})] == [
+            f"waits {name}"
+        ] * rank
+        stands = why.of_snapshots([ranks[0]._replace(now=ranks[0].now + 9)])
+        assert f"({name})" in stands.partition("\n")[0]
+        assert name in report.summary(ranks[0], ranks)
+        recorders.close()
+    mesh = mesh_of()
+    same(
+        own(mesh, lambda a: lax.all_gather(a, "i", tiled=True), np.ones(7 * size)),
+        np.ones(7 * size),
+    )
 
 
 @several
