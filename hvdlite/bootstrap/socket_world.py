@@ -10,6 +10,8 @@ import itertools
 import math
 import os
 import socket
+import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from hvdlite.bootstrap import exchange, mesh, singleton_check
@@ -24,7 +26,9 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
-GONE_SECONDS = 1.0  # to tell ranks that wait in init() that this process never calls it
+# To tell ranks that wait in init(), or come to it, that this process never calls it: as long as the
+# process has run, because the others have begun with it, within these limits.
+GONE_SECONDS = (1.0, 10.0)
 # Ranks that are started together come within this time. A rank that has failed waits for them so
 # long, where no launcher would end those that come later: they would wait in init().
 START_SECONDS = 60.0
@@ -46,6 +50,12 @@ _present = _Present()
 
 def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _age() -> float:
+    """Return for how many seconds this process has run."""
+    began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
 def _place() -> start.Place:
@@ -233,7 +243,8 @@ class SocketBootstrap(Bootstrap):
         return _place().rank
 
     def report_gone(self) -> None:
-        self._tell(GONE_SECONDS)
+        shortest, longest = GONE_SECONDS
+        self._tell(min(max(shortest, _age()), longest))
 
     def end_all(self, code: int, patience: float) -> None:
         # If it has joined, the others see this process's connections end; torchrun ends them.
