@@ -82,7 +82,8 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     since = min(e.after for e in failed) - PATIENCE  # older exceptions were caught, and only logged
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
-    ended = {e.rank: e.after for e in failed if e.ended}
+    # A signal from somebody else came first, whenever the agent reports it.
+    ended = {e.rank: never if e.signal else e.after for e in failed if e.ended}
 
     def first_sign(e: Ending) -> float:
         raised = signs.raised.get(e.rank, never)

@@ -49,3 +49,13 @@ def test_a_rank_that_stood_still_is_named_instead_of_the_waiting_rank():
         "hvdliterun: rank 0 on a stood still, and rank 1 failed after 2.0 s; its last lines:"
     )
     assert found.report[1:] == ["    line of 0"]
+
+
+def test_a_rank_that_a_signal_to_its_agent_ended_did_not_stand_still():
+    """The report of its end may come after that of the rank that lost it, on a busy host."""
+    signs = Signs()
+    signs.add(1, b"2 1 0", 1.9)
+    ended = Ending(0, "0", "a", -15, True, 2.5, signal=15)
+    found = verdict(WELL._replace(endings=[ended, FAILED[1]], signs=signs))
+    assert found.code == 143
+    assert found.report[0].startswith("hvdliterun: rank 0 on a was ended by SIGTERM"), found.report
