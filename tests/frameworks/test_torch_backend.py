@@ -10,6 +10,8 @@ import pytest
 from jobs import MPI_SETTINGS
 from places import WITHOUT_MPI
 
+from benchmarks import serving
+
 pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
 SCRIPTS = Path(__file__).parent / "scripts"
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
@@ -71,6 +73,50 @@ def test_the_launcher_puts_hvdlite_in_the_place_of_gloo():
         "hvdliterun", "--as-gloo", "-n", "3", str(SCRIPTS / "torch_as_gloo.py"), "gloo"
     )
     assert ended.stdout.count("MOVED BY hvdlite") == 3, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("name", ["Llama, Transformers", "compiled blocks"])
+def test_sharded_models_say_what_they_say_with_gloo(name, tmp_path):
+    """Two ranks have the halves of each layer."""
+    pytest.importorskip("transformers")
+    serving.make_llama(str(tmp_path))
+    theirs, ours = (serving.run(name, each, 2, 8, str(tmp_path)) for each in serving.SYSTEMS)
+    assert [found["by"] for found in theirs + ours] == ["gloo"] * 2 + ["hvdlite"] * 2
+    assert ours[0]["said"] == ours[1]["said"] == theirs[0]["said"]
+    if name == "compiled blocks":
+        assert [found["collectives"] for found in ours] == [2 * serving.LAYERS] * 2
+
+
+MEMBERS_ONLY = """
+import torch, torch.distributed as dist
+dist.init_process_group("hvdlite")
+rank, size = dist.get_rank(), dist.get_world_size()
+# No rank calls for a group that it is not in. PyTorch demands equally many groups on the members.
+groups = []
+for bit in (1, 2):
+    pair = sorted({rank, rank ^ bit} & set(range(size)))
+    groups.append((pair, dist.new_group(pair, use_local_synchronization=True)))
+for _ in range(3):
+    sums = [torch.full((4,), float(rank)) for _ in groups]
+    works = [
+        dist.all_reduce(t, group=group, async_op=True) for t, (_, group) in zip(sums, groups)
+    ]
+    for work, t, (pair, _) in zip(works, sums, groups):
+        work.wait()
+        assert t.tolist() == [sum(pair)] * 4, (rank, pair, t)
+dist.barrier()
+dist.destroy_process_group()
+print(f"ALL RIGHT {rank}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "4")], ids=" ".join)
+def test_groups_that_only_their_members_create(launch, tmp_path):
+    """Over MPI and by sockets; of 3 ranks some have no partner."""
+    (tmp_path / "pairs.py").write_text(MEMBERS_ONLY)
+    env = WITHOUT_MPI if launch[0] == "torchrun" else {}
+    ended = started_by(*launch, str(tmp_path / "pairs.py"), timeout=120, **env)
+    assert ended.stdout.count("ALL RIGHT") == int(launch[-1]), ended.stdout + ended.stderr
 
 
 DIES_WHILE_DELEGATED = """

@@ -101,7 +101,7 @@ class HvdBackend : public Group {
         if (op_on(ins[0], o.reduceOp) == NO_OP || !moves(outs[0]))
             return gloo().reduce_scatter(outs, ins, o);
         return scatter_sums(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
-                            {flat_of(ins[0])}, o);
+                            {flat_of(ins[0], outs)}, o);
     }
 
     WorkPtr _reduce_scatter_base(at::Tensor &out, at::Tensor &in,
@@ -150,16 +150,13 @@ class HvdBackend : public Group {
         if (!all_move(ins) || !all_move(outs)) return gloo().alltoall(outs, ins, o);
         return run(OpType::ALLTOALL, "hvdlite:all_to_all", ins, outs, o, [&](Start &start) {
             std::vector<int64_t> splits;
-            int64_t out_rows = 0;
             for (const at::Tensor &t : ins) splits.push_back(t.numel());
-            for (const at::Tensor &t : outs) out_rows += t.numel();
-            at::Tensor in = flat_of(ins), out = at::empty({out_rows}, in.options());
-            start.deal(out, outs);
-            start.alltoall(in, out, in.numel(), out_rows, elements_each(in), splits);
+            at::Tensor in = flat_of(ins, outs), out = start.flat_for(outs, ins);
+            start.alltoall(in, out, in.numel(), out.numel(), elements_each(in), splits);
         });
     }
 
-    // An alltoall in which all rows are for the root.
+    // An alltoall in which all rows are for the root, which copies its own.
     WorkPtr gather(std::vector<Tensors> &outs, Tensors &ins, const GatherOptions &o) override {
         TORCH_CHECK(ins.size() == 1, "hvdlite: gather takes one tensor a rank");
         bool root = rank_ == o.rootRank;
@@ -170,15 +167,15 @@ class HvdBackend : public Group {
         Tensors to = root ? outs[0] : Tensors();
         return run(OpType::GATHER, "hvdlite:gather", ins, to, o, [&](Start &start) {
             std::vector<int64_t> splits(size_);
-            splits.at(o.rootRank) = 1;
-            at::Tensor in = dense(ins[0]),
-                       out = at::empty({root ? size_ * in.numel() : 0}, in.options());
-            if (root) start.deal(out, to);
-            start.alltoall(in, out, 1, root ? size_ : 0, Elements(in).number, splits);
+            splits.at(o.rootRank) = root ? 0 : 1;
+            if (root) to[rank_].copy_(ins[0].reshape(to[rank_].sizes()));
+            at::Tensor in = dense(ins[0]), out = start.flat_for(without_own(to), ins);
+            start.alltoall(in, out, root ? 0 : 1, root ? size_ - 1 : 0, Elements(in).number,
+                           splits);
         });
     }
 
-    // An alltoall in which all rows are of the root's.
+    // An alltoall in which all rows are of the root's, which copies its own.
     WorkPtr scatter(Tensors &outs, std::vector<Tensors> &ins, const ScatterOptions &o) override {
         TORCH_CHECK(outs.size() == 1, "hvdlite: scatter takes one tensor a rank");
         bool root = rank_ == o.rootRank;
@@ -188,10 +185,13 @@ class HvdBackend : public Group {
         if (!all_move(outs)) return gloo().scatter(outs, ins, o);
         return run(OpType::SCATTER, "hvdlite:scatter", outs, outs, o, [&](Start &start) {
             std::vector<int64_t> splits(size_, root ? 1 : 0);
-            at::Tensor out = at::empty(outs[0].sizes(), host_options(outs[0]));
-            at::Tensor in = root ? flat_of(ins[0]) : at::empty({0}, out.options());
-            start.copy_back(outs, {out});
-            start.alltoall(in, out, root ? size_ : 0, 1, Elements(out).number, splits);
+            splits.at(o.rootRank) = 0;
+            if (root) outs[0].copy_(ins[0][rank_].reshape(outs[0].sizes()));
+            Tensors to = root ? Tensors{at::empty({0}, host_options(outs[0]))} : buffers_of(outs);
+            at::Tensor in = root ? flat_of(without_own(ins[0]), outs) : to[0].new_empty({0});
+            if (!root) start.copy_back(outs, to);
+            start.alltoall(in, to[0], root ? size_ - 1 : 0, root ? 0 : 1, Elements(outs[0]).number,
+                           splits);
         });
     }
 
@@ -216,10 +216,13 @@ class HvdBackend : public Group {
         });
     }
 
+    Tensors without_own(Tensors tensors) const {
+        if (!tensors.empty()) tensors.erase(tensors.begin() + rank_);
+        return tensors;
+    }
+
     void gather_list(Start &start, const Tensors &outs, const at::Tensor &in) {
-        at::Tensor flat = at::empty({size_ * in.numel()}, host_options(in));
-        start.deal(flat, outs);
-        start.allgather(dense(in), flat, size_);
+        start.allgather(dense(in), start.flat_for(outs, {in}), size_);
     }
 
     template <class O>

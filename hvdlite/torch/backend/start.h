@@ -88,6 +88,25 @@ inline at::Tensor dense(const at::Tensor &t) {
     return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
 }
 
+// Tensors that follow each other in one memory, as the parts of a chunk() do, seen as one tensor.
+// Undefined: they do not, or `others` share that memory.
+inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
+    auto plain = [](const at::Tensor &t) {
+        return t.is_contiguous() && !t.is_conj() && !t.is_neg() && !is_staged(t);
+    };
+    if (tensors.empty() || !tensors[0].has_storage()) return {};
+    const at::Tensor &first = tensors[0];
+    auto shares = [&](const at::Tensor &t) { return t.is_alias_of(first); };
+    int64_t end = first.storage_offset();
+    for (const at::Tensor &t : tensors) {
+        if (!plain(t) || !shares(t) || t.dtype() != first.dtype() || t.storage_offset() != end)
+            return {};
+        end += t.numel();
+    }
+    if (std::any_of(others.begin(), others.end(), shares)) return {};
+    return first.as_strided({end - first.storage_offset()}, {1});
+}
+
 // Elements as the core sees them: pairs of numbers for complex ones, bytes for types it lacks.
 struct Elements {
     explicit Elements(const at::Tensor &t) : type(type_of(t.scalar_type())), number(t.numel()) {
@@ -209,6 +228,18 @@ class Start {
         });
     }
 
+    // Memory for all elements of the tensors; what comes into it is theirs once all are done.
+    at::Tensor flat_for(const Tensors &tensors, const Tensors &inputs) {
+        at::Tensor flat = adjacent(tensors, inputs);
+        if (flat.defined()) return flat;
+        int64_t number = 0;
+        for (const at::Tensor &t : tensors) number += t.numel();
+        flat = at::empty({number}, host_options(inputs[0]));
+        if (number > 0) deal(flat, tensors);
+        return flat;
+    }
+
+  private:
     // Once all are done, from flat elements, one tensor after the other.
     void deal(const at::Tensor &flat, const Tensors &tensors) {
         operation_->deliver_by([flat, tensors] {
@@ -220,13 +251,16 @@ class Start {
         });
     }
 
-  private:
     const int group_;
     const c10::intrusive_ptr<Operation> &operation_;
 };
 
-inline at::Tensor flat_of(const Tensors &tensors) {
-    Tensors flat;
+// The tensors' elements, one tensor after the other; a copy if they must be, or `outputs` share
+// their memory.
+inline at::Tensor flat_of(const Tensors &tensors, const Tensors &outputs) {
+    at::Tensor view = adjacent(tensors, outputs);
+    if (view.defined()) return view;
+    Tensors flat = {at::empty({0}, host_options(outputs[0]))};
     for (const at::Tensor &t : tensors) flat.push_back(dense(t).view({-1}));
     return at::cat(flat);
 }
