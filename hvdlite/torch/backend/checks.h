@@ -40,7 +40,7 @@ inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits,
 inline Tensors matrices_of(const Tensors &tensors, int ranks) {
     Tensors matrices;
     for (const at::Tensor &t : tensors)
-        matrices.push_back(at::empty({ranks, t.numel()}, host_options(t)));
+        matrices.push_back(room_for({ranks, t.numel()}, host_options(t)));
     return matrices;
 }
 
@@ -55,7 +55,7 @@ inline Tensors buffers_of(const Tensors &tensors) {
     Tensors buffers;
     for (const at::Tensor &t : tensors)
         buffers.push_back(
-            t.is_contiguous() && !is_staged(t) ? t : at::empty(t.sizes(), host_options(t)));
+            t.is_contiguous() && !is_staged(t) ? t : room_for(t.sizes(), host_options(t)));
     return buffers;
 }
 

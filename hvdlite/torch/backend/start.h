@@ -88,6 +88,12 @@ inline at::Tensor dense(const at::Tensor &t) {
     return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
 }
 
+inline int64_t total(const Tensors &tensors) {
+    int64_t number = 0;
+    for (const at::Tensor &t : tensors) number += t.numel();
+    return number;
+}
+
 // Tensors that follow each other in one memory, as the parts of a chunk() do, seen as one tensor.
 // Undefined: they do not, or `others` share that memory.
 inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
@@ -232,10 +238,8 @@ class Start {
     at::Tensor flat_for(const Tensors &tensors, const Tensors &inputs) {
         at::Tensor flat = adjacent(tensors, inputs);
         if (flat.defined()) return flat;
-        int64_t number = 0;
-        for (const at::Tensor &t : tensors) number += t.numel();
-        flat = at::empty({number}, host_options(inputs[0]));
-        if (number > 0) deal(flat, tensors);
+        flat = room_for({total(tensors)}, host_options(inputs[0]));
+        if (flat.numel() > 0) deal(flat, tensors);
         return flat;
     }
 
@@ -260,9 +264,13 @@ class Start {
 inline at::Tensor flat_of(const Tensors &tensors, const Tensors &outputs) {
     at::Tensor view = adjacent(tensors, outputs);
     if (view.defined()) return view;
-    Tensors flat = {at::empty({0}, host_options(outputs[0]))};
-    for (const at::Tensor &t : tensors) flat.push_back(dense(t).view({-1}));
-    return at::cat(flat);
+    at::Tensor flat = room_for({total(tensors)}, host_options(outputs[0]));
+    int64_t first = 0;
+    for (const at::Tensor &t : tensors) {
+        flat.narrow(0, first, t.numel()).copy_(t.reshape({-1}));
+        first += t.numel();
+    }
+    return flat;
 }
 
 } // namespace hvdlite

@@ -1,0 +1,95 @@
+"""Weights from one rank to all, as reinforcement learning sends them: hvdlite beside Gloo, in turn.
+
+    .venv-frameworks/bin/python -m benchmarks.weights                two ranks of this host
+    .venv-frameworks/bin/python -m benchmarks.weights --hosts 4      as root: a rank a host
+
+A model of tensors of 16 MiB is broadcast in place, tensor by tensor; one tensor a rank is scattered
+and gathered, as a list of tensors and as the parts of one. A figure is the median over the turns.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Dict, List
+
+from benchmarks import harness
+
+EACH = 16  # MiB
+SYSTEMS = ("gloo", "hvdlite")
+
+
+def measure(mebibytes: int, turns: int, folder: str) -> None:
+    """On each rank: write the seconds of each call, by case and system, until all have the data."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("hvdlite")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    groups = {"hvdlite": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    model = [torch.full((EACH << 18,), float(rank == 0)) for _ in range(mebibytes // EACH)]
+    lists = {
+        "a list": [torch.ones(EACH << 18) for _ in range(ranks)],
+        "parts of one tensor": list(torch.ones(ranks * (EACH << 18)).chunk(ranks)),
+    }
+    one = torch.zeros(EACH << 18)
+
+    def broadcast(group) -> None:
+        works = [dist.broadcast(t, 0, group=group, async_op=True) for t in model]
+        for work in works:
+            work.wait()
+
+    cases = {f"broadcast, {mebibytes} MiB": broadcast}
+    for name, parts in lists.items():
+        own = parts if rank == 0 else None
+        cases[f"scatter, {name}"] = lambda group, own=own: dist.scatter(one, own, 0, group=group)
+        cases[f"gather, {name}"] = lambda group, own=own: dist.gather(one, own, 0, group=group)
+    found: Dict[str, Dict[str, List[float]]] = {}
+    for name, call in cases.items():
+        times = found[name] = {system: [] for system in SYSTEMS}
+        for number in range(turns + 1):
+            for system in harness.in_turn(SYSTEMS, number):
+                dist.barrier()
+                start = time.perf_counter()
+                call(groups[system])
+                dist.barrier()
+                times[system].append(time.perf_counter() - start)
+    assert all(bool((t == 1).all()) for t in model), "the ranks' weights differ from rank 0's"
+    harness.write(folder, rank, found)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    args = parse_args()
+    if args.rank:
+        measure(args.mebibytes, args.turns, args.rank)
+        return
+    start, interface = [sys.executable, "-m", "torch.distributed.run", "--standalone"], "lo"
+    start += ["--no-python", "--nproc-per-node", str(args.ranks)]
+    if args.hosts:
+        start, interface = harness.on_hosts(args.hosts, args.rate), "eth0"
+    arguments = ["--mebibytes", str(args.mebibytes), "--turns", str(args.turns)]
+    here = {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+    found = next(harness.results(start, "weights", arguments, 300, **here))
+    lines = []
+    for name, times in found.items():
+        gloo, ours = (statistics.median(times[system][1:]) * 1e3 for system in SYSTEMS)
+        ratio = statistics.median(a / b for a, b in zip(*(times[each][1:] for each in SYSTEMS)))
+        lines.append([name, f"{gloo:.1f}", f"{ours:.1f}", f"{ratio:.2f}"])
+    harness.show(harness.markdown(["ms", *SYSTEMS, "gloo / hvdlite"], lines), args.page)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = harness.parser_of(__doc__, rate=harness.UNLIMITED)
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, help="(%(default)s)")
+    add("--hosts", type=int, help="so many, a rank on each")
+    add("--mebibytes", type=int, default=1024, help="of the model (%(default)s)")
+    add("--turns", type=int, default=3, help="(%(default)s)")
+    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
