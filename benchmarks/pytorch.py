@@ -6,10 +6,10 @@
 
 The last, as root, is between hosts that tests/cluster.py makes: a rank on each.
 
-An MLP of 2.1 million parameters (9 layers, 16 rows a rank) and a ResNet-18 on images of 32 x 32 (16
-of them a rank). "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone" are as many
-processes at once that tell each other nothing. Horovod, if `make peers` could build it, looks for
-work every 0.1 ms.
+An MLP of 2.1 million parameters (9 layers, 16 rows a rank), a ResNet-18 on images of 32 x 32 (16 of
+them a rank), and 400 small tensors. "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone"
+are as many processes at once that tell each other nothing. Horovod, if `make peers` could build it,
+looks for work every 0.1 ms.
 
 The systems take turns, a step each, in the same processes: what else the machine does disturbs
 them alike. Horovod, which has an environment of its own, takes its turn by rounds. Rounds add up in
@@ -34,7 +34,7 @@ from benchmarks import harness, plan
 from benchmarks.harness import Kept, markdown, parser_of, show
 from benchmarks.libraries import join_gloo
 
-MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
+MODELS = {"mlp": 60, "resnet18": 12, "small": 60}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
 HOROVOD = "Horovod"
 SHARED = "Gloo, shared memory"
@@ -54,6 +54,14 @@ def mlp():
 
     layers = [nn.Linear(512, 512) for _ in range(8)]
     return nn.Sequential(*layers, nn.Linear(512, 10)), lambda: torch.randn(16, 512)
+
+
+def small():
+    """The same: 400 small tensors, of which the allreduce is the least part."""
+    import torch
+    from torch import nn
+
+    return nn.Sequential(*(nn.Linear(16, 16) for _ in range(200))), lambda: torch.randn(8, 16)
 
 
 def resnet18():
