@@ -19,24 +19,26 @@ def register_with_torch() -> None:
     if not dist.is_available() or hasattr(dist.Backend, "HVDLITE"):
         return
 
-    def create(*args):
+    def create(told, unused):
         _correct_default(dist, sys._getframe(1).f_locals.get("pg"))
-        return make(*args)
+        later = getattr(told, "enable_reconfigure", False)  # PyTorch 2.14
+        return make(told.store, told.group_rank, told.group_size, told.timeout, later)
 
-    def make(*args):
+    def make(store, rank, size, timeout, later):
         from hvdlite.torch.backend import place
 
-        place.tell(*args)
-        from hvdlite.torch.backend import groups
+        if not later:
+            place.tell(store, rank, size, timeout)
+        from hvdlite.torch.backend import groups, reconfigure
 
-        return groups.create(*args)
+        return (reconfigure if later else groups).create(store, rank, size, timeout)
 
     def meet(*args, **kwargs):
         from hvdlite.torch.backend import groups
 
         return groups.meet(*args, **kwargs)
 
-    dist.Backend.register_backend("hvdlite", create, devices=["cpu"])
+    dist.Backend.register_backend("hvdlite", create, extended_api=True, devices=["cpu"])
     dist.register_rendezvous_handler("hvdlite", meet)
     if os.environ.get("HVDLITE_AS_GLOO") == "1" and dist.is_gloo_available():
         _stand_in_for_gloo(dist, make)
@@ -58,19 +60,21 @@ def _stand_in_for_gloo(dist, make) -> None:
         def __instancecheck__(cls, group) -> bool:
             return is_ours(group) or isinstance(group, real)
 
-        def __call__(cls, store, rank, size, timeout=c10d.default_pg_timeout):
+        def __call__(
+            cls, store, rank, size, timeout=c10d.default_pg_timeout, enable_reconfigure=False
+        ):
             timeout = getattr(timeout, "_timeout", timeout)  # of ProcessGroupGloo._Options
             if not isinstance(timeout, timedelta):
                 timeout = timedelta(seconds=timeout)
             if rank == 0 and not cls.told:
                 print("hvdlite: HVDLITE_AS_GLOO=1: gloo is hvdlite", file=sys.stderr, flush=True)
             cls.told = True
-            return make(store, rank, size, timeout)
+            return make(store, rank, size, timeout, enable_reconfigure)
 
         def __getattr__(cls, name):
             return getattr(real, name)
 
-    def _register_backend(self, device, kind, backend) -> None:
+    def _register_backend(self, device, kind, backend=None) -> None:
         """DistributedDataParallel takes a backend of Gloo's type for Gloo's class, in C++."""
         if is_ours(backend) and kind != custom:
             kind = custom

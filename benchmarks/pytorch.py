@@ -7,9 +7,9 @@
 The last, as root, is between hosts that tests/cluster.py makes: a rank on each.
 
 An MLP of 2.1 million parameters (9 layers, 16 rows a rank), a ResNet-18 on images of 32 x 32 (16 of
-them a rank), and 400 small tensors. "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone"
-are as many processes at once that tell each other nothing. Horovod, if `make peers` could build it,
-looks for work every 0.1 ms.
+them a rank), and 400 small tensors. "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set;
+"alone" are as many processes at once that tell each other nothing. Horovod, if `make peers` could
+build it, looks for work every 0.1 ms.
 
 The systems take turns, a step each, in the same processes: what else the machine does disturbs
 them alike. Horovod, which has an environment of its own, takes its turn by rounds. Rounds add up in

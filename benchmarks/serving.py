@@ -165,7 +165,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         make_llama(folder)
-        for name in MODELS:
+        for name in [args.only] if args.only else MODELS:
             for ranks in args.ranks:
                 rates: Dict[str, List[float]] = {system: [] for system in SYSTEMS}
                 for number in range(args.rounds):
@@ -184,6 +184,7 @@ def parse_args() -> argparse.Namespace:
     parser = harness.parser_of(__doc__, rounds=3)
     add = parser.add_argument
     add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
+    add("--only", choices=MODELS, help="one model")
     add("--tokens", type=int, default=64, help="(%(default)s)")
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
     add("--model", help=argparse.SUPPRESS)

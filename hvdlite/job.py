@@ -25,7 +25,7 @@ from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.log import logger
 from hvdlite.core.membership import Membership
 from hvdlite.core.module_state import ModuleState, process
-from hvdlite.core.native import failure_of, lib, new_error
+from hvdlite.core.native import failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
 from hvdlite.exit import ancestors, script_end
@@ -33,6 +33,7 @@ from hvdlite.monitor import recorder
 
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
+STAYING_SECONDS = 0.3  # for ranks that do not leave the job which this rank leaves
 _UNEVEN = (
     "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
     "hvd.join() after the last one"
@@ -180,6 +181,24 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     agent_protocol.report(agent_protocol.LEFT)
     topology.leave(sound)
     return sound
+
+
+def go_over(place: start.Place, patience: float) -> None:
+    """Leave this process's job, if there is one, for another. The other's ranks all call this.
+
+    Ranks of the old job that stay behind fail as if this rank had died.
+
+    :param patience: seconds to wait for the other job's ranks.
+    """
+    with _jobs.joining:
+        reason = "it goes on with other ranks"
+        if is_initialized() and not _leave(reason, STAYING_SECONDS):
+            lib.hvd_lose_host(ffi.NULL)
+            _leave(reason)
+        start.give(place)
+        start.decide()
+        bootstrap().begin(None)
+        bootstrap().join(None, patience, membership(), functools.partial(_enter, None))
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -196,7 +196,8 @@ class SocketBootstrap(Bootstrap):
     transport = "tcp"
 
     def __init__(self) -> None:
-        self._joined = 0  # jobs
+        self._joined = 0  # jobs of this place:
+        self._at: Optional[start.Place] = None
         self._told: Set[int] = set()  # ranks that know of this process's end, or have ended
 
     def begin(self, comm: Any) -> None:
@@ -216,6 +217,8 @@ class SocketBootstrap(Bootstrap):
     def join(
         self, comm: Any, patience: float, members: Membership, enter: Callable[[World], None]
     ) -> None:
+        if _place() != self._at:
+            self._at, self._joined, self._told = _place(), 0, set()
         meeting = members.next_meeting()
         if meeting:
             met = _met_again(meeting, patience)

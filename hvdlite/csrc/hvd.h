@@ -72,7 +72,8 @@ int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
 int hvd_is_initialized(void);
 int hvd_where(hvd_topology *out, hvd_error *err);
 
-/* The launcher thinks this host lost: all waits for its ranks fail. */
+/* The launcher thinks this host lost: all waits for its ranks fail. NULL: this rank leaves the job
+ * without all others. */
 void hvd_lose_host(const char *host);
 
 /* HVD_OK, or the first cause of the transport failure that ended the job. */

@@ -65,7 +65,8 @@ bool transport_awaits(const struct transport *t, int rank) {
 void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {
         const char *own = t->cards[t->at.rank].life.host;
-        if (strcmp(t->cards[r].life.host, host) == 0 && strcmp(own, host) != 0)
+        if (host ? strcmp(t->cards[r].life.host, host) == 0 && strcmp(own, host) != 0
+                 : r != t->at.rank)
             transport_died(t, r, FATE_HOST_LOST);
     }
 }

@@ -121,7 +121,7 @@ void transport_give_up(struct transport *t, const hvd_error *cause);
  * engine checks that the rank answers. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
-/* Another host is lost. Call it when t->cards is set. */
+/* Another host is lost; NULL: this rank leaves without all others. Call it when t->cards is set. */
 void transport_lose_host(struct transport *t, const char *host);
 
 /* Calls the transport for 0.2 s, so that the last messages go out: MPI sends only while it is

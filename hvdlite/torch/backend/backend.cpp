@@ -67,7 +67,7 @@ class HvdBackend : public Group {
                        for (size_t i = 0; i < ins.size(); i++)
                            for (int r = 0; r < size_; r++) check_alike(outs[r][i], ins[i]);
                        for (const at::Tensor &in : ins) {
-                           flats.push_back(at::empty({size_, in.numel()}, host_options(in)));
+                           flats.push_back(room_for({size_, in.numel()}, host_options(in)));
                            start.allgather(dense(in), flats.back(), size_);
                            for (int r = 0; r < size_; r++)
                                copies.push_back(flats.back()[r].view(in.sizes()));
@@ -279,6 +279,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         TORCH_CHECK(functions.size() == CORE_FUNCTIONS, "hvdlite: as many functions as in Core");
         std::memcpy(&core, functions.data(), sizeof core);
     });
+    m.def("begin_job", [] { jobs++; });
     m.def("stage", [](bool all) { stage_all = all; });
     m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
     // What PyTorch does with a group that stands in for Gloo's.
@@ -286,9 +287,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         .def_property_readonly("options", &HvdBackend::getBackendOptions)
         .def("_set_default_timeout", &HvdBackend::setTimeout);
     m.def("make", [](int rank, int size, int group, const std::string &name, double seconds,
-                     const c10::intrusive_ptr<c10d::Store> &store) {
+                     const c10::intrusive_ptr<c10d::Store> &store, py::object reconfigure) {
         Milliseconds timeout(static_cast<int64_t>(seconds * 1000));
-        return c10::static_intrusive_pointer_cast<c10d::Backend>(
-            c10::make_intrusive<HvdBackend>(rank, size, group, name, timeout, store));
+        return c10::static_intrusive_pointer_cast<c10d::Backend>(c10::make_intrusive<HvdBackend>(
+            rank, size, group, name, timeout, store, std::move(reconfigure)));
     });
 }

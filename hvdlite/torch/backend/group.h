@@ -17,7 +17,8 @@ namespace hvdlite {
 
 using namespace c10d;
 
-inline PyObject *bucket; // of groups.py; for ever
+inline PyObject *bucket;         // of groups.py; for ever
+inline std::atomic<int> jobs{1}; // of this process: reconfigure begins another one
 
 class Group : public Backend {
   public:
@@ -26,10 +27,13 @@ class Group : public Backend {
     };
 
     // name: of its tensors in the core, equal on all ranks and of no other group.
+    // reconfigure: of reconfigure.py, with which the group begins; None: it has its ranks already.
     Group(int rank, int size, int group, std::string name, Milliseconds timeout,
-          c10::intrusive_ptr<Store> store)
-        : Backend(rank, size), group_(group), name_(std::move(name)),
-          options_(c10::make_intrusive<Options>(timeout)), store_(std::move(store)) {}
+          c10::intrusive_ptr<Store> store, py::object reconfigure)
+        : Backend(rank, size), job_(reconfigure.is_none() ? jobs.load() : 0), group_(group),
+          name_(std::move(name)), options_(c10::make_intrusive<Options>(timeout)),
+          store_(std::move(store)),
+          reconfigure_(reconfigure.is_none() ? nullptr : reconfigure.release().ptr()) {}
 
     const std::string getBackendName() const override { return "hvdlite"; }
     void setSequenceNumberForGroup() override {}
@@ -65,6 +69,39 @@ class Group : public Backend {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
         }
     }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    bool supportsReconfigure() const override { return reconfigure_ != nullptr; }
+    ReconfigureHandle get_reconfigure_handle() const override {
+        check_reconfigures();
+        py::gil_scoped_acquire gil;
+        return py::handle(reconfigure_).attr("handle").cast<std::string>();
+    }
+
+    // Other groups of this process, which are groups of the job that it leaves, fail from now on.
+    WorkPtr reconfigure(const ReconfigureOptions &o) override {
+        check_reconfigures();
+        double seconds = o.timeout.value_or(options_->timeout).count() / 1e3;
+        py::gil_scoped_acquire gil;
+        try {
+            py::object handles = std::visit([](auto &all) { return py::cast(all); }, o.handles);
+            py::tuple now = py::handle(reconfigure_)(o.uuid, handles, seconds);
+            rank_ = now[0].cast<int>();
+            size_ = now[1].cast<int>();
+            name_ = now[2].cast<std::string>();
+            store_ = now[3].cast<c10::intrusive_ptr<Store>>();
+        } catch (py::error_already_set &error) {
+            std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
+        }
+        gloo_.reset();
+        plans_ = c10::make_intrusive<Plans>();
+        number_ = barriers_ = 0;
+        job_ = jobs;
+        auto done = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+        done->markCompleted(c10::IValue(Tensors()));
+        return Work::create_from_future(done);
+    }
+#endif
 
     // ---- between two ranks ----
 
@@ -220,16 +257,26 @@ class Group : public Backend {
         return work;
     }
 
+    void check_reconfigures() const {
+        TORCH_CHECK(reconfigure_, "hvdlite: the process group ", name_,
+                    " can't be reconfigured: ", "give init_process_group enable_reconfigure=True");
+    }
+
     void check_alive() const {
+        TORCH_CHECK_WITH(DistBackendError, job_ == jobs, "hvdlite: the process group ", name_,
+                         " has no ranks: ",
+                         reconfigure_ ? "call reconfigure first" : "reconfigure has ended its job");
         TORCH_CHECK_WITH(DistBackendError, !plans_->aborted(), "hvdlite: the process group ", name_,
                          " was aborted on this rank: destroy it, and make another one");
     }
 
+    int job_; // reconfigure changes this and what follows, between calls
     const int group_;
-    const std::string name_;
+    std::string name_;
     const c10::intrusive_ptr<Options> options_;
-    const c10::intrusive_ptr<Store> store_;
-    const c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
+    c10::intrusive_ptr<Store> store_;
+    c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
+    PyObject *const reconfigure_;       // for ever; NULL: the ranks are fixed
     std::atomic<uint64_t> number_{0};   // of the last call
     std::atomic<uint64_t> barriers_{0}; // monitored ones
     std::mutex mutex_;                  // guards:

@@ -32,12 +32,20 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
     """
     glue = compiled.load(bucket)
     job.init()
-    if not torch.cuda.is_available():  # this variable also switches NCCL's memory
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    own_memory()
     members, number = _members(store, rank, size, timeout)
     group, seconds = _core_group(members, number), timeout.total_seconds()
     of_gloo = dist.PrefixStore(f"gloo/{number}", store)
-    return glue.make(rank, size, group, f"torch.{number}", seconds, of_gloo)
+    return glue.make(rank, size, group, f"torch.{number}", seconds, of_gloo, None)
+
+
+def own_memory() -> None:
+    """Let DistributedDataParallel ask for memory, where there is no GPU.
+
+    The variable also switches NCCL's memory.
+    """
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:

@@ -3,6 +3,7 @@
 No launcher has told these ranks where to meet, but the program has given them PyTorch's store.
 """
 
+import socket
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -22,6 +23,16 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     if known and (known.rank, known.size) == (rank, size):
         return
     start.give(place(store, "its program", rank, size, _host(store), timeout))
+
+
+def own_address(store) -> str:
+    """Return the address at which processes that use the store reach this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((_host(store), 1))  # sends nothing
+        except OSError:  # an address of IPv6
+            return socket.gethostname()
+        return sock.getsockname()[0]
 
 
 def _host(store) -> str:

@@ -24,8 +24,8 @@ inline at::TensorOptions host_options(const at::Tensor &t) {
     return at::TensorOptions(t.scalar_type()).pinned_memory(!t.is_cpu());
 }
 
-// New memory. Large memory in huge pages, where the system allows them: to clear the small ones, one
-// fault each, would take longer than to fill them (64 MiB: 30 ms, and 8).
+// New memory, where the system allows it in huge pages: the kernel clears small ones at one fault
+// each, which takes longer than the copy (of 48 MiB 30 ms of 43).
 inline at::Tensor room_for(at::IntArrayRef sizes, const at::TensorOptions &options) {
     constexpr uintptr_t LARGE = 4 << 20, PAGE = 4096;
     at::Tensor t = at::empty(sizes, options);

@@ -1,0 +1,96 @@
+"""Reconfigure: a process leaves its job and joins another one, of the ranks that handles name.
+
+The ranks that live go on without the dead, with new ones, in the same processes. Each set of ranks
+is a job of its own, which its ranks join by PyTorch's store; an MPI job can't be left.
+"""
+
+import os
+from datetime import timedelta
+from typing import Collection, Tuple
+
+import torch.distributed as dist
+
+from hvdlite import job
+from hvdlite.bootstrap.store import place
+from hvdlite.core import start, topology
+from hvdlite.core.native import HvdliteError
+from hvdlite.torch.backend import compiled, groups
+from hvdlite.torch.backend.place import own_address
+
+_LAUNCHER = "reconfigure"
+
+
+def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
+    """Make the backend of a process group that has no ranks until its ``reconfigure`` is called.
+
+    :raises hvdlite.HvdliteError: this job can't change its ranks.
+    """
+    again = Reconfigure(store, rank)
+    groups.own_memory()
+    glue = compiled.load(groups.bucket)
+    return glue.make(rank, size, 0, "torch.new", timeout.total_seconds(), store, again)
+
+
+class Reconfigure:
+    """What a process group calls to get its ranks.
+
+    :param store: all processes that will ever be ranks use it.
+    :raises HvdliteError: MPI has started this process.
+    """
+
+    def __init__(self, store: dist.Store, rank: int) -> None:
+        _check_not_by_mpi()
+        self._store = store
+        self.handle = f"hvdlite:{rank}:{os.getpid()}:{os.urandom(8).hex()}"
+
+    def __call__(
+        self, uuid: int, handles: Collection[str], seconds: float
+    ) -> Tuple[int, int, str, dist.Store]:
+        """Join the job of these handles; return rank, size, the group's name, and its store.
+
+        :param handles: a list: by rank; a set: in the order of the handles.
+        :raises HvdliteError: this process's handle is missing, or the uuid was used before, or a
+            rank did not come within the seconds.
+        """
+        ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
+        if self.handle not in ordered or len(set(ordered)) < len(ordered):
+            raise HvdliteError(
+                f"reconfigure {uuid}: expected each rank's handle once, and this process's "
+                f"{self.handle}; got {ordered}"
+            )
+        store = dist.PrefixStore(f"hvdlite/reconfigure/{uuid}", self._store)
+        rank, timeout = ordered.index(self.handle), timedelta(seconds=seconds)
+        if rank == 0 and store.add("claimed", 1) > 1:
+            raise HvdliteError(f"reconfigure: uuid {uuid} was already used: give a new one")
+        join(store, rank, len(ordered), timeout)
+        return rank, len(ordered), f"torch.r{uuid}", store
+
+
+def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    """Leave this process's job for one of the ranks that call this with the same store.
+
+    :param store: a new one, or a PrefixStore with a new prefix.
+    :raises HvdliteError: hvd.init() has made the present job; or a rank did not come in time.
+    """
+    _check_not_by_mpi()
+    if topology.is_initialized() and not _is_ours():
+        raise HvdliteError(
+            "reconfigure: this process is in a job that hvd.init() or another process group has "
+            "begun: make the group that is to be reconfigured first, and call hvd.init() after it"
+        )
+    where = place(store, _LAUNCHER, rank, size, own_address(store), timeout)
+    compiled.load(groups.bucket).begin_job()
+    job.go_over(where, timeout.total_seconds())
+
+
+def _check_not_by_mpi() -> None:
+    if start.is_by_mpi() or start.ranks_of_mpi() > 1:
+        raise HvdliteError(
+            "reconfigure needs ranks that may leave their job, and the ranks of an MPI job can't: "
+            f"start them by torchrun, or with {start.TRANSPORT}=tcp"
+        )
+
+
+def _is_ours() -> bool:
+    known = start.without_mpi()
+    return known is not None and known.launcher == _LAUNCHER

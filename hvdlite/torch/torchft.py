@@ -1,0 +1,31 @@
+"""hvdlite for torchft: a process group whose ranks change while it trains.
+
+``torchft.Manager(pg=ProcessGroupHvdlite(timeout=timedelta(seconds=1)), ...)`` uses it.
+"""
+
+import torch
+from torch.distributed import ProcessGroup, Store
+from torchft.process_group import ProcessGroupWrapper
+
+from hvdlite.torch.backend import groups, reconfigure
+
+
+class ProcessGroupHvdlite(ProcessGroupWrapper):
+    """torchft's process group over hvdlite, in place of torchft's ``ProcessGroupGloo``.
+
+    Each quorum is a job of its own: the process leaves the last one. So a process has one such
+    group, and calls no ``hvd.init()`` before it.
+    """
+
+    def _create_pg(self, store: Store, rank: int, world_size: int) -> ProcessGroup:
+        reconfigure.join(store, rank, world_size, self._timeout)
+        backend = groups.create(store, rank, world_size, self._timeout)
+        backend._set_sequence_number_for_group()
+        group = ProcessGroup(store, rank, world_size)
+        group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        kind = ProcessGroup.BackendType.CUSTOM
+        group._register_backend(torch.device("cpu"), kind, backend)
+        return group
+
+    def getBackendName(self) -> str:
+        return "hvdlite"

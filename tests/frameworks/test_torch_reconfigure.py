@@ -1,0 +1,97 @@
+"""Process groups whose ranks change in processes that live on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from jobs import MPI_SETTINGS
+from places import WITHOUT_MPI
+
+SCRIPTS = Path(__file__).parent / "scripts"
+pytestmark = pytest.mark.timeout(200)
+
+
+def started(*arguments: str, **env: str) -> subprocess.Popen:
+    env = {**os.environ, **MPI_SETTINGS, **env}
+    return subprocess.Popen(
+        [sys.executable, *arguments], env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_ranks_go_on_without_the_dead_and_with_new_ones():
+    """One is killed, one comes, one is left behind."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    line = str(SCRIPTS / "torch_rejoin.py"), str(store.port)
+    ranks = [started(*line, str(number), **WITHOUT_MPI) for number in range(4)]
+    said = [rank.communicate(timeout=150)[0] for rank in ranks]
+    assert [f"ALL RIGHT {n}" in text for n, text in enumerate(said)] == [True, False, True, True], (
+        "\n".join(said)
+    )
+    assert [rank.returncode for rank in ranks] == [0, -9, 0, 0]
+
+
+REFUSED = """
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import hvdlite.torch as hvd
+from hvdlite.torch.backend import reconfigure
+hvd.init()
+store, limit = dist.HashStore(), timedelta(seconds=9)
+try:
+    reconfigure.join(store, 0, 1, limit)
+except hvd.HvdliteError as error:
+    print("REFUSED", error, flush=True)
+assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+"""
+
+
+@pytest.mark.parametrize("how", ["an MPI job can't", "hvd.init() or another process group"])
+def test_a_job_that_cannot_be_left_is_an_error_and_goes_on(how, tmp_path):
+    (tmp_path / "refused.py").write_text(REFUSED)
+    by_mpi = ["-m", "hvdlite.launch", "-n", "2", sys.executable] if "MPI" in how else []
+    env = {} if by_mpi else WITHOUT_MPI
+    run = started(*by_mpi, str(tmp_path / "refused.py"), **env)
+    text = run.communicate(timeout=100)[0]
+    assert text.count("REFUSED") == (2 if by_mpi else 1) and how in text, text
+    assert run.returncode == 0, text
+
+
+RECONFIGURED = """
+import sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+rank, limit = int(sys.argv[2]), timedelta(seconds=60)
+store = dist.FileStore(sys.argv[1], 2)
+where = {"store": store, "rank": rank, "world_size": 2, "timeout": limit}
+dist.init_process_group("hvdlite", enable_reconfigure=True, **where)
+t = torch.ones(1)
+try:
+    dist.all_reduce(t)
+except dist.DistBackendError as error:
+    assert "call reconfigure first" in str(error), error
+for uuid in (7, 8):
+    store.set(f"{uuid} {rank}", dist._get_reconfigure_handle())
+    handles = [store.get(f"{uuid} {r}").decode() for r in range(2)]
+    dist._reconfigure(uuid, handles if uuid == 7 else set(handles)).wait()
+    dist.all_reduce(t)
+try:
+    dist._reconfigure(8, [dist._get_reconfigure_handle()])
+except RuntimeError as error:
+    assert "uuid 8 was already used" in str(error), error
+    print("REFUSED", flush=True)
+print("ALL RIGHT", t.item(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="PyTorch 2.14 brought it")
+def test_a_group_that_begins_without_ranks(tmp_path):
+    (tmp_path / "ranks.py").write_text(RECONFIGURED)
+    line = str(tmp_path / "ranks.py"), str(tmp_path / "store")
+    ranks = [started(*line, str(rank), **WITHOUT_MPI) for rank in range(2)]
+    said = [rank.communicate(timeout=150)[0] for rank in ranks]
+    assert ["REFUSED\nALL RIGHT 4.0" in text for text in said] == [True] * 2, "\n".join(said)
