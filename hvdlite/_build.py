@@ -14,7 +14,7 @@ from cffi import FFI
 
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower first
-HEADERS_OF_MPI = ("base/error.h", "transport/transport_mpi.h")
+HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 

@@ -42,7 +42,7 @@ GOOD_END = f"its script has ended; {_UNEVEN}"
 
 
 class _Jobs(ModuleState):
-    """The jobs of this process."""
+    """The jobs that this process has joined."""
 
     def begin(self) -> None:
         self.joining = threading.RLock()  # two threads may call init() at once

@@ -101,7 +101,8 @@ def op(name: str, phase: str, number: int, submitted: float, **more) -> dict:
 
 def snapshot(rank: int, ops=(), size=3, now=100.0, offset=0.0, **head) -> memory.Snapshot:
     plain = dict.fromkeys(
-        ("steps", "bytes_sent_mpi", "bytes_sent_window", "waited", "waits_since", "waits_for"), 0
+        ("steps", "bytes_sent_network", "bytes_sent_window", "waited", "waits_since", "waits_for"),
+        0,
     )
     where = {"rank": rank, "size": size, "pid": 10 + rank, "host": "n1", "job": "ab"}
     where.update(transport="mpi", stacks=0)
@@ -142,9 +143,9 @@ def test_the_straggler_by_aligned_clocks():
 
 
 def test_rates_between_two_samples_include_an_ongoing_wait():
-    before = snapshot(0, steps=10, bytes_sent_mpi=1000, waited=int(1e9))
+    before = snapshot(0, steps=10, bytes_sent_network=1000, waited=int(1e9))
     after = snapshot(
-        0, now=102.0, steps=16, bytes_sent_mpi=4000, waited=int(1.5e9), waits_since=int(101.5e9)
+        0, now=102.0, steps=16, bytes_sent_network=4000, waited=int(1.5e9), waits_since=int(101.5e9)
     )
     assert live.rates(before, after) == live.Rates(3.0, 1500.0, 0.5)
 
@@ -152,7 +153,9 @@ def test_rates_between_two_samples_include_an_ongoing_wait():
 # ----------------------------------------------------------------------------------- hvdlite-top
 def test_cells_of_a_rank_sorted_by_a_column():
     before = snapshot(0, steps=1)
-    after = snapshot(0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_mpi=2_000_000)
+    after = snapshot(
+        0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_network=2_000_000
+    )
     dead = snapshot(1)._replace(state="is gone")
     second, first = rows.of([after, dead], {0: before}, by="steps/s")
     cells = [column.text(first) for column in rows.COLUMNS]

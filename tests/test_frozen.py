@@ -101,7 +101,7 @@ def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone(tmp_path):
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}
 
 
-def test_one_that_wakes_when_the_others_have_given_up_ends_with_an_error(tmp_path):
+def test_a_rank_that_wakes_after_the_job_has_failed_ends_with_an_error(tmp_path):
     """Before, the rank thought the others dead, and trained on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)

@@ -226,6 +226,7 @@ static void sim_wake(struct transport *t) { ring(self(t)); }
 static void sim_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
 
 static const struct transport_ops SIM_OPS = {
+    .name = "the simulator",
     .isend = sim_isend,
     .irecv = sim_irecv,
     .test = sim_test,

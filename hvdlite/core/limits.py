@@ -43,7 +43,7 @@ def check() -> None:
 
 
 def check_alike(world: World) -> None:
-    """Raise ValueError on all ranks if they have set such a variable differently. Collective."""
+    """Raise ValueError on all ranks if they have set one of ``_ALIKE`` differently. Collective."""
     everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
     for variable, values in zip(_ALIKE, zip(*everyone)):
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)

@@ -20,7 +20,7 @@ _RECURRING = 32
 
 
 class _Counts(ModuleState):
-    """From 0 again in a new job: its ranks may come from different jobs."""
+    """Counts that a new job starts at 0, because its ranks may come from different jobs."""
 
     def begin(self) -> None:
         # The unnamed calls at each line of the user's script; no two threads get the same number.

@@ -1,9 +1,8 @@
 """ProcessSet: some ranks of the job that run collectives among themselves."""
 
-import sys
 from typing import Any, List, Optional, Sequence, Union
 
-from hvdlite.core import topology
+from hvdlite.core import start, topology
 from hvdlite.core.arguments import rank_of, whole, wrong
 from hvdlite.core.native import HvdliteValueError
 
@@ -25,7 +24,7 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        mpi = sys.modules.get("mpi4py.MPI")  # without it there is no communicator
+        mpi = start.loaded_mpi()  # without it there is no communicator
         if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:

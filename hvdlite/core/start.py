@@ -323,6 +323,16 @@ def _found(comm: Any = None) -> Optional[Place]:
 
 def ranks_of_mpi() -> int:
     """Return how many ranks MPI has; 0: neither mpi4py nor the user has initialized MPI."""
+    return loaded_mpi().COMM_WORLD.size if runs_mpi() else 0
+
+
+def runs_mpi() -> bool:
+    """Tell whether MPI is initialized and not finalized."""
+    mpi = loaded_mpi()
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+
+
+def loaded_mpi() -> Any:
+    """Return mpi4py's MPI if the program has imported it, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
-    runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-    return mpi.COMM_WORLD.size if runs else 0  # type: ignore[union-attr]
+    return mpi if hasattr(mpi, "Is_initialized") else None  # its import may be in progress

@@ -120,9 +120,9 @@ void hvd_drop(hvd_handle *handle);
 
 /* This rank's work since hvd_init, in all groups. Bytes of tensors, without negotiation. */
 typedef struct hvd_stats {
-    uint64_t bytes_sent_mpi;    /* sent to other ranks by MPI or sockets */
-    uint64_t bytes_sent_window; /* written to shared memory for other ranks of this host */
-    uint64_t tensors, batches;  /* finished without an error; fused tensors are one batch */
+    uint64_t bytes_sent_network; /* sent to other ranks by MPI or sockets */
+    uint64_t bytes_sent_window;  /* written to shared memory for other ranks of this host */
+    uint64_t tensors, batches;   /* finished without an error; fused tensors are one batch */
 } hvd_stats;
 int hvd_get_stats(hvd_stats *out, hvd_error *err);
 

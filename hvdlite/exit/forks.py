@@ -9,8 +9,8 @@ import atexit
 import ctypes
 import importlib
 import signal
-import sys
 
+from hvdlite.core import start
 from hvdlite.core.module_state import ModuleState
 from hvdlite.exit import script_end
 
@@ -21,7 +21,7 @@ class _Forks(ModuleState):
         self.keeps_out = False  # children are not in the job, though no MPI runs here
 
     def begin_child(self) -> None:
-        if not self.is_child and (self.keeps_out or _runs_mpi()):
+        if not self.is_child and (self.keeps_out or start.runs_mpi()):
             self.is_child = True
             _end_without_mpi()
 
@@ -37,11 +37,6 @@ def is_child() -> bool:
 def keep_out() -> None:
     """From now on treat children of this process as outside of the job, though no MPI runs here."""
     _forks.keeps_out = True
-
-
-def _runs_mpi() -> bool:
-    mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
-    return mpi is not None and mpi() and not sys.modules["mpi4py.MPI"].Is_finalized()
 
 
 def _end_without_mpi() -> None:

@@ -1,5 +1,5 @@
-"""What only programs for Horovod ask for; :mod:`hvdlite.as_horovod` puts it where they look.
+"""Modules that only programs for Horovod import, through :mod:`hvdlite.as_horovod`.
 
-``modules`` is the table of Horovod's modules, ``util`` and ``data`` have what hvdlite itself has no
-use for.
+``modules`` is the table of Horovod's modules. ``util`` and ``data`` have functions and classes of
+Horovod that hvdlite itself does not use.
 """

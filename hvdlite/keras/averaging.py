@@ -55,11 +55,11 @@ def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        plan.turn.start(int(step))()
+        plan.step_check.start(int(step))()
         return np.int32(0)
 
     done = []  # first: if ranks disagree on the step, their allreduces may never end
-    if plan.turn is not None:
+    if plan.step_check is not None:
         done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
     op, scales = plan.reduction.of_arrays()
     name, process_set = plan.name(labels[0], others=len(labels) - 1), plan.reduction.process_set

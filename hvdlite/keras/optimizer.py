@@ -18,7 +18,7 @@ from hvdlite.core.topology import is_initialized, rank
 from hvdlite.keras.averaging import average
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
-from hvdlite.training.turn import Turn
+from hvdlite.training.step_check import StepCheck
 
 _FILE = "hvdlite.json"  # in a saved model: the optimizer's arguments
 
@@ -68,7 +68,7 @@ def DistributedOptimizer(
     how = f"{adds} passes a step, times {sum_of_passes}"
 
     def plan(owner: str) -> Plan:
-        return Plan(owner, reduction, Turn(owner, how, process_set))
+        return Plan(owner, reduction, StepCheck(owner, how, process_set))
 
     kind = type(optimizer)
     settings = {

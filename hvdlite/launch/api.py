@@ -106,7 +106,8 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
     if function.__module__ == "__main__" and script is None:
         raise ValueError(
-            f"{function.__name__} is of a notebook: to send it, run `pip install cloudpickle`"
+            f"{function.__name__} is defined in a notebook: "
+            "to send it to the ranks, run `pip install cloudpickle`"
         )
     return pickle.dumps((list(sys.path), script, pickled))
 

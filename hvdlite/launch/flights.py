@@ -95,7 +95,9 @@ class Flights:
             return None
         from hvdlite.monitor import report
 
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # or a broken agent's
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, KeyError
+        ):  # damaged, or sent by a broken agent
             ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
             what = "failure" if any(one.head["failed"] for one in ranks) else what

@@ -233,7 +233,7 @@ def _check_left(left: int, resets: int) -> None:
     fewest = int(os.environ.get(FEWEST) or 1)
     if left < fewest:
         raise HvdliteError(
-            f"{left} of the ranks are left, and elastic training goes on with {fewest} at least "
+            f"{left} of the ranks are left: elastic training needs at least {fewest} to go on "
             f"({FEWEST}, --min-np)"
         )
     limit = os.environ.get(RESETS)

@@ -10,9 +10,9 @@ from hvdlite.core.native import c_text, call, ffi, lib
 def stats(steps: bool = False) -> Dict[str, float]:
     """Return what this process has sent and done since ``init()``.
 
-    ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
-    put into shared memory for other ranks of this host. ``tensors``: how many are done;
-    ``batches``: how many collectives that took, since small tensors are fused.
+    ``bytes_sent_network``: bytes of tensors sent to other ranks by MPI or sockets;
+    ``bytes_sent_window``: put into shared memory for other ranks of this host. ``tensors``: how
+    many are done; ``batches``: how many collectives that took, since small tensors are fused.
 
     :param steps: also describe this rank's last steps, as ``hvdlite why`` does for all ranks; that
         takes some 20 ms. ``step_seconds`` is their median. Shares of a step, from 0 to 1, are
@@ -24,7 +24,7 @@ def stats(steps: bool = False) -> Dict[str, float]:
     >>> import hvdlite as hvd
     >>> hvd.init()
     >>> sorted(hvd.stats())
-    ['batches', 'bytes_sent_mpi', 'bytes_sent_window', 'tensors']
+    ['batches', 'bytes_sent_network', 'bytes_sent_window', 'tensors']
     """
     counts = ffi.new("hvd_stats *")
     call(lib.hvd_get_stats, counts)

@@ -104,7 +104,7 @@ def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
         return sum(after.head[name] - old[name] for name in names)
 
     waited = (_waited(after) - (_waited(before) if before else 0)) / seconds
-    sent = change("bytes_sent_mpi", "bytes_sent_window")
+    sent = change("bytes_sent_network", "bytes_sent_window")
     return Rates(change("steps") / seconds, sent / seconds, min(max(waited, 0.0), 1.0))
 
 

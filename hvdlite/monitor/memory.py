@@ -26,7 +26,7 @@ _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks
 _ATTEMPTS = 5  # to read an operation that is being written
 _HEAD = {  # what readers need of it: whole numbers, times, texts
-    "iu": "pid rank size stacks bytes_sent_mpi bytes_sent_window waited waits_since waits_for "
+    "iu": "pid rank size stacks bytes_sent_network bytes_sent_window waited waits_since waits_for "
     "steps troubles failed",
     "f": "began clock_offset",
     "S": "host job transport trouble",

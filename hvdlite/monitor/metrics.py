@@ -58,7 +58,7 @@ def _samples(ranks: Sequence[Snapshot]) -> Iterable[Sample]:
         yield "up", labels, one.state == "runs"
         yield "steps_total", labels, head["steps"]
         yield "tensors_total", labels, head["tensors"]
-        yield "sent_bytes_total", {**labels, "by": "network"}, head["bytes_sent_mpi"]
+        yield "sent_bytes_total", {**labels, "by": "network"}, head["bytes_sent_network"]
         yield "sent_bytes_total", {**labels, "by": "memory"}, head["bytes_sent_window"]
         yield "waiting_seconds_total", labels, head["waited"] / 1e9
         yield "late_seconds", labels, late[one.rank]

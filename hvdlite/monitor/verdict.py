@@ -17,12 +17,12 @@ _WIDTH = 80
 
 
 class Ways(NamedTuple):
-    """One rank: its complete steps, and what it sent in each."""
+    """The complete steps of one rank, and how much the rank sent in each step."""
 
     rank: int
     host: str  # "": not known
     steps: Sequence[steps.Step]
-    late: float = 0.0  # seconds the others waited for it alone
+    late: float = 0.0  # seconds in which all other ranks waited for this rank alone
     tensors: float = 0.0  # a step
     small: float = 0.0  # of them
     bytes: float = 0.0

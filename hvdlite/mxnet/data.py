@@ -26,9 +26,10 @@ class DistributedSampler(mx.gluon.data.Sampler):
     :param length: number of samples.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: from 0 to 2**32 - 1.
-    :param even: True, for training: every rank has length // size samples; each epoch leaves out
-        other samples, fewer than there are ranks. False, for evaluation: every sample is on one
-        rank, and some ranks have one more, so the loop must not call collectives.
+    :param even: True, for training: every rank has length // size samples. An epoch leaves out
+        fewer samples than there are ranks, and the next epoch leaves out other samples. False, for
+        evaluation: every sample is on one rank, and some ranks have one more, so the loop must not
+        call collectives.
     :raises ValueError: fewer samples than ranks, with ``even``.
     :raises hvdlite.HvdliteError: the ranks disagree on an argument.
     """

@@ -62,7 +62,7 @@ class Stripes(NamedTuple):
 _LINE = 64  # bytes: a cache line, and the widest vector
 
 
-class Place(NamedTuple):
+class HostWeight(NamedTuple):
     """Where a parameter lies."""
 
     weight: Any  # the NDArray of the parameter, in the view
@@ -113,7 +113,7 @@ class HostWeights:
     def __init__(self, states: Callable) -> None:
         self._states_of = states
         self.memory: Optional[shared_memory.HostMemory] = None
-        self.places: Dict[int, Place] = {}
+        self.by_index: Dict[int, HostWeight] = {}
 
     def view(self) -> Any:
         """Return the ``hvd_memory *`` in whose view the weights lie."""
@@ -142,16 +142,18 @@ class HostWeights:
         self.memory = shared_memory.host_memory(pieces.end, pieces.fill, owner) if plans else None
         if self.memory:
             for index, *plan in plans:
-                self.places[index] = self._place(*plan)
+                self.by_index[index] = self._move(*plan)
 
     def leave(self, params: Dict[int, Any]) -> None:
         """Move the weights to private memory of this rank. Not collective."""
-        for index, place in self.places.items():
-            if place.is_of(params[index]._data[0]):
-                _replace_weight(params[index], _classic(place.weight).copy())
-        self.memory, self.places = None, {}
+        for index, host_weight in self.by_index.items():
+            if host_weight.is_of(params[index]._data[0]):
+                _replace_weight(params[index], _classic(host_weight.weight).copy())
+        self.memory, self.by_index = None, {}
 
-    def _place(self, param, offsets: Sequence[int], states, stripes: Optional[Stripes]) -> Place:
+    def _move(
+        self, param, offsets: Sequence[int], states, stripes: Optional[Stripes]
+    ) -> HostWeight:
         assert self.memory is not None
         old = [_classic(param._data[0]), *arrays_of(states)]
         shared = [_at(self.memory.shared, at, like) for at, like in zip(offsets, old)]
@@ -160,7 +162,7 @@ class HostWeights:
         _replace_weight(param, view)
         states = with_arrays(states, own)
         data = param._data[0]
-        return Place(data, weight, states, shared, data.handle.value, stripes)
+        return HostWeight(data, weight, states, shared, data.handle.value, stripes)
 
 
 class _Layout:

@@ -13,7 +13,14 @@ from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.objects import agree
 from hvdlite.core.reduce_ops import Average, Max
 from hvdlite.mxnet.gradients import Gradients
-from hvdlite.mxnet.host_weights import HostWeights, Place, Stripes, arrays_of, can_move, with_arrays
+from hvdlite.mxnet.host_weights import (
+    HostWeight,
+    HostWeights,
+    Stripes,
+    arrays_of,
+    can_move,
+    with_arrays,
+)
 from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
@@ -74,19 +81,19 @@ class HostUpdater(mx.optimizer.Updater):
         self._weights.move(movable, gradients.owner, rule is not None)
         mx.nd.waitall()  # MXNet has freed the private copies
         processes.trim_heap()
-        for index, place in self._weights.places.items():
-            self.states[index], self.states_synced[index] = place.states, True
-            if place.shared.dtype == np.float32:
+        for index, host_weight in self._weights.by_index.items():
+            self.states[index], self.states_synced[index] = host_weight.states, True
+            if host_weight.shared.dtype == np.float32:
                 self._single.add(index)
 
     def unshare(self, params: Dict[int, Any]) -> None:
         """Move weights and states to private memory, until the next :meth:`share`."""
-        for index, place in self._weights.places.items():
-            if self.states.get(index) is place.states:
-                if place.stripes:
+        for index, host_weight in self._weights.by_index.items():
+            if self.states.get(index) is host_weight.states:
+                if host_weight.stripes:
                     raise HvdliteValueError(_ELSEWHERE)
-                own = [array.copy() for array in arrays_of(place.states)]
-                self.states[index] = with_arrays(place.states, own)
+                own = [array.copy() for array in arrays_of(host_weight.states)]
+                self.states[index] = with_arrays(host_weight.states, own)
         self._weights.leave(params)
         self._gradients, self._parts = None, None
         self._single.clear()
@@ -94,7 +101,7 @@ class HostUpdater(mx.optimizer.Updater):
 
     def has(self, index: int) -> bool:
         """Tell whether the parameter exists once on each host."""
-        return index in self._weights.places
+        return index in self._weights.by_index
 
     def fused(self) -> Set[int]:
         """Return the parameters whose gradients the next update can sum."""
@@ -105,7 +112,7 @@ class HostUpdater(mx.optimizer.Updater):
         return {index: self._whole(index, states) for index, states in self.states.items()}
 
     def get_states(self, dump_optimizer=False) -> bytes:
-        """Return :meth:`whole_states` in the form of MXNet's updater; collective if those are."""
+        """Return :meth:`whole_states`, which may be collective, in the form of MXNet's updater."""
         states = self.whole_states()
         return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
 
@@ -114,9 +121,9 @@ class HostUpdater(mx.optimizer.Updater):
         several = isinstance(index, (list, tuple))
         given = (index, grad, weight) if several else ([index], [grad], [weight])
         indices, grads, weights = map(list, given)
-        places = [self._place_of(i, each) for i, each in zip(indices, weights)]
+        host_weights = [self._updated(i, each) for i, each in zip(indices, weights)]
         by_rule = self.fused()
-        private = [at for at, place in enumerate(places) if place is None]
+        private = [at for at, host_weight in enumerate(host_weights) if host_weight is None]
         fused = [at for at, i in enumerate(indices) if i in by_rule]
         parted = sorted(set(range(len(indices))) - set(private) - set(fused))
         if fused:
@@ -136,40 +143,40 @@ class HostUpdater(mx.optimizer.Updater):
         return with_arrays(loaded, [stripes.cut(array) for array in arrays_of(loaded)])
 
     def _whole(self, index: int, states):
-        place = self._weights.places.get(index)
-        if place is None or not place.stripes or states is not place.states:
+        host_weight = self._weights.by_index.get(index)
+        if host_weight is None or not host_weight.stripes or states is not host_weight.states:
             return states
         if not topology.is_initialized():
             raise HvdliteValueError(_ELSEWHERE)
         assert self._gradients is not None
-        stripes, leads = place.stripes, topology.local_rank() == 0
+        stripes, leads = host_weight.stripes, topology.local_rank() == 0
         whole = []
         for number, array in enumerate(arrays_of(states)):
             own = stripes.own(array)
             name = tensor_name("states", f"{self._gradients.known_as(index)}.{number}")
             parts = collectives.allgather(own if leads else own[:0], name)
-            whole.append(stripes.join(parts, place.shared.shape))
+            whole.append(stripes.join(parts, host_weight.shared.shape))
         return with_arrays(states, whole)
 
-    def _place_of(self, index: int, weight) -> Optional[Place]:
-        """Return the parameter's place, after copying newly loaded states into it."""
-        place = self._weights.places.get(index)
-        if place is None:
+    def _updated(self, index: int, weight) -> Optional[HostWeight]:
+        """Return the weight of the host, after copying newly loaded states into it."""
+        host_weight = self._weights.by_index.get(index)
+        if host_weight is None:
             return None
-        if not place.is_of(weight):
+        if not host_weight.is_of(weight):
             raise HvdliteValueError(
                 f"parameter {index} has been made anew (reset_ctx, cast, initialize, or by another "
                 "ShardedTrainer) since the trainer's first step: make a new trainer"
             )
-        if self.states.get(index) is not place.states:
-            self._adopt(index, place)
-        return place
+        if self.states.get(index) is not host_weight.states:
+            self._adopt(index, host_weight)
+        return host_weight
 
-    def _adopt(self, index: int, place: Place) -> None:
+    def _adopt(self, index: int, host_weight: HostWeight) -> None:
         """Copy states into the shared memory; every rank writes the same values."""
-        loaded, mine = arrays_of(self.states.get(index)), arrays_of(place.states)
-        if place.stripes and all(a.shape == place.shared.shape for a in loaded):
-            loaded = [place.stripes.cut(a) for a in loaded]
+        loaded, mine = arrays_of(self.states.get(index)), arrays_of(host_weight.states)
+        if host_weight.stripes and all(a.shape == host_weight.shared.shape for a in loaded):
+            loaded = [host_weight.stripes.cut(a) for a in loaded]
         if [a.shape for a in loaded] != [a.shape for a in mine]:
             raise HvdliteValueError(
                 f"the states of parameter {index} have other shapes than those of its optimizer: "
@@ -178,7 +185,7 @@ class HostUpdater(mx.optimizer.Updater):
         for source, target in zip(loaded, mine):
             source.astype(target.dtype, copy=False).copyto(target)
             target.wait_to_read()
-        self.states[index], self.states_synced[index] = place.states, True
+        self.states[index], self.states_synced[index] = host_weight.states, True
 
     def _update_fused(self, indices: List[int], grads: List) -> None:
         assert self._gradients is not None
@@ -198,7 +205,7 @@ class HostUpdater(mx.optimizer.Updater):
 
     def _update_parts(self, indices: List[int], grads: List) -> None:
         assert self._gradients is not None
-        if any(self._weights.places[index].stripes for index in indices):
+        if any(self._weights.by_index[index].stripes for index in indices):
             raise HvdliteValueError(
                 "the states are divided among the job's hosts, which the optimizer can't use with "
                 "its present settings: make a new trainer with these settings"

@@ -115,7 +115,7 @@ class _Operator(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         x, gamma, beta = in_data
         mean, var = aux
-        per_count = number = mx.nd.zeros_like(mean)  # zeros: mean and variance are not the batch's
+        per_count = number = mx.nd.zeros_like(mean)  # 0: mean and variance are constants
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))
             number = mx.nd.full(mean.shape, owner_number(f"{self._p.owner}.") % _MOST_NUMBERS)

@@ -11,7 +11,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.reduce_ops import Max
 from hvdlite.mxnet.gradients import Gradients
-from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of
+from hvdlite.mxnet.host_weights import HostWeight, HostWeights, arrays_of
 from hvdlite.mxnet.push import IS_MXNET_1, Holding, Settings, describe_holding
 
 
@@ -79,7 +79,7 @@ class ByRule:
         self._rates = rows.view(np.float32)
         at = {index: number for number, index in enumerate(grads)}
         for index, number in at.items():
-            _fill(self._updates[number], rule, weights.places[index])
+            _fill(self._updates[number], rule, weights.by_index[index])
         self._operations = [
             self._operation(weights, gradients, reduction, {i: grads[i] for i in group}, at)
             for group in gradients.groups(grads)
@@ -97,9 +97,9 @@ class ByRule:
         ]
         held: List[Tuple[Any, Any, int]] = []
         for work, index in enumerate(grads):
-            place = weights.places[index]
-            held.append((place.weight, weights.view(), work))
-            held += [(state, None, work) for state in arrays_of(place.states)]
+            host_weight = weights.by_index[index]
+            held.append((host_weight.weight, weights.view(), work))
+            held += [(state, None, work) for state in arrays_of(host_weight.states)]
         return Holding(described, list(grads.values()), held)
 
     def is_for(self, rule: int, grads) -> bool:
@@ -113,11 +113,11 @@ class ByRule:
             operation.push()
 
 
-def _fill(update, rule: int, place: Place) -> None:
-    weights, *states = [ffi.cast("float *", array.ctypes.data) for array in place.arrays]
+def _fill(update, rule: int, host_weight: HostWeight) -> None:
+    weights, *states = [ffi.cast("float *", array.ctypes.data) for array in host_weight.arrays]
     update.rule, update.weights = rule, weights
-    if place.stripes:
-        update.dealt, update.first = True, place.stripes.first
+    if host_weight.stripes:
+        update.dealt, update.first = True, host_weight.stripes.first
     for number, state in enumerate(states):
         update.states[number] = state
 
@@ -160,7 +160,7 @@ class ByParts:
 
     def _mine(self, optimizer, indices: List[int]) -> Dict[int, slice]:
         """Return this rank's parts of the flat weights of which it has one."""
-        sizes = {index: self._weights.places[index].shared.size for index in indices}
+        sizes = {index: self._weights.by_index[index].shared.size for index in indices}
         n, self_ = topology.local_size(), topology.local_rank()
         if type(optimizer).__name__ in _BY_ELEMENT:
             cuts = {i: (size * self_ // n, size * (self_ + 1) // n) for i, size in sizes.items()}
@@ -172,10 +172,10 @@ class ByParts:
         """Return the part's gradient and weight; give the updater its states."""
         known = self._slices.get(index)
         if known is None or known[0] != (handle_of(grad), part.start, part.stop):
-            place = self._weights.places[index]
-            self._updater.states[index] = _cut(place.states, part, place.shared)
+            host_weight = self._weights.by_index[index]
+            self._updater.states[index] = _cut(host_weight.states, part, host_weight.shared)
             self._updater.states_synced[index] = True
-            cut = _cut(grad.as_nd_ndarray(), part), _cut(place.shared, part)
+            cut = _cut(grad.as_nd_ndarray(), part), _cut(host_weight.shared, part)
             known = self._slices[index] = ((handle_of(grad), part.start, part.stop), cut)
         return known[1]
 
@@ -184,9 +184,9 @@ class ByParts:
         settle = self._weights.view() if what == "ready" else None
         held: List[Tuple[Any, Any, int]] = []
         for index in indices:
-            place = self._weights.places[index]
-            held += [(place.weight, settle, 0), (place.shared, None, 0)]
-            held += [(state, None, 0) for state in arrays_of(place.states)]
+            host_weight = self._weights.by_index[index]
+            held += [(host_weight.weight, settle, 0), (host_weight.shared, None, 0)]
+            held += [(state, None, 0) for state in arrays_of(host_weight.states)]
         settings = Settings(Max, 1.0, 1.0, 0, 0)
         return Holding([describe_holding(name, settings)], [mx.nd.zeros((1,))], held)
 

@@ -44,7 +44,7 @@ def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan, 
         return plan.start(labels, *([arrays[:-1], arrays[-1]] if with_step else [arrays]))
 
     dtypes, shapes, steps = [t.dtype for t in tensors], [t.shape for t in tensors], []
-    if plan.turn is not None and step is not None:
+    if plan.step_check is not None and step is not None:
         steps = [step]
     if tf.executing_eagerly():
         return run(partial(start, labels, bool(steps)), [*tensors, *steps], dtypes, shapes)

@@ -18,7 +18,7 @@ from hvdlite.training.plan import (
     keep_local,
     reduction_of,
 )
-from hvdlite.training.turn import Turn
+from hvdlite.training.step_check import StepCheck
 
 
 def DistributedGradientTape(
@@ -85,7 +85,7 @@ class _Averages:
         size = self.reduction.process_set.size() if self._scale_local else 1
         return average_all_but(
             self.local, variables, grads,
-            average=lambda grads: average(grads, plan, plan.turn and tf.constant(0)),
+            average=lambda grads: average(grads, plan, plan.step_check and tf.constant(0)),
             divide=lambda grad: divided(grad, size),
         )  # fmt: skip
 
@@ -159,8 +159,8 @@ def DistributedOptimizer(
     reduction = reduction_of(**shared)
     optimizer._averages = _Averages(reduction, scale_local_gradients)
     owner = owner_name("optimizer", reduction.process_set)
-    turn = Turn(owner, "1 pass a step", reduction.process_set)
-    optimizer._plan = Plan(owner, reduction, turn)
+    check = StepCheck(owner, "1 pass a step", reduction.process_set)
+    optimizer._plan = Plan(owner, reduction, check)
     return optimizer
 
 

@@ -210,8 +210,8 @@ class Gradients(Plan):
         """
         if self._taken:
             raise RuntimeError(
-                f"{self._taken}, a newer DistributedOptimizer, which averages its gradient since "
-                "then. Give each optimizer its own parameters, or one optimizer all of them; for "
+                f"{self._taken}, a newer DistributedOptimizer, which now averages its gradient. "
+                "Give each optimizer its own parameters, or one optimizer all of them; for "
                 "two phases of training make the optimizer of each when the phase begins"
             )
         states = self._states

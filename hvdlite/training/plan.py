@@ -18,7 +18,7 @@ from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
-from hvdlite.training.turn import Turn
+from hvdlite.training.step_check import StepCheck
 
 GROUP_BYTES = 2**20  # in one operation, which costs some 10 us of a core
 _LONGEST_NAME = 200  # of a parameter; a tensor's name has 255 bytes
@@ -90,11 +90,13 @@ class Plan:
     """The gradients of one owner: equally named on every rank, described once for all steps.
 
     :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
-    :ivar turn: of an optimizer that sends its number of steps with its gradients.
+    :ivar step_check: of an optimizer that sends its number of steps with its gradients.
     """
 
-    def __init__(self, owner: str, reduction: Reduction, turn: Optional[Turn] = None) -> None:
-        self.owner, self.reduction, self.turn = owner, reduction, turn
+    def __init__(
+        self, owner: str, reduction: Reduction, step_check: Optional[StepCheck] = None
+    ) -> None:
+        self.owner, self.reduction, self.step_check = owner, reduction, step_check
         self.forget()
 
     def forget(self) -> None:
@@ -111,7 +113,7 @@ class Plan:
         return found
 
     def __reduce__(self) -> tuple:
-        return Plan, (self.owner, self.reduction, self.turn)  # a copy makes new descriptions
+        return Plan, (self.owner, self.reduction, self.step_check)  # a copy makes new descriptions
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
         """Return the name of the allreduce of a gradient, and of so many others.
@@ -139,7 +141,9 @@ class Plan:
 
         :param step: the number of the step, which is compared with the other ranks'.
         """
-        check = None if step is None or self.turn is None else self.turn.start(int(step))
+        check = None
+        if self.step_check and step is not None:
+            check = self.step_check.start(int(step))
         arrays = [np.asarray(array, order="C") for array in arrays]
         outs = [np.empty(array.shape, array.dtype) for array in arrays]
         group = group_of(self.reduction.process_set)

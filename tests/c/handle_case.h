@@ -5,7 +5,7 @@
 #include "engine_case.h"
 #include "requests.h"
 
-#include "job/job.h"
+#include "job/handle.h"
 
 static inline struct hvd_handle *new_handle(void) {
     struct hvd_handle *h = handle_new(ERR);

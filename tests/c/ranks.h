@@ -8,7 +8,7 @@
 #include "check.h"
 
 #include "sockets.h"
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 enum { MOST_RANKS = 9 };
 

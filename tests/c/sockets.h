@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -124,7 +124,7 @@ JOB_TEST(test_hits_of_a_host_go_up_as_one_item) {
     }
 }
 
-JOB_TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
+JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
@@ -167,7 +167,7 @@ JOB_TEST(test_submissions_of_a_rank_come_before_its_end) {
 /* As the rows of an allgather do in each step. The new tensor has another id, so nothing is decided
  * by the old one. */
 JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
-    for (uint64_t id = 1; id <= 2; id++) { /* it is the first of its host, or the last */
+    for (uint64_t id = 1; id <= 2; id++) { /* the first rank of its host, then the last */
         int changed = id == 1 ? 2 : 4;
         for (int r = 0; r < job->size; r++)
             r == changed ? say_changed(job, r, id) : say(job, r, WIRE_HIT, id);

@@ -3,7 +3,7 @@
 #include "coll_case.h"
 
 #include "collectives/coll.h"
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 static void check_chunks(size_t bytes, size_t element, int n) {
     size_t at = 0, least = SIZE_MAX, most = 0;

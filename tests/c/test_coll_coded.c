@@ -174,7 +174,7 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
 static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n) {
     struct count count = {.codec = codec, .n = n};
     ranks_run_hub(ranks, local_hub_new(ranks, on_host), count_bytes, &count);
-    return (double)count.stats.bytes_sent_mpi / ranks / (double)count.n;
+    return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
 /* Between hosts: gathered up to 5 and 9 ranks, then scattered, (p - 1) / p of the words and of a

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "hvd.h"
-#include "job/job.h"
+#include "job/context.h"
 
 #include <sys/wait.h>
 
@@ -11,7 +11,7 @@ enum { READERS = 2 };
 static atomic_int reading, turns;
 static atomic_bool ends;
 
-/* Enters again at once: without a turn of its own, a writer meets one of several such threads. */
+/* Enters again at once. Without priority a writer would always find one of such threads inside. */
 static void *read_on(void *arg) {
     atomic_fetch_add(&reading, 1);
     while (!atomic_load(&ends)) {
@@ -32,7 +32,7 @@ static void *write_or_read(void *arg) {
         OK(context_hold(&job, ERR));
         context_release(job);
     }
-    int others = atomic_load(&turns) - begin; /* some 100; 60,000 to 800,000 without such a turn */
+    int others = atomic_load(&turns) - begin; /* some 100; without priority 60,000 to 800,000 */
     CHECK_CASE(others < 20000, "others took %d turns meanwhile", others);
     atomic_store(&ends, true);
     return arg;

@@ -5,7 +5,7 @@
 #include "collectives/coll.h"
 #include "collectives/costs.h"
 #include "ranks.h"
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 static const struct cost SLOW = COST_OF(100e-6, 42e-9, 1.26), FAST = COST_OF(30e-6, 1e-9, 1),
                          FAR = COST_OF(20e-3, 1e-9, 1);

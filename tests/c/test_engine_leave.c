@@ -112,8 +112,8 @@ TEST(test_many_lives_of_a_transport) { ranks_run(3, lives_main, NULL); }
 
 /* ---- a rank without data, and one that stalls: the job goes on ---- */
 
-/* The last rank has no data in the first of three rounds. All ranks get the error, and it need not
- * wait for that: its second round pairs with the second round of the others. */
+/* The last rank has no data in the first of three rounds. All ranks get the error. The last rank
+ * does not wait for the other ranks: its second round pairs with the second round of theirs. */
 ENGINES(failed_main, arg) {
     char (*texts)[1024] = arg;
     struct work rounds[3];

@@ -44,7 +44,9 @@ TEST(test_fields_never_mix_two_errors) {
     CHECK_INT(all.code, HVD_STALLED);
 }
 
-TEST(test_nowhere_to_write) { CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED); }
+TEST(test_an_error_is_returned_without_a_place_for_its_text) {
+    CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
+}
 
 TEST(test_long_text_is_cut) {
     char text[3000];

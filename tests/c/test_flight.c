@@ -90,7 +90,7 @@ TEST(test_a_reader_in_another_mapping) {
     struct flight *f = opened();
     char address[SHMEM_ADDRESS];
     void *memory;
-    flight_place(f, 2, 4, 1);
+    flight_set_rank(f, 2, 4, 1);
     flight_describe(f, "ab12", "tcp", 23);
     shmem_address(f->file, address);
     if (!OK(shmem_map(&memory, sizeof(struct flight_memory), true, address, ERR))) return;

@@ -50,7 +50,7 @@ static struct {
 
 /* The engine waits for what helpers have taken. */
 static bool parts_are_done(const void *arg) {
-    unsigned now = __atomic_load_n(&of.h->turn, __ATOMIC_SEQ_CST);
+    unsigned now = __atomic_load_n(&of.h->call, __ATOMIC_SEQ_CST);
     for (int i = 0; i < of.h->threads; i++)
         if (__atomic_load_n(&of.h->parts[i].done, __ATOMIC_SEQ_CST) != now) return false;
     return true;

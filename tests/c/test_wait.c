@@ -69,7 +69,7 @@ TEST(test_a_stream_of_long_waits_naps_at_once) {
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
-TEST(test_a_stream_skips_what_was_there_already) {
+TEST(test_an_item_that_needs_no_wait_does_not_count_in_a_stream) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);

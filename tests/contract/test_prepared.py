@@ -83,7 +83,7 @@ def test_it_keeps_no_array(lib, size):
 
 
 @preparing
-def test_changed_arguments_go_the_long_way(lib, rank, size):
+def test_a_call_with_changed_arguments_is_not_prepared(lib, rank, size):
     """In another order, read-only, or with a wrong argument."""
     form = forms_of(lib)[0]
     own = np.arange(6.0).reshape(2, 3) * rank

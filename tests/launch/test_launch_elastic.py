@@ -138,7 +138,7 @@ def test_a_script_that_lets_nobody_in_gets_no_new_rank():
 def test_too_few_are_left():
     done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
     assert done.code == 1
-    assert "1 of the ranks are left, and elastic training goes on with 2 at least" in done.err
+    assert "1 of the ranks are left: elastic training needs at least 2 to go on" in done.err
 
 
 def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():

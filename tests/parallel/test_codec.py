@@ -76,7 +76,7 @@ def sent(reducer, n: int) -> tuple:
     after = hvd.stats()
     assert after["tensors"] == before["tensors"] + 1
     assert after["batches"] == before["batches"] + 1
-    return tuple(after[key] - before[key] for key in ("bytes_sent_mpi", "bytes_sent_window"))
+    return tuple(after[key] - before[key] for key in ("bytes_sent_network", "bytes_sent_window"))
 
 
 CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compression.top_k(0.1)]

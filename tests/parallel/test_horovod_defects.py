@@ -27,7 +27,7 @@ def errors_of(waits) -> str:
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
-def test_0d_among_others_leaves_elements_unreduced(grouped, rank, size):
+def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, size):
     """Horovod counts no element for a 0-d tensor, so a fused batch ends before its last ones."""
     with mx.util.np_shape(True):
         shapes = [(), (3,), (), (2, 2), ()]

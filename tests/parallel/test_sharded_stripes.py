@@ -46,7 +46,7 @@ def train_wide(net, trainer, steps: int = 3) -> dict:
 
 
 def dealt(trainer) -> list:
-    return [place for place in trainer._updaters[0]._weights.places.values() if place.stripes]
+    return [weight for weight in trainer._updaters[0]._weights.by_index.values() if weight.stripes]
 
 
 def assert_alike(got: dict, expected: dict, hosts: int) -> None:
@@ -72,15 +72,15 @@ def test_each_host_has_some_of_the_states(hosts):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), "adam")
     train_wide(net, trainer)
-    places = dealt(trainer)
+    weights = dealt(trainer)
     if hosts == 1:
-        assert not places
+        assert not weights
         return
-    assert [place.shared.shape for place in places] == [(300, COLUMNS), (70, 300)]
-    for place in places:
-        mean, variance = place.states
-        assert mean.size == variance.size <= place.shared.size / hosts + STRIPE
-    sizes = hvd.allgather_object(places[0].states[0].size if hvd.local_rank() == 0 else 0)
+    assert [weight.shared.shape for weight in weights] == [(300, COLUMNS), (70, 300)]
+    for weight in weights:
+        mean, variance = weight.states
+        assert mean.size == variance.size <= weight.shared.size / hosts + STRIPE
+    sizes = hvd.allgather_object(weights[0].states[0].size if hvd.local_rank() == 0 else 0)
     assert sum(sizes) == 300 * COLUMNS
 
 

@@ -35,13 +35,13 @@ def test_the_weights_of_a_host_are_one_memory(shares, asynchronous):
     assert sorted(trainer.host_parameters) == sorted(names if shares else [])
     if not shares:
         return
-    place = trainer._updaters[0]._weights.places[0]
+    host_weight = trainer._updaters[0]._weights.by_index[0]
     hvd.barrier()
     if hvd.local_rank() == 0:
-        place.shared[:] = 42
-        place.shared.wait_to_read()
+        host_weight.shared[:] = 42
+        host_weight.shared.wait_to_read()
     hvd.barrier()
-    assert (place.weight.asnumpy() == 42).all()
+    assert (host_weight.weight.asnumpy() == 42).all()
     hvd.barrier()
 
 
@@ -66,7 +66,8 @@ def test_a_host_holds_weights_and_momentum_once(shares):
     train(net, trainer, 2, columns=1000)
     if not shares:
         return
-    arrays = [a for place in trainer._updaters[0]._weights.places.values() for a in place.arrays]
+    held = trainer._updaters[0]._weights.by_index.values()
+    arrays = [a for host_weight in held for a in host_weight.arrays]
     needed = sum(array.nbytes for array in arrays)
     assert needed >= 4 * 2_002_000  # the weights at least
     hvd.barrier()  # each rank has mapped it

@@ -129,7 +129,7 @@ DOORS = [
     ("files", r"\bfopen\b|\bfwrite\b|\bfreopen\b|\bfdopen\b", {"base/files.c"}),
     ("new files", r"\bO_CREAT\b|\bcreat\(|\bmk\w*temp\(|\bmkfifo\(|\bmknod", {"base/files.c"}),
     ("names in the file system", r"\bAF_UNIX\b|\bsem_open\(|\bmq_open\(|\blink\(", set()),
-    ("stderr", r"\bstderr\b|\bfprintf\b", {"base/log.c"}),
+    ("stderr", r"\bstderr\b|\bSTDERR_FILENO\b|\bfprintf\b|\bdprintf\b", {"base/log.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/lifecycle.c"}),
     ("signals", r"\bsignal\s*\(|\bsigaction\b", {"job/stacks.c"}),

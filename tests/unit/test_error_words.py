@@ -95,8 +95,11 @@ RETIRED = {
     "agent": "launch daemon",
     "window": "shared buffer",
     "elastic training by sockets": "ulfm",
+    "step check": "training turn",
+    "bytes sent network": "bytes sent mpi",
 }
 IN_THE_CORE = {"progress": "wheel", "mutex": "monitor", "fast path": "express"}
+IN_THE_CORE |= {"queue": "turn (?:enter|come|pass)", "call of helpers": "(?:begin|next) turn"}
 
 
 def words_in(file: Path) -> str:

@@ -115,7 +115,7 @@ def test_a_damaged_size_is_not_trusted(good, tmp_path):
     assert "waits for ranks 1-" in report.text("", [one._replace(state="runs")])
 
 
-def test_no_damage_makes_a_report_end_a_process(good, tmp_path):
+def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
     """SIGKILL where the signal for stacks stands, and a process that lives."""
     with subprocess.Popen(["sleep", "60"]) as victim:
         with with_head(good, tmp_path / "x", stacks=signal.SIGKILL, pid=victim.pid) as recorder:

@@ -13,7 +13,6 @@ KEPT = {
     "core/native.py": ["_own"],  # each thread's hvd_error: read in every call
     "core/collectives.py": ["_limit"],  # of a thread, within one ``with``
     # Notes about objects of a framework; each note is freed with its object.
-    "mxnet/gradients.py": ["_paired"],
     "mxnet/zero_copy.py": ["_moved", "_direct"],
     "tensorflow/exchange.py": ["_names_in"],
     "torch/gradients.py": ["_alive"],
@@ -181,6 +180,8 @@ IMPORTERS = {
     },
     # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
+    # Tells whether MPI runs, without loading it.
+    r"modules(?:\.get\(|\[)\"mpi4py\.MPI": {"start.py"},
     r"hvdlite\.core(?:\.| import )mpi\b": {  # all else knows the World of the job
         "mpi_world.py", "mpi_life.py", "probe.py"
     },

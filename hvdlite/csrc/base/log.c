@@ -5,7 +5,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static const char *const NAMES[] = {"trace", "debug", "info", "warning", "error", "fatal", "off"};
 
@@ -27,4 +29,9 @@ void log_line(const struct log *log, enum log_level level, const char *format, .
     vsnprintf(line + used, sizeof line - (size_t)used, format, args);
     va_end(args);
     fprintf(stderr, "%s\n", line);
+}
+
+void log_last_words(const char *text) {
+    ssize_t written = write(STDERR_FILENO, text, strlen(text));
+    (void)written;
 }

@@ -32,4 +32,7 @@ static inline bool log_on(const struct log *log, enum log_level level) {
 void log_line(const struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Without a lock or a prefix: for the last words of a process that may hang elsewhere. */
+void log_last_words(const char *text);
+
 #endif

@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 struct stats {
-    _Atomic uint64_t bytes_sent_mpi;    /* of tensors, by transfers to other ranks */
-    _Atomic uint64_t bytes_sent_window; /* of tensors, for other ranks of this host */
-    _Atomic uint64_t tensors, batches;  /* done without an error */
-    _Atomic uint64_t waited;            /* nanoseconds in which work waited for other ranks */
-    _Atomic uint64_t waits_since;       /* nanoseconds of clock_now; 0: it does not wait now */
-    _Atomic int32_t waits_for;          /* 1 + the rank of the job that a transfer needs; 0: none */
+    _Atomic uint64_t bytes_sent_network; /* of tensors, by transfers to other ranks */
+    _Atomic uint64_t bytes_sent_window;  /* of tensors, for other ranks of this host */
+    _Atomic uint64_t tensors, batches;   /* done without an error */
+    _Atomic uint64_t waited;             /* nanoseconds in which work waited for other ranks */
+    _Atomic uint64_t waits_since;        /* nanoseconds of clock_now; 0: it does not wait now */
+    _Atomic int32_t waits_for; /* 1 + the rank of the job that a transfer needs; 0: none */
 };
 
 static inline uint64_t stats_nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9); }

@@ -1,4 +1,4 @@
-/* The vocabulary: kinds of work, element types, reduction operations, limits, places.
+/* The vocabulary: kinds of work, element types, reduction operations, limits, topology.
  *
  * Values travel on the wire and through the public header: append, never renumber. */
 #ifndef HVDLITE_BASE_TYPES_H
@@ -113,7 +113,7 @@ typedef struct hvd_sockets {
 
 /* Ranks that MPI joins. */
 typedef struct hvd_by_mpi {
-    void (*open)(void); /* transport_mpi_open of the library for their MPI (transport_mpi.h) */
+    void (*open)(void); /* transport_mpi_open of the library for their MPI (transports.h) */
     const void *comm;   /* where the handle of their communicator lies */
 } hvd_by_mpi;
 /* cdef end */

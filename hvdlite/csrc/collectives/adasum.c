@@ -30,7 +30,7 @@
 
 struct adasum {
     const struct comm *comm;
-    int place; /* this rank's, host by host; the numbers of coll_fold */
+    int index; /* this rank's, host by host; the numbers of coll_fold */
     const struct coll_args *args;
     const struct reduce_kernels *k;
     size_t n; /* elements */
@@ -38,14 +38,14 @@ struct adasum {
     char *mine, *theirs; /* accumulators: the whole vector; the partner's elements */
 };
 
-static int rank_at(const struct adasum *w, int place) {
-    return w->comm->layout ? w->comm->layout->by_host[place] : place;
+static int rank_at(const struct adasum *w, int index) {
+    return w->comm->layout ? w->comm->layout->by_host[index] : index;
 }
 
-static int own_place(const struct adasum *w) {
-    int place = 0;
-    while (rank_at(w, place) != w->comm->rank) place++;
-    return place;
+static int own_index(const struct adasum *w) {
+    int index = 0;
+    while (rank_at(w, index) != w->comm->rank) index++;
+    return index;
 }
 
 static int rank_of(const struct adasum *w, int position) {
@@ -133,10 +133,10 @@ static int run_steps(const struct adasum *w, int position, hvd_error *err) {
 }
 
 static int run_all(const struct adasum *w, hvd_error *err) {
-    int position = coll_fold_position(w->fold, w->place);
+    int position = coll_fold_position(w->fold, w->index);
     size_t vector = w->n * w->k->wide;
     if (position >= w->fold.pairs) return run_steps(w, position, err);
-    int other = rank_at(w, w->place ^ 1);
+    int other = rank_at(w, w->index ^ 1);
     if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->mine, vector, NULL, 0, other, err));
         return swap(w, NULL, 0, w->args->data, w->args->bytes, other, err);
@@ -152,7 +152,7 @@ int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error
     const struct reduce_kernels *k = args->reduce;
     struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(comm->size);
-    w.place = own_place(&w);
+    w.index = own_index(&w);
     bool in_place = k->wide == k->size; /* else the dtype is narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;

@@ -39,8 +39,8 @@ struct pairwise {
     const struct coll_pieces *pieces; /* NULL: the data is one */
 };
 
-/* A segment of each chunk of a piece. */
-struct place {
+/* A round exchanges one segment, k, of each chunk of a piece. */
+struct round {
     size_t piece, k;
 };
 
@@ -50,7 +50,7 @@ static struct coll_range chunk_of(const struct pairwise *w, size_t piece, int ch
     return coll_chunk(w->args->bytes, w->args->reduce->size, w->comm->size, chunk);
 }
 
-static struct coll_range segment_of(const struct pairwise *w, int chunk, struct place at) {
+static struct coll_range segment_of(const struct pairwise *w, int chunk, struct round at) {
     return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
 }
 
@@ -61,7 +61,7 @@ static struct coll_range results_of(const struct pairwise *w, struct coll_range 
 }
 
 /* The memory for the result of a segment of this rank's chunk. */
-static char *result(const struct pairwise *w, struct place at) {
+static char *result(const struct pairwise *w, struct round at) {
     size_t begin = results_of(w, segment_of(w, w->comm->rank, at)).begin;
     if (w->args->kind == HVD_REDUCESCATTER)
         begin -= results_of(w, chunk_of(w, at.piece, w->comm->rank)).begin;
@@ -73,7 +73,7 @@ static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
 }
 
 /* Sends rank r + d a segment of its chunk; receives rank r - d's input of this rank's chunk. */
-static struct coll_exchange exchange(const struct pairwise *w, struct place at, size_t d) {
+static struct coll_exchange exchange(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
     struct coll_range theirs = segment_of(w, to, at);
     return (struct coll_exchange){.out = w->in + theirs.begin,
@@ -86,7 +86,7 @@ static struct coll_exchange exchange(const struct pairwise *w, struct place at, 
 
 /* Sends the result to rank r - d and receives the result of rank r + d into the memory from which
  * that rank's chunk was sent, a fixed number of items before. */
-static struct coll_exchange spread(const struct pairwise *w, struct place at, size_t d) {
+static struct coll_exchange spread(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));
     struct coll_range theirs = results_of(w, segment_of(w, from, at));
@@ -103,14 +103,14 @@ static size_t items_a_round(const struct pairwise *w) {
 }
 
 /* The segments that the item's round exchanges. */
-static struct place place_of(const struct pairwise *w, size_t i) {
+static struct round round_of(const struct pairwise *w, size_t i) {
     size_t round = i / items_a_round(w);
-    return (struct place){round / w->rounds, round % w->rounds};
+    return (struct round){round / w->rounds, round % w->rounds};
 }
 
 static struct coll_exchange item_of(const void *arg, size_t i) {
     const struct pairwise *w = arg;
-    struct place at = place_of(w, i);
+    struct round at = round_of(w, i);
     size_t d = i % items_a_round(w);
     if (d < w->peers) return exchange(w, at, d + 1);
     if (at.k < w->lag) return (struct coll_exchange){0};
@@ -118,7 +118,7 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     return spread(w, at, d - w->peers + 1);
 }
 
-static void reduce(const struct pairwise *w, struct place at) {
+static void reduce(const struct pairwise *w, struct round at) {
     struct coll_range own = segment_of(w, w->comm->rank, at);
     w->inputs[0] = w->in + own.begin;
     for (size_t d = 1; d <= w->peers; d++) w->inputs[d] = slot_of(w, at.k, d);
@@ -129,7 +129,7 @@ static void reduce(const struct pairwise *w, struct place at) {
 /* After the last peer's input of a segment. */
 static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
-    struct place at = place_of(w, i);
+    struct round at = round_of(w, i);
     (void)err;
     if (i % items_a_round(w) == w->peers - 1 && at.k < w->nseg) reduce(w, at);
     return HVD_OK;

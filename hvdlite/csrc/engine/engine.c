@@ -148,8 +148,8 @@ static void idle(struct engine *e, unsigned ticket, double nap) {
     if (transport_listen(e->t) != ticket) e->was_rung = true;
 }
 
-/* Returns false after the last turn. *nap: what to do until the next turn, see next_nap. */
-static bool take_turn(struct engine *e, bool *progress, double *nap) {
+/* Steps. Returns false after the last step. *nap: what to do until the next step, see next_nap. */
+static bool step_once(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
     int code = progress_take(&e->progress, progress, &err);
     if (e->was_rung) e->waiter.since = 0;
@@ -172,7 +172,7 @@ static void *run(void *arg) {
             progress_park(&e->progress, wakes);
             continue;
         }
-        if (!take_turn(e, &progress, &nap)) break;
+        if (!step_once(e, &progress, &nap)) break;
         if (progress) continue;
         if (progress_was_driven(&e->progress) && !is_pending(e))
             progress_park(&e->progress, wakes);

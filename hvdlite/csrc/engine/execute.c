@@ -1,4 +1,4 @@
-#include "engine/run_log.h"
+#include "engine/execute.h"
 
 #include "shm/window.h"
 #include "transport/transport.h"

@@ -147,7 +147,7 @@ static int post(struct fast_path *x, struct fast_place *p, enum type type, int s
                         .generation = p->generation,
                         .round = p->round};
     memcpy(p->hosts.message, &head, sizeof head);
-    if (stats) atomic_fetch_add(&stats->bytes_sent_mpi, bytes);
+    if (stats) atomic_fetch_add(&stats->bytes_sent_network, bytes);
     return transport_send(x->transport, to, p->hosts.message, sizeof head + bytes, err);
 }
 

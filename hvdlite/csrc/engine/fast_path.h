@@ -17,7 +17,7 @@
 #ifndef HVDLITE_ENGINE_FAST_PATH_H
 #define HVDLITE_ENGINE_FAST_PATH_H
 
-#include "engine/run_log.h"
+#include "engine/execute.h"
 #include "engine/tensors.h"
 
 #include <stdatomic.h>

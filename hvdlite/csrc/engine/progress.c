@@ -5,32 +5,32 @@
 
 void progress_open(struct progress *p, progress_step *step, void *engine) {
     *p = (struct progress){.step = step, .engine = engine};
-    mutex_init(&p->turn);
+    mutex_init(&p->stepping);
     mutex_init(&p->lot);
 }
 
 void progress_close(struct progress *p) {
-    mutex_destroy(&p->turn);
+    mutex_destroy(&p->stepping);
     mutex_destroy(&p->lot);
 }
 
 int progress_take(struct progress *p, bool *progress, hvd_error *err) {
-    mutex_lock(&p->turn);
+    mutex_lock(&p->stepping);
     floats_exact(); /* the thread has the mode of the one that has started it */
     if (!p->failure.code) return p->step(p->engine, progress, err);
     *err = p->failure;
     return err->code;
 }
 
-void progress_leave(struct progress *p) { mutex_unlock(&p->turn); }
+void progress_leave(struct progress *p) { mutex_unlock(&p->stepping); }
 
 bool progress_has_callers(struct progress *p) { return atomic_load(&p->callers) > 0; }
 
 bool progress_was_driven(struct progress *p) {
     static const double RECENT = 3e-3;
-    mutex_lock(&p->turn);
+    mutex_lock(&p->stepping);
     bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
-    mutex_unlock(&p->turn);
+    mutex_unlock(&p->stepping);
     return recent;
 }
 
@@ -57,18 +57,18 @@ void progress_wake(struct progress *p) {
 
 bool progress_try(struct progress *p, progress_step *step, void *arg) {
     bool progress;
-    if (!mutex_try(&p->turn)) return false;
+    if (!mutex_try(&p->stepping)) return false;
     if (!p->failure.code) step(arg, &progress, &p->failure);
     bool well = !p->failure.code;
-    mutex_unlock(&p->turn);
+    mutex_unlock(&p->stepping);
     return well;
 }
 
-/* Most turns are shorter than a wake-up. */
-static bool get_turn(struct progress *p, bool (*done)(void *), void *arg) {
+/* Most threads step for less time than a wake-up takes. */
+static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
     enum { TRIES = 2000 };
     for (int i = 0; i < TRIES && !done(arg); i++) {
-        if (mutex_try(&p->turn)) return true;
+        if (mutex_try(&p->stepping)) return true;
         clock_relax();
     }
     return false;
@@ -105,13 +105,13 @@ static void drive(struct progress *p, struct transport *t, bool (*done)(void *),
 
 bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
     atomic_fetch_add(&p->callers, 1);
-    bool has = get_turn(p, done, arg);
+    bool has = lock_stepping(p, done, arg);
     if (has) {
         floats_mode mode = floats_exact();
         drive(p, t, done, arg);
         floats_restore(mode);
         p->driven = clock_now();
-        mutex_unlock(&p->turn);
+        mutex_unlock(&p->stepping);
     }
     atomic_fetch_sub(&p->callers, 1);
     return has;

@@ -16,19 +16,19 @@ typedef int progress_step(void *engine, bool *progress, hvd_error *err);
 struct progress {
     progress_step *step;
     void *engine;
-    struct mutex turn;  /* the stepping thread holds it; it guards: */
-    hvd_error failure;  /* of a caller's step; code 0: none */
-    double driven;      /* when a caller last stepped, by clock_now; 0: never */
-    atomic_int callers; /* threads that step or wait for their turn, apart from the engine's */
-    struct mutex lot;   /* the parked thread waits here; it guards: */
-    unsigned wakes;     /* how often the parked thread was to wake */
+    struct mutex stepping; /* the stepping thread holds it; it guards: */
+    hvd_error failure;     /* of a caller's step; code 0: none */
+    double driven;         /* when a caller last stepped, by clock_now; 0: never */
+    atomic_int callers;    /* threads that step or wait to step, apart from the engine's */
+    struct mutex lot;      /* the parked thread waits here; it guards: */
+    unsigned wakes;        /* how often the parked thread was to wake */
 };
 
 void progress_open(struct progress *p, progress_step *step, void *engine);
 void progress_close(struct progress *p);
 
 /* ---- the engine's thread ---- */
-/* Takes the turn and steps; call progress_leave after it. Fails if a caller's step has failed. */
+/* Locks `stepping` and steps; call progress_leave after it. Fails if a caller's step has failed. */
 int progress_take(struct progress *p, bool *progress, hvd_error *err);
 void progress_leave(struct progress *p);
 bool progress_has_callers(struct progress *p);
@@ -38,11 +38,11 @@ void progress_park(struct progress *p, unsigned wakes); /* until the next wake, 
 
 /* ---- any thread ---- */
 void progress_wake(struct progress *p);
-/* Takes one step of another kind, unless a thread has the turn. Its failure fails the next step.
+/* Takes one step of another kind, unless another thread steps. Its failure fails the next step.
  * False: the step failed or was not taken. */
 bool progress_try(struct progress *p, progress_step *step, void *arg);
 /* Steps until done(arg), or until the wait policy says to sleep; on a transport that blocks, a few
- * short sleeps longer. False: another thread had the turn all the time. */
+ * short sleeps longer. False: another thread stepped all the time. */
 bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg);
 
 #endif

@@ -4,15 +4,9 @@
 #ifndef HVDLITE_ENGINE_RUN_LOG_H
 #define HVDLITE_ENGINE_RUN_LOG_H
 
-#include "base/log.h"
-#include "collectives/coded.h"
 #include "engine/tensors.h"
 #include "engine/timeline.h"
 #include "shm/flight.h"
-#include "shm/regions.h"
-#include "transport/comm.h"
-
-#include <stdatomic.h>
 
 /* The part of a tensor that a batch moves: the whole, or a piece. */
 struct batch_piece {
@@ -56,27 +50,5 @@ double record_started(struct flight *flight, struct timeline *timeline, const st
 /* Call it before the batch's tensors complete. */
 void record_ended(struct flight *flight, struct timeline *timeline, const struct batch *batch,
                   double started);
-
-/* ---- execution of a batch: pack, one collective, unpack, complete: execute.c ----
- *
- * A batch of one tensor runs in the user's memory; several tensors are copied to the fusion buffer
- * and back, except on a window. execute_batch returns when this rank is done. */
-
-struct executor {
-    const struct comm *comm; /* all ranks of the group */
-    struct tensors *tensors;
-    const struct log *log;
-    struct timeline *timeline;                /* NULL: none */
-    struct flight *flight;                    /* the same */
-    struct stats *stats;                      /* NULL: nothing is counted */
-    struct scratch fusion, work, outer, list; /* kept: saves page faults */
-    uint64_t turns;                           /* delegated tensors so far */
-    _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
-};
-
-/* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */
-int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
-void execute_count(const struct executor *x, size_t tensors); /* of a batch; any thread */
-void execute_free(struct executor *x);
 
 #endif

@@ -1,5 +1,5 @@
 #define _POSIX_C_SOURCE 200809L /* rwlocks */
-#include "job/job.h"
+#include "job/context.h"
 
 #include "base/clock.h"
 #include "hvd.h"

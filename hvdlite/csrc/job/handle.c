@@ -1,4 +1,4 @@
-#include "job/job.h"
+#include "job/handle.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include "collectives/costs.h"
 #include "shm/helpers.h"
 #include "shm/window.h"
-#include "transport/transport_mpi.h"
+#include "transport/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +139,7 @@ struct group *job_take(struct job *j, int id) {
 static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
         log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
-                 transport_blocks(t) ? "sockets" : "MPI", t->no_window.text);
+                 t->ops->name, t->no_window.text);
     if (t->no_watch.code)
         log_line(&j->config.log, LOG_WARNING,
                  "%s: if it dies, this rank learns of that from others, or after "
@@ -226,8 +226,8 @@ static int open_world(struct job *j, struct group *world, struct reach *reach, i
     j->world = world->transport;
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
-    flight_place(j->flight, world->transport->at.rank, world->transport->at.size,
-                 world->transport->at.local_rank);
+    flight_set_rank(j->flight, world->transport->at.rank, world->transport->at.size,
+                    world->transport->at.local_rank);
     use_options(j, world->transport->at.local_size);
     if (!code) code = read_log_level(&j->config.log.level, err);
     if (!code) code = read_timeline(j, err);

@@ -1,7 +1,7 @@
 #include "hvd.h"
 
 #include "base/clock.h"
-#include "job/job.h"
+#include "job/context.h"
 #include "transport/net.h"
 
 #include <stdio.h>
@@ -55,7 +55,7 @@ const char *hvd_algorithm(void) {
 int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     HVD_TRY(context_enter(err));
     struct stats *stats = context_job()->config.stats;
-    *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
+    *out = (hvd_stats){stats->bytes_sent_network, stats->bytes_sent_window, stats->tensors,
                        stats->batches};
     context_leave();
     return HVD_OK;
@@ -173,9 +173,8 @@ struct hvd_limit {
 };
 
 static void end_now(const struct hvd_limit *l, const hvd_error *why) {
-    ssize_t written = write(STDERR_FILENO, why->text, strlen(why->text));
-    written += write(STDERR_FILENO, l->words, strlen(l->words));
-    (void)written;
+    log_last_words(why->text);
+    log_last_words(l->words);
     _exit(l->code);
 }
 

@@ -1,6 +1,6 @@
 #include "hvd.h"
 
-#include "job/job.h"
+#include "job/context.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 #include "hvd.h"
 
 #include "engine/p2p.h"
-#include "job/job.h"
+#include "job/context.h"
+#include "job/handle.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -137,14 +137,14 @@ static int submit(struct collective *m, hvd_error *err) {
 
 /* Submits the collective if all earlier ones of its name are submitted, then the later ones that
  * waited for it. */
-static void take_turn(struct turns *turns, struct collective *m) {
-    for (struct turn *turn = turn_come(turns, &m->turn); turn;) {
-        struct collective *due = turn->value;
+static void submit_in_order(struct queues *queues, struct collective *m) {
+    for (struct queue_entry *entry = queue_ready(queues, &m->entry); entry;) {
+        struct collective *due = entry->value;
         struct operation *op = due->op;
         hvd_error err; /* there is no job any more, for instance */
         if (submit(due, &err)) operation_collective_ended(due, &err);
         atomic_fetch_sub(&op->lib->waiting, 1);
-        turn = turn_pass(turns, turn);
+        entry = queue_next(queues, entry);
         let_go(op);
     }
 }
@@ -162,18 +162,18 @@ static int find_held(struct operation *op, hvd_error *err) {
 }
 
 static void submit_all(struct operation *op, bool failed) {
-    struct turns *turns = &op->lib->turns;
+    struct queues *queues = &op->lib->queues;
     for (int i = 0, n = op->n; i < n; i++) { /* the last one may free the operation */
         struct collective *m = &op->collectives[i];
         if (failed) m->tensor.request.failed = true;
-        take_turn(turns, m);
+        submit_in_order(queues, m);
     }
 }
 
 void operation_enter(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
         struct collective *m = &op->collectives[i];
-        turn_enter(&op->lib->turns, &m->turn, m->group, m->tensor.request.name, m);
+        queue_enter(&op->lib->queues, &m->entry, m->group, m->tensor.request.name, m);
     }
 }
 

@@ -9,7 +9,7 @@
 #include "engine/tensors.h"
 #include "mxnet/api.h"
 #include "mxnet/push.h"
-#include "mxnet/turns.h"
+#include "mxnet/queues.h"
 
 #include <stdatomic.h>
 
@@ -20,7 +20,7 @@ struct hvd_mxnet {
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
     atomic_int waiting;     /* collectives that are pushed and not yet submitted */
-    struct turns turns;     /* of these */
+    struct queues queues;   /* of these */
     struct mutex reporting; /* taken around each error: MXNet's list of exceptions has no lock */
     struct mutex freeing;   /* guards `freed` */
     void *freed;            /* memory of operations of one collective; each has the next first */
@@ -34,7 +34,7 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 /* One collective of an operation. */
 struct collective {
     struct operation *op;
-    struct turn turn;
+    struct queue_entry entry;
     /* hvdlite's own: the user may free theirs before the operation runs; NULL: none */
     NDArrayHandle arrays[ARRAYS];
     int group;
@@ -55,7 +55,7 @@ struct operation {
         ran; /* MXNet dropped it without running it, because one of its arrays has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
     hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
-    atomic_int left;   /* collectives that have not ended, and turns that have not passed */
+    atomic_int left;   /* collectives that have not ended, and entries of the queues */
     struct held *held; /* [nheld] */
     int nheld;
     struct host_range *views; /* of the held arrays, by collectives */

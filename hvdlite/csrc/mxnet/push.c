@@ -253,7 +253,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
            sizeof lib->function);
     mutex_init(&lib->reporting);
     mutex_init(&lib->freeing);
-    turns_init(&lib->turns);
+    queues_init(&lib->queues);
     error_set(&lib->no_memory, HVD_NO_MEMORY,
               "a collective has failed, and there is no memory to say why");
     *out = lib;

@@ -37,7 +37,7 @@ void coordinator_free(struct coordinator *c) {
 static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     HVD_TRY(ready_add(&c->ready, p, err));
     waiting_remove(&c->waiting, p);
-    p->turn = c->turns++;
+    p->order = c->ordered++;
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
@@ -78,7 +78,7 @@ static int submit(struct coordinator *c, int rank, const struct request *request
     if (!p) {
         HVD_TRY(waiting_add(&c->waiting, request, name, c->config.size, c->config.job_ranks, now,
                             &p, err));
-        p->turn = c->turns++;
+        p->order = c->ordered++;
     }
     HVD_TRY(pending_add(p, rank, request, id, err));
     c->look_for_last |= request->last;

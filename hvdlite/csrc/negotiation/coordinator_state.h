@@ -17,7 +17,7 @@ struct coordinator {
     bool look_again;        /* a rank has left since the last check of all waiting tensors */
     bool look_for_last;     /* a waiting tensor may be some rank's last */
     hvd_error over;         /* why all waiting tensors fail from now on; HVD_OK: they do not */
-    uint64_t turns;         /* numbers given to tensors so far */
+    uint64_t ordered;       /* numbers given to tensors so far */
     struct ready ready;     /* submitted by all, not decided yet */
     struct ahead ahead;
     int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */

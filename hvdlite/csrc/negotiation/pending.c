@@ -90,7 +90,7 @@ static int by_priority(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     if (p->request.priority != q->request.priority)
         return p->request.priority > q->request.priority ? -1 : 1;
-    return (p->turn > q->turn) - (p->turn < q->turn);
+    return (p->order > q->order) - (p->order < q->order);
 }
 
 /* Gradients usually arrive in order of priority; then nothing needs sorting. */

@@ -24,7 +24,7 @@ struct pending {
     bool conflict;          /* `failed`, or some rank's request conflicts with the first */
     double since;           /* when the first rank submitted it */
     bool warned;            /* a stall was reported */
-    uint64_t turn;          /* by arrival; once ready, by readiness */
+    uint64_t order;         /* by arrival; once ready, by readiness */
     size_t decided;         /* once ready: bytes that batches contain */
     bool done;              /* decided whole */
     struct pending *next, *older; /* in order of arrival */
@@ -37,7 +37,7 @@ struct pending *pending_new(const struct request *first, int size, const int *jo
 void pending_free(struct pending *p);
 void pending_free_all(struct pending *first); /* and those linked behind it */
 
-/* By priority, then by turn. */
+/* By priority, then by order. */
 void pending_sort(struct pending **list, size_t n);
 
 /* Adds a rank's request; id 0: it was sent whole. */

@@ -53,7 +53,7 @@ const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
 static int by_missing(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     int order = memcmp(p->submitted, q->submitted, (size_t)p->size * sizeof *p->submitted);
-    return order ? order : (p->turn > q->turn) - (p->turn < q->turn);
+    return order ? order : (p->order > q->order) - (p->order < q->order);
 }
 
 static bool is_unreported(const struct pending *p) {

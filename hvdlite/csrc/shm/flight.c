@@ -50,7 +50,7 @@ void flight_close(struct flight *f) {
     free(f);
 }
 
-void flight_place(struct flight *f, int rank, int size, int local_rank) {
+void flight_set_rank(struct flight *f, int rank, int size, int local_rank) {
     if (!f) return;
     f->memory->rank = rank;
     f->memory->size = size;
@@ -111,8 +111,8 @@ static void store(slot *s, const struct flight_op *op) {
         atomic_store_explicit(&(*s)[i], words[i], memory_order_release);
 }
 
-bool flight_read(const struct flight_memory *memory, size_t place, struct flight_op *out) {
-    const slot *s = &memory->ring[place];
+bool flight_read(const struct flight_memory *memory, size_t index, struct flight_op *out) {
+    const slot *s = &memory->ring[index];
     out->version = atomic_load_explicit(&(*s)[0], memory_order_acquire);
     load(s, out);
     return out->version % 2 == 0 &&

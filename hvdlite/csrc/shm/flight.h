@@ -84,7 +84,7 @@ void flight_layout(char *text, size_t size);
 int flight_open(struct flight **out, hvd_error *err);
 void flight_close(struct flight *f); /* NULL does nothing, here and below */
 
-void flight_place(struct flight *f, int rank, int size, int local_rank);
+void flight_set_rank(struct flight *f, int rank, int size, int local_rank);
 void flight_describe(struct flight *f, const char *job, const char *transport, int stacks);
 void flight_set_clock(struct flight *f, double offset, double error);
 
@@ -110,7 +110,7 @@ void flight_blame(struct flight *f, const hvd_error *error);
 /* Sets the file that receives `word` with each trouble. -1: none. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 
-/* Tries once to read the operation at that place of the ring; false: a thread is writing it. */
-bool flight_read(const struct flight_memory *memory, size_t place, struct flight_op *out);
+/* Tries once to read the operation at that index of the ring; false: a thread is writing it. */
+bool flight_read(const struct flight_memory *memory, size_t index, struct flight_op *out);
 
 #endif

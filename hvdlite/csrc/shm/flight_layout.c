@@ -37,7 +37,7 @@ static const struct field FIELDS[] = {
     HEAD(began),
     HEAD(clock_offset),
     HEAD(clock_error),
-    HEAD(stats.bytes_sent_mpi),
+    HEAD(stats.bytes_sent_network),
     HEAD(stats.bytes_sent_window),
     HEAD(stats.tensors),
     HEAD(stats.batches),

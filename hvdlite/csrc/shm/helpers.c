@@ -17,7 +17,7 @@ enum {
     MOST_UNCALLED = 64
 };
 
-/* A part of the work: which turn it was taken in last, and done. */
+/* A part of the work: the call in which it was last taken, and done. */
 struct part {
     _Alignas(64) atomic_uint taken;
     atomic_uint done;
@@ -36,15 +36,16 @@ struct helpers {
     atomic_bool used, over; /* by an engine; the helpers end */
     helpers_work *work;
     const void *arg;
-    int in_vain, uncalled; /* sleeping helpers are not called in so many turns; that are left */
-    _Alignas(64) atomic_uint turn; /* counts the works; the futex on which helpers sleep */
-    atomic_bool open;              /* a collective runs */
-    atomic_int asleep;             /* helpers that sleep, or are about to */
+    int in_vain, uncalled; /* sleeping helpers are not woken for so many calls; calls left */
+    _Alignas(64)
+        atomic_uint call; /* number of the last helpers_run; the futex on which helpers sleep */
+    atomic_bool open;     /* a collective runs */
+    atomic_int asleep;    /* helpers that sleep, or are about to */
     struct part parts[HELPERS_MOST];
     struct helper helpers[HELPERS_MOST];
 };
 
-/* Work and arg are those of the turn: it can't end before the part is done. */
+/* Work and arg are those of the call: it can't end before the part is done. */
 static bool take(struct helpers *h, unsigned now, int part) {
     struct part *p = &h->parts[part];
     unsigned before = now - 1;
@@ -70,19 +71,19 @@ static bool may_spin(const struct helpers *h, unsigned looks, double *since) {
     return now - *since < h->spin;
 }
 
-/* Returns the next turn. Sequentially consistent: either the engine sees a sleeper, or the sleeper
- * sees the turn. */
-static unsigned next_turn(struct helpers *h, unsigned seen) {
+/* Returns the next call. Sequentially consistent: either the engine sees a sleeper, or the sleeper
+ * sees the call. */
+static unsigned next_call(struct helpers *h, unsigned seen) {
     double since = 0;
     for (unsigned looks = 1;; looks++) {
-        unsigned now = atomic_load_explicit(&h->turn, memory_order_acquire);
+        unsigned now = atomic_load_explicit(&h->call, memory_order_acquire);
         if (now != seen) return now;
         if (may_spin(h, looks, &since)) {
             clock_relax();
             continue;
         }
         atomic_fetch_add(&h->asleep, 1);
-        doorbell_sleep_while(&h->turn, seen);
+        doorbell_sleep_while(&h->call, seen);
         atomic_fetch_sub(&h->asleep, 1);
     }
 }
@@ -93,15 +94,15 @@ static void *help(void *arg) {
     if (h->spin <= 0) thread_give_way();
     floats_exact(); /* the thread has the mode of the one that has started it */
     for (unsigned now = 0;;) {
-        now = next_turn(h, now);
+        now = next_call(h, now);
         if (atomic_load(&h->over)) return NULL;
         take_parts(h, now, self->number);
     }
 }
 
-static unsigned begin_turn(struct helpers *h, bool call) {
-    unsigned now = atomic_fetch_add(&h->turn, 1) + 1;
-    if (call && atomic_load(&h->asleep)) doorbell_wake_all(&h->turn);
+static unsigned begin_call(struct helpers *h, bool wake) {
+    unsigned now = atomic_fetch_add(&h->call, 1) + 1;
+    if (wake && atomic_load(&h->asleep)) doorbell_wake_all(&h->call);
     return now;
 }
 
@@ -137,7 +138,7 @@ struct helpers *helpers_new(int threads, double spin) {
 void helpers_free(struct helpers *h) {
     if (!h) return;
     atomic_store(&h->over, true);
-    begin_turn(h, true);
+    begin_call(h, true);
     for (int i = 0; i < h->started; i++) thread_join(h->helpers[i].thread);
     free(h);
 }
@@ -154,7 +155,7 @@ int helpers_begin(struct helpers *h, size_t bytes) {
 void helpers_run(struct helpers *h, helpers_work *work, const void *arg) {
     h->work = work;
     h->arg = arg;
-    unsigned now = begin_turn(h, h->uncalled == 0);
+    unsigned now = begin_call(h, h->uncalled == 0);
     bool alone = take_parts(h, now, 0) == h->threads;
     await_parts(h, now);
     if (!alone)

@@ -62,7 +62,7 @@ void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* That rank has raised the flag for the round. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
-/* Slots take turns: the round WINDOW_SLOTS ago was in the same slot. */
+/* A slot serves every WINDOW_SLOTS-th round. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
     return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }

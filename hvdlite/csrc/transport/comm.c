@@ -17,7 +17,7 @@ int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, 
     struct transport *t = comm->transport;
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = transport_rank(comm, to), .active = true};
-    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_mpi, bytes);
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_network, bytes);
     return t->ops->isend(t, data, bytes, x->peer, x, err);
 }
 

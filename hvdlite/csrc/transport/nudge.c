@@ -22,7 +22,7 @@ struct datagram {
     uint64_t tag; /* hash of the other fields, with the receiver's key */
 };
 
-struct peer {
+struct contact {
     struct nudge_card card;
     _Atomic uint64_t answers; /* address and port of its nudges; 0: none came yet */
     _Atomic int sock;         /* this rank's socket that receives them */
@@ -35,7 +35,7 @@ struct peer {
 struct nudges {
     int sockets[NUDGE_ADDRESSES], nsockets, self, size;
     struct siphash_key key;
-    struct peer *peers; /* [size] */
+    struct contact *contacts; /* [size] */
     struct poller *poller;
     void (*ring)(void *arg);
     void *ring_arg;
@@ -131,7 +131,7 @@ static uint64_t tag_of(struct siphash_key key, const struct datagram *d) {
 
 static void note(struct nudges *n, const struct datagram *d, int sock,
                  const struct sockaddr_in *source) {
-    struct peer *p = &n->peers[d->from];
+    struct contact *p = &n->contacts[d->from];
     p->count = d->count;
     atomic_store(&p->sock, sock);
     atomic_store(&p->answers, (uint64_t)source->sin_addr.s_addr << 16 | source->sin_port);
@@ -139,7 +139,7 @@ static void note(struct nudges *n, const struct datagram *d, int sock,
 
 static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t length) {
     return length == sizeof *d && d->tag == tag_of(n->key, d) && d->from < (uint32_t)n->size &&
-           d->to == (uint32_t)n->self && d->count > n->peers[d->from].count;
+           d->to == (uint32_t)n->self && d->count > n->contacts[d->from].count;
 }
 
 /* Shorter than the time for which a woken engine looks at MPI. */
@@ -170,9 +170,9 @@ int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int
     n->self = self;
     n->ring = ring;
     n->ring_arg = arg;
-    n->peers = calloc((size_t)size, sizeof *n->peers);
-    if (!n->peers) return HVD_NO_MEMORY;
-    for (int i = 0; i < size; i++) n->peers[i].card = cards[i];
+    n->contacts = calloc((size_t)size, sizeof *n->contacts);
+    if (!n->contacts) return HVD_NO_MEMORY;
+    for (int i = 0; i < size; i++) n->contacts[i].card = cards[i];
     HVD_TRY(poller_new(&n->poller, NULL));
     for (int i = 0; i < n->nsockets; i++)
         HVD_TRY(poller_add(n->poller, n->sockets[i], receive, n, NULL));
@@ -189,7 +189,7 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
 
 /* A rank that has sent a message stays awake for longer than AWAKE, so it needs no nudge. But it
  * must receive ENOUGH nudges to know that nudges arrive. */
-static bool needs_none(struct peer *p, double now) {
+static bool needs_none(struct contact *p, double now) {
     static const double AWAKE = 200e-6;
     enum { ENOUGH = 3 };
     if (p->nudged < ENOUGH)
@@ -207,8 +207,8 @@ static void send_everywhere(const struct nudges *n, const struct datagram *d,
 }
 
 void nudges_send(struct nudges *n, int to, double now) {
-    if (!n || needs_none(&n->peers[to], now)) return;
-    struct peer *p = &n->peers[to];
+    if (!n || needs_none(&n->contacts[to], now)) return;
+    struct contact *p = &n->contacts[to];
     struct datagram d = {(uint32_t)n->self, (uint32_t)to, ++p->sent, 0};
     d.tag = tag_of(p->card.key, &d);
     uint64_t answers = atomic_load(&p->answers);
@@ -219,13 +219,13 @@ void nudges_send(struct nudges *n, int to, double now) {
 }
 
 void nudges_heard(struct nudges *n, int from, double now) {
-    if (n) n->peers[from].met = now;
+    if (n) n->contacts[from].met = now;
 }
 
 bool nudges_missing(const struct nudges *n) {
     bool missing = !n;
     for (int i = 0; n && i < n->size; i++)
-        missing |= n->peers[i].met > 0 && !atomic_load(&n->peers[i].answers);
+        missing |= n->contacts[i].met > 0 && !atomic_load(&n->contacts[i].answers);
     return missing;
 }
 
@@ -233,6 +233,6 @@ void nudges_close(struct nudges *n) {
     if (!n) return;
     poller_free(n->poller);
     for (int i = 0; i < n->nsockets; i++) close(n->sockets[i]);
-    free(n->peers);
+    free(n->contacts);
     free(n);
 }

@@ -1,9 +1,8 @@
-/* The transport: moves bytes from rank to rank. The engine knows only this header.
+/* The transport: moves bytes from rank to rank.
  *
- * Three implementations: transport_mpi and transport_tcp (processes) and transport_local (ranks as
- * threads of one process, for tests). Two lanes that never mix: transfers move data, through a comm
- * (comm.h); messages carry the negotiation and are copied. Only the thread that steps the
- * engine calls these functions, except transport_wake. */
+ * transports.h has the three implementations. Two lanes that never mix: transfers move data,
+ * through a comm (comm.h); messages carry the negotiation and are copied. Only the thread that
+ * steps the engine calls these functions, except those marked "any thread". */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 
@@ -26,6 +25,7 @@ struct card; /* on_host.h */
 struct transport;
 
 struct transport_ops {
+    const char *name; /* in messages to the user */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
     int (*irecv)(struct transport *, void *data, size_t bytes, int from, struct transfer *,
@@ -160,44 +160,5 @@ static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); 
 /* clean: every rank calls it and nothing is under way. Else resources that can't be released
  * leak. */
 static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
-
-/* ---- ranks as processes joined by streams: transport_tcp.c ----
- *
- * The caller provides connected stream sockets, TCP or other. If all ranks share a window, messages
- * pass through mailboxes and a rank sleeps on its doorbell, as in transport_mpi. Else a waiting
- * rank sleeps until a stream can be read or written. */
-
-/* Collective. Owns the descriptors from now on, also if it fails. If `window`, the ranks of one
- * host share a window if they can. timeout: seconds until a wait for another rank fails; 0:
- * never. */
-int transport_tcp_open(struct transport **out, const hvd_sockets *sockets, bool window,
-                       double timeout, hvd_error *err);
-
-/* Collective over `ranks`: opens the transport of a group in the job whose transport is `job`;
- * close `job` last. number: > 0, the same on all these ranks and new in this job. */
-int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
-                             int size, int number, bool window, hvd_error *err);
-
-/* ---- ranks as threads of one process, for the C tests: transport_local.c ----
- *
- * One hub has the transports of all ranks. Sends are copied and complete at once, in order. Tests
- * can inject a fault, which MPI rarely shows on demand. */
-
-struct local_hub;
-
-/* per_host: consecutive ranks that count as one host; 0: all ranks. NULL: no memory. */
-struct local_hub *local_hub_new(int size, int per_host);
-/* lowest: [rank]: the lowest rank of its host. */
-struct local_hub *local_hub_on(int size, const int *lowest);
-void local_hub_free(struct local_hub *hub); /* after every rank's thread has ended */
-
-/* Gives the ranks of each host a window, before they start. False: no memory. */
-bool local_hub_share(struct local_hub *hub);
-
-/* The transport of one rank; the hub owns it. */
-struct transport *local_hub_rank(struct local_hub *hub, int rank);
-
-/* From now on every data transfer of this rank fails with HVD_TRANSPORT. Any thread. */
-void local_hub_break(struct local_hub *hub, int rank);
 
 #endif

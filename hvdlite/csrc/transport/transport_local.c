@@ -1,4 +1,4 @@
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 #include "base/sync.h"
 #include "transport/link.h"
@@ -127,6 +127,7 @@ static void local_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops LOCAL_OPS = {
+    .name = "threads",
     .isend = local_isend,
     .irecv = local_irecv,
     .test = local_test,

@@ -1,4 +1,4 @@
-#include "transport/transport_mpi.h"
+#include "transport/transports.h"
 
 #include "base/clock.h"
 #include "transport/on_host.h"
@@ -253,8 +253,8 @@ static void mpi_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops MPI_OPS = {
-    mpi_isend, mpi_irecv, mpi_test,   mpi_send, mpi_receive, mpi_wake,    mpi_listen,
-    mpi_polls, mpi_sleep, mpi_gather, NULL,     NULL,        mpi_abandon, mpi_close,
+    "MPI",     mpi_isend, mpi_irecv,  mpi_test, mpi_send, mpi_receive, mpi_wake,  mpi_listen,
+    mpi_polls, mpi_sleep, mpi_gather, NULL,     NULL,     mpi_abandon, mpi_close,
 };
 
 int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,

@@ -1,4 +1,4 @@
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 #include "base/clock.h"
 #include "base/poller.h"
@@ -300,8 +300,8 @@ static void tcp_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops TCP_OPS = {
-    tcp_isend, tcp_irecv, tcp_test,   tcp_send, tcp_receive, tcp_wake,    tcp_listen,
-    tcp_polls, tcp_sleep, tcp_gather, tcp_died, tcp_forked,  tcp_abandon, tcp_close,
+    "sockets", tcp_isend, tcp_irecv,  tcp_test, tcp_send,   tcp_receive, tcp_wake,  tcp_listen,
+    tcp_polls, tcp_sleep, tcp_gather, tcp_died, tcp_forked, tcp_abandon, tcp_close,
 };
 
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {

@@ -35,7 +35,7 @@ class _Started(ModuleState):
 _started = _Started()
 
 
-class Turn:
+class StepCheck:
     """The values that must be equal on all ranks in a step.
 
     :param owner: the optimizer's name; ``settings``: how it adds up and applies gradients.
@@ -51,7 +51,7 @@ class Turn:
         numbers = [zlib.crc32(self._optimizer.encode()) % _RANGE, iteration % _RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
-        name = f"{self._name}, turn"
+        name = f"{self._name}, step"
         if name in _started.handles:  # of another optimizer in the same graph
             with contextlib.suppress(Exception):  # its own wait raises it
                 _started.handles.pop(name).synchronize()

@@ -1,0 +1,33 @@
+/* The context: this process's only job, with the lock of the only pointer to it.
+ *
+ * Any thread. */
+#ifndef HVDLITE_JOB_CONTEXT_H
+#define HVDLITE_JOB_CONTEXT_H
+
+#include "job/job.h"
+
+/* Between enter and leave the job and its groups stay. In a forked child all calls fail except
+ * hvd_where, which a data loader needs to find its part of the data. */
+int context_enter(hvd_error *err);
+void context_leave(void);
+
+/* Enters and finds the group. name: the tensor's, for the error text. */
+int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
+
+/* ---- between enter and leave ---- */
+struct job *context_job(void);
+struct group *context_world(void); /* all ranks of the job */
+/* HVD_OK, or the first cause of the failure that ended the job. */
+int context_why_failed(hvd_error *err);
+
+/* ---- outside enter and leave: these wait until all callers have left ---- */
+/* Opens the job; collective. */
+int context_open(struct reach *reach, hvd_error *err);
+/* Keeps the job's memory until context_release, even if another thread closes the job. */
+int context_hold(struct job **out, hvd_error *err);
+void context_release(struct job *held);
+/* Fails if the held job has been closed. */
+int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
+struct group *context_take_group(int id); /* NULL: no such group */
+
+#endif
