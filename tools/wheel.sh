@@ -36,9 +36,10 @@ patchelf --remove-rpath --add-needed libpthread.so.0 --add-needed libdl.so.2 \
 for version in "$@"; do
     "$python" -m venv "$work/torch"
     if "$work/torch/bin/"$pip install "torch==$version" numpy cffi; then
-        HVDLITE_CACHE=$(echo "$work"/tree/*/hvdlite)/compiled PYTHONPATH=$(echo "$work"/tree/*) \
-            CXX="c++ -include $PWD/tools/glibc-2.28.h" \
-            "$work/torch/bin/python" -m hvdlite.torch.backend.compiled
+        CXX="c++ -include $PWD/tools/glibc-2.28.h"
+        export CXX
+        (cd "$work"/tree/* && HVDLITE_CACHE=$PWD/hvdlite/compiled \
+            "$work/torch/bin/python" -m hvdlite.torch.backend.compiled)
     else
         echo "hvdlite: its backend for PyTorch $version is not in the wheel, and is compiled at first use"
     fi
