@@ -1,0 +1,154 @@
+"""JAX's collectives and a training step on one host: hvdlite beside Gloo and Open MPI.
+
+    .venv-frameworks/bin/python -m benchmarks.jax_cpu [--ranks 4] [--mpi libmpiwrapper.so]
+
+JAX calls Open MPI through the library of MPIwrapper (github.com/eschnett/MPIwrapper), built for the
+Open MPI of .venv-frameworks. float32 arrays of so many bytes a rank, but at least an element for
+each rank, and a malloc that keeps memory. "Loop" is an iteration of a fori_loop, "call" a jit call
+with one collective. The step is of an MLP of 6 layers, 32 rows a rank. Each system has a job of its
+own, and takes its turn by rounds, which add up in build/jax-RANKS.json until it is deleted. A
+figure is the median over rounds of the slowest rank's median.
+"""
+
+import os
+import statistics
+import sys
+import time
+from typing import Any, Dict
+
+from benchmarks import harness
+from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
+from benchmarks.plan import CORES, KEEP_MEMORY, SETTINGS
+from hvdlite.core.start import free_port
+
+OURS, GLOO, MPI = "hvdlite", "Gloo", "Open MPI"
+SIZES = {  # iterations of a loop, calls
+    4: ("4 B", 200, 100), 64 << 10: ("64 KiB", 100, 50), 1 << 20: ("1 MiB", 20, 20),
+    16 << 20: ("16 MiB", 3, 7),
+}  # fmt: skip
+KINDS = "psum", "all_gather", "psum_scatter", "all_to_all", "ppermute"
+WIDTHS = {512: "step, 1.6 M parameters", 1024: "step, 6.3 M parameters"}  # of the MLP's layers
+
+
+def microseconds(run, array, times: int) -> float:
+    import jax
+
+    jax.block_until_ready(run(array))
+    taken = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        jax.block_until_ready(run(array))
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken) * 1e6
+
+
+def measure() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import lax
+
+    found, ranks = {}, jax.process_count()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
+    whole, rows = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("i",)))
+    options = {
+        "psum": {}, "all_gather": {"tiled": True}, "psum_scatter": {"tiled": True},
+        "all_to_all": {"split_axis": 0, "concat_axis": 0, "tiled": True},
+        "ppermute": {"perm": [(rank, (rank + 1) % ranks) for rank in range(ranks)]},
+    }  # fmt: skip
+
+    def mapped(kind: str, count: int):
+        def once(_, a):  # needs the result, and costs no pass over the array
+            result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
+            return a.at[:1].set(result[:1])
+
+        def loop(a):
+            return lax.fori_loop(0, count, once, a)
+
+        spec = {"in_specs": jax.P("i"), "out_specs": jax.P("i"), "check_vma": False}
+        return jax.jit(jax.shard_map(loop, mesh=mesh, **spec))
+
+    for kind in KINDS:
+        for size, (_, iterations, calls) in SIZES.items():
+            x = jax.device_put(np.ones(max(size // 4, ranks) * ranks, "float32"), rows)
+            for way, count, times in ("loop", iterations, 5), ("call", 1, calls):
+                found[f"{kind}, {way}{size}"] = microseconds(mapped(kind, count), x, times) / count
+
+    def loss(weights, x):
+        for each in weights:
+            x = jnp.tanh(x @ each)
+        return (x**2).mean()
+
+    def updated(weights, x):
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+    for width, title in WIDTHS.items():
+        weights = jax.device_put([np.eye(width, dtype="float32")] * 6, whole)
+        x = jax.device_put(np.ones((32 * ranks, width), "float32"), rows)
+        step = jax.jit(updated, out_shardings=whole)
+        found[title] = microseconds(lambda x, w=weights, step=step: step(w, x), x, 15)
+    return found
+
+
+def on_rank(folder: str, system: str, port: str) -> None:
+    if system == OURS:
+        import hvdlite.jax as hvd
+
+        hvd.init()
+    import jax
+
+    if system != OURS:
+        rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_cpu_collectives_implementation", "gloo" if system == GLOO else "mpi")
+        jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
+    harness.write(folder, jax.process_index(), measure())
+    if system == MPI:  # else JAX frees communicators after MPI_Finalize, and Open MPI aborts
+        from mpi4py import MPI as openmpi
+
+        openmpi.Finalize()
+        os._exit(0)
+
+
+def run_system(system: str, ranks: int, wrapper: str) -> dict:
+    """Start the ranks; return the figures of the slowest one."""
+    environment: Dict[str, Any] = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", **KEEP_MEMORY}
+    start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
+    if system != OURS:
+        start = [str(ROOT / ".venv-frameworks/bin/mpirun")]
+        idle = {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > CORES else {}
+        environment.update(**SETTINGS, **idle, MPITRAMPOLINE_LIB=wrapper)
+    start += ["-n", str(ranks)]
+    runs = list(harness.results(start, "jax_cpu", [system, str(free_port())], **environment))
+    return {system: {what: max(run[what] for run in runs) for what in runs[0]}}
+
+
+def table(runs: list, ranks: int) -> str:
+    def cell(what: str) -> str:
+        medians = [statistics.median(run[name][what] for run in runs) for name in runs[0]]
+        return " / ".join(f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in medians)
+
+    names = [f"{kind}, {way}" for kind in KINDS for way in ("loop", "call")]
+    lines = [[name, *(cell(f"{name}{size}") for size in SIZES)] for name in names]
+    steps = [[title, cell(title), "", "", ""] for title in WIDTHS.values()]
+    header = [f"us, {ranks} ranks: {' / '.join(runs[0])}", *(each[0] for each in SIZES.values())]
+    return markdown(header, lines + steps)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=3)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--mpi", metavar="LIBRARY", default="", help="without it, no Open MPI")
+    parser.add_argument("--rank", nargs=3, metavar=("FOLDER", "SYSTEM", "PORT"))
+    args = parser.parse_args()
+    if args.rank:
+        return on_rank(*args.rank)
+    found = Kept(f"jax-{args.ranks}").add(
+        ["programs"], [OURS, GLOO, *([MPI] if args.mpi else [])], args.rounds,
+        lambda _, system: run_system(system, args.ranks, args.mpi),
+    )  # fmt: skip
+    show(table(found["programs"], args.ranks), args.page)
+
+
+if __name__ == "__main__":
+    main()
