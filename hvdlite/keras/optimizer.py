@@ -5,7 +5,7 @@ import os
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NoReturn, Optional, Sequence
 
 import keras
 from keras import ops
@@ -121,6 +121,12 @@ class _Distributed:
     _sum_of_passes: int
     _scale_local: bool
     _trainable_variables: list  # the optimizer's
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Keras would make a plain optimizer of a copy or pickle of a DistributedOptimizer, and "
+            "ranks would train alone: give a plain optimizer to another hvd.DistributedOptimizer"
+        )
 
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""

@@ -1,6 +1,8 @@
 """Keras models that are saved and loaded: each step is what it would have been without."""
 
 import contextlib
+import copy
+import pickle
 import re
 
 import keras
@@ -126,3 +128,11 @@ def test_several_passes_in_a_file_that_does_not_tell_their_size(rank, tmp_path):
     model.save(path)
     with pytest.raises(ValueError, match="does not tell whether it takes their sum or their mean"):
         hvd.load_model(path)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_optimizer_is_not_copied_into_a_plain_one(copied):
+    """Before, each rank trained alone with the copy, in silence."""
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(TypeError, match="ranks would train alone: give a plain optimizer"):
+        copied(optimizer)
