@@ -90,7 +90,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
 def agree(
     what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None,
     process_set: ProcessSet = global_process_set,
-    remedy: str = "Build the same network on every rank.",
+    remedy: str = "Build the same network on every rank.", apart: bool = False,
 ) -> None:  # fmt: skip
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
@@ -99,9 +99,10 @@ def agree(
     :param what: it is compared, too: its number is a count of the process, as in ``owner_name``.
     :param words: what the error shows in place of each line, if the line itself says too little.
     :param remedy: what the error tells the user to do.
+    :param apart: calls with other numbers do not meet this one, which a rank may have given up.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
-    common = f"check.{meeting_name(what)}"
+    common = f"check.{what if apart else meeting_name(what)}"
     name = tensor_name("allgather", common, process_set)
     if len(set(gather_bytes(digest, name, process_set))) == 1:
         return

@@ -76,7 +76,8 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
-    agree(owner, [what], remedy="Give the same shape and dtype on every rank.")
+    # Apart: PyTorch's backend gives up after the group's time-out.
+    agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
     if room is not None:
