@@ -200,7 +200,7 @@ TEST(test_a_tensor_queues_behind_its_like_in_a_round) {
     for (int p = 2; p <= 3; p++) ranks_run_on_window(p, queued_main, NULL);
 }
 
-/* ---- a rank that is killed in a round, after all have left ---- */
+/* ---- a rank that is killed or stopped in a round ---- */
 
 enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
 
@@ -229,6 +229,22 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
+/* Brings rank 1 to its chunk, where it stands still, and rank 0 to the wait for this chunk. */
+static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t *thread) {
+    struct hvd_handle *h = last->h;
+    h->tensor.request = request_of("w", ONES);
+    h->tensor.request.waited = true;
+    for (int i = 0; i < 3 || (!all_went_fast(me) && i < TRIES); i++) {
+        use_last(last);
+        engine_drive(me->engine, is_done, h);
+        check_finished(h, PATIENCE, HVD_OK);
+    }
+    CHECK_TEXT(engine_algorithm(me->engine), "fast path");
+    if (me->rank) REQUIRE(!mprotect(ones[1] + ONES / 2, PAGE, PROT_NONE));
+    threads_start(thread, 1, use_last, last, sizeof *last);
+    while (!atomic_load(&frozen)) clock_nap(1e-3);
+}
+
 /* The callers wait for each other as long as it takes: else the engine's thread goes on, and the
  * fault is its own. */
 ENGINES_BY(killed_main, arg,
@@ -236,18 +252,8 @@ ENGINES_BY(killed_main, arg,
     DROPPED struct hvd_handle *h = new_handle();
     struct last_use last = {me, h, HVD_OK};
     struct transport *t = rank_transport(me->ranks, me->rank);
-    h->tensor.request = request_of("w", ONES);
-    h->tensor.request.waited = true;
-    for (int i = 0; i < 3 || (!all_went_fast(me) && i < TRIES); i++) {
-        use_last(&last);
-        engine_drive(me->engine, is_done, h);
-        check_finished(h, PATIENCE, HVD_OK);
-    }
-    CHECK_TEXT(engine_algorithm(me->engine), "fast path");
-    if (me->rank) REQUIRE(!mprotect(ones[1] + ONES / 2, PAGE, PROT_NONE));
     pthread_t thread;
-    threads_start(&thread, 1, use_last, &last, sizeof last);
-    while (!atomic_load(&frozen)) clock_nap(1e-3);
+    stand_still(me, &last, &thread);
     engine_leave(me->engine, "done");
     CHECK(engine_ended(me->engine, PATIENCE));
     if (!me->rank) transport_note_death(t, 1, FATE_DIED);
@@ -258,10 +264,51 @@ ENGINES_BY(killed_main, arg,
     CHECK_INT(last.code, me->rank ? HVD_OK : HVD_NOT_INITIALIZED);
 }
 
-TEST(test_a_rank_killed_in_a_round_after_the_end_ends_the_wait) {
+/* As SIGSTOP does: rank 1's engine neither hears nor answers. */
+static int hear_nothing(struct transport *t, struct message *message, hvd_error *err) {
+    return HVD_OK;
+}
+static int send_nothing(struct transport *t, int to, const void *data, size_t size,
+                        hvd_error *err) {
+    return HVD_OK;
+}
+
+ENGINES_BY(stopped_main, arg,
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE};
+           rank_transport(ranks, rank)->patience.timeout = 2) {
+    DROPPED struct hvd_handle *h = new_handle();
+    struct last_use last = {me, h, HVD_OK};
+    struct transport *t = rank_transport(me->ranks, me->rank);
+    const struct transport_ops *real = t->ops;
+    struct transport_ops closed = *real;
+    closed.receive = hear_nothing;
+    closed.send = send_nothing;
+    pthread_t thread;
+    stand_still(me, &last, &thread);
+    if (me->rank) t->ops = &closed;
+    if (!me->rank) {
+        threads_join(&thread, 1);
+        CHECK(engine_ended(me->engine, PATIENCE));
+        CHECK_HAS(h->error.text, "rank 1 (process");
+        CHECK_HAS(h->error.text, "has not answered for");
+    }
+    ranks_meet(me->ranks);
+    t->ops = real;
+    atomic_store(&thaws, true);
+    if (me->rank) threads_join(&thread, 1);
+}
+
+static void in_its_chunk(rank_main *run) {
     struct sigaction old, action = {.sa_handler = freeze};
     if (CHECK_SLOW) return; /* a sanitizer takes the signal for its own */
+    atomic_store(&frozen, false);
+    atomic_store(&thaws, false);
     sigaction(SIGSEGV, &action, &old);
-    ranks_run_on_window(2, killed_main, NULL);
+    ranks_run_on_window(2, run, NULL);
     sigaction(SIGSEGV, &old, NULL);
 }
+
+TEST(test_a_rank_killed_in_a_round_after_the_end_ends_the_wait) { in_its_chunk(killed_main); }
+
+/* Nothing was in the engine, so nobody asked the rank: the others waited without a word. */
+TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

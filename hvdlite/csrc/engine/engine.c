@@ -109,7 +109,8 @@ static int step(void *engine, bool *progress, hvd_error *err) {
 }
 
 static bool is_pending(struct engine *e) {
-    return tensors_count(e->tensors) > 0 || atomic_load(&e->p2p.count) > 0;
+    return tensors_count(e->tensors) > 0 || atomic_load(&e->p2p.count) > 0 ||
+           fast_window_awaits(&e->fast) >= 0;
 }
 
 static void note_wait(struct engine *e, bool pending, double now) {

@@ -33,6 +33,7 @@ struct window_rounds {
     size_t used;           /* bytes of the window's room; the stepping thread's */
     atomic_bool opens;     /* there is a place */
     atomic_bool over;      /* every rank has left: the engine sees no more deaths */
+    atomic_int awaited;    /* 1 + the local rank whose sums a thread waits for; 0: none */
     atomic_int silent;     /* 1 + the local rank whose sums are overdue; 0: none */
 };
 
@@ -80,6 +81,8 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor);
 int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tensor *tensor,
                        bool *corked, hvd_error *err);
 
+/* The rank whose sums a thread has waited for so long that it may have stopped; -1: none. */
+int fast_window_awaits(const struct fast_path *x);
 /* Fails if a rank is silent in a round that can't end without it. The stepping thread. */
 int fast_window_check(const struct fast_path *x, hvd_error *err);
 

@@ -23,6 +23,8 @@ enum {
     BLOCK = 1024,    /* bytes that are added, then copied while the first cache has them */
 };
 
+int fast_window_awaits(const struct fast_path *x) { return atomic_load(&x->shared.awaited) - 1; }
+
 int fast_window_check(const struct fast_path *x, hvd_error *err) {
     int silent = atomic_load(&x->shared.silent);
     return silent ? comm_check_wait(x->transport, silent - 1, INFINITY, err) : HVD_OK;
@@ -145,26 +147,41 @@ static void add_chunk(const struct fast_path *x, const struct fast_place *p,
     }
 }
 
+/* The engine asks the rank whether it lives. */
+static void tell_engine(struct fast_path *x, int local_rank) {
+    if (atomic_exchange(&x->shared.awaited, local_rank + 1) != local_rank + 1)
+        transport_wake(x->transport);
+}
+
+/* Other threads may wait for other ranks: they tell the engine again. */
+static bool end_wait(struct fast_path *x, int local_rank, bool there) {
+    int own = local_rank + 1;
+    if (atomic_load(&x->shared.awaited))
+        atomic_compare_exchange_strong(&x->shared.awaited, &own, 0);
+    return there;
+}
+
 /* False: the engine has failed, which it does soon after a rank dies or falls silent. Once all
  * ranks have left, the engine sees neither, so this wait ends by itself. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
-    static const double LONGEST_NAP = 1e-3;
+    static const double LONGEST_NAP = 1e-3, SOON = 0.05; /* seconds */
     struct wait_policy policy = {0};
     struct waiter waiter = {0};
     hvd_error late;
     bool ends = false;
     for (unsigned looks = 1;; looks++) {
         if (atomic_load_explicit(sums_of(x, local_rank, p), memory_order_acquire) == own)
-            return true;
+            return end_wait(x, local_rank, true);
         if (looks == 1) policy = transport_policy(x->transport);
         if (policy.spin > 0 && looks % UNTIMED) {
             clock_relax();
             continue;
         }
-        if (atomic_load(x->failed) || ends) return false;
+        if (atomic_load(x->failed) || ends) return end_wait(x, local_rank, false);
         double now = clock_now();
         waiter_do(waiter_next(&waiter, now, policy, LONGEST_NAP));
+        if (now - waiter.since > SOON) tell_engine(x, local_rank);
         bool silent = comm_check_wait(x->transport, local_rank, now - waiter.since, &late);
         if (silent && !atomic_exchange(&x->shared.silent, local_rank + 1))
             transport_wake(x->transport);

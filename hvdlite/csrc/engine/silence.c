@@ -50,13 +50,16 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     if (message) other = message->request.name;
     if (other) snprintf(name, sizeof name, "%s", other);
     if (more) snprintf(others, sizeof others, " and %zu more", more);
-    if (*name)
+    bool sums = fast_window_awaits(n->fast) >= 0;
+    if (!*name && sums)
+        snprintf(text, size, "a small collective waits for its part of the sum");
+    else if (*name)
         snprintf(text, size, "tensor '%s'%s wait%s", name, others, more ? "" : "s");
     else
         snprintf(text, size,
                  n->left ? "this rank has left and waits for that rank's last message"
                          : "this rank opens a group of ranks with it");
-    return *name || n->left;
+    return *name || sums || n->left;
 }
 
 static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
