@@ -9,7 +9,15 @@ import time
 import cluster as clusters
 import pytest
 from jobs import MPI_SETTINGS, TESTS, assert_passed, script, wait_until
-from places import CARRIERS, WITHOUT_MPI, on_carrier, results, start_ranks, variables
+from places import (
+    CARRIERS,
+    WITHOUT_MPI,
+    free_port,
+    on_carrier,
+    results,
+    start_ranks,
+    variables,
+)
 
 SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
 
@@ -91,12 +99,17 @@ WRONG = {
 
 @pytest.mark.parametrize("variable", WRONG)
 def test_a_wrong_variable_is_named(variable):
-    env = {**os.environ, **variables(0, 2, 29_000), **dict([variable.split("=")])}
-    if variable.startswith("JAX"):
-        env.update(RANK="", JAX_PROCESS_ID="2", JAX_NUM_PROCESSES="2")
-    line = [sys.executable, "-c", "import hvdlite as hvd; hvd.init()"]
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and WRONG[variable] in done.stderr, done.stderr
+    """On both ranks: alone, a rank that has failed waits for the other, to tell it."""
+    ranks, pipe, port = [], subprocess.PIPE, free_port()
+    for rank in (0, 1):
+        env = {**os.environ, **variables(rank, 2, port), **dict([variable.split("=")])}
+        if variable.startswith("JAX"):
+            env.update(RANK="", JAX_PROCESS_ID="2", JAX_NUM_PROCESSES="2")
+        line = [sys.executable, "-c", "import hvdlite as hvd; hvd.init()"]
+        ranks.append(subprocess.Popen(line, env=env, stderr=pipe, text=True))
+    for process in ranks:
+        _, told = process.communicate(timeout=50)
+        assert process.returncode == 1 and WRONG[variable] in told, told
 
 
 @pytest.fixture(scope="module")

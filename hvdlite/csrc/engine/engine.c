@@ -122,9 +122,8 @@ static void note_wait(struct engine *e, bool pending, double now) {
 /* Without pending work the thread yields for LINGER, because another tensor often follows at once
  * and waking up takes longer than most tensors; then it sleeps. With pending work it follows the
  * wait policy. If every message wakes the thread, it sleeps until one does: a poll every
- * millisecond would take the core from training, ten times a step of a small network. Else it polls
- * ever more rarely, and starts over after a ring or a nudge: the message may come a moment
- * later. */
+ * millisecond would take the core from training. Else it polls ever more rarely, and starts over
+ * after a ring or a nudge: the message may come a moment later. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
