@@ -197,7 +197,9 @@ def mutable_statics(source: Path) -> list:
 
 
 PREPARED = PACKAGE / "core" / "prepared.c"  # of Python's C interface
-BINDINGS = sorted([*PACKAGE.glob("jax/*.[ch]"), *PACKAGE.glob("torch/**/*.[ch]*")])
+BINDINGS = sorted(
+    [*PACKAGE.glob("jax/*.[ch]"), *PACKAGE.glob("torch/**/*.h"), *PACKAGE.glob("torch/**/*.cpp")]
+)
 
 
 @pytest.mark.parametrize("source", [*SOURCES, PREPARED, *BINDINGS], ids=lambda f: f.name)
