@@ -11,7 +11,6 @@ import math
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from hvdlite.bootstrap import exchange, mesh, singleton_check
@@ -23,6 +22,7 @@ from hvdlite.core.log import logger
 from hvdlite.core.membership import Meeting, Membership
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.processes import stat_of
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
@@ -54,7 +54,7 @@ def _by_torchrun() -> bool:
 
 def _age() -> float:
     """Return for how many seconds this process has run."""
-    began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    began = stat_of("/proc/self/stat")[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 

@@ -4,6 +4,7 @@ import glob
 from typing import Collection, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from hvdlite.core.files import text_of
+from hvdlite.core.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
 LEAST, _SHARE = 64 << 20, 0.2  # bytes, and part of a process's memory, that matter on other nodes
@@ -97,13 +98,9 @@ def misplaced(process: int) -> str:
 def _nodes_of_threads(process: int) -> Set[int]:
     """Return the nodes on which threads were last, without threads that have done next to nothing.
 
-    Fields of /proc/PID/task/TID/stat, counted after the name: 11 and 12 the time in clock ticks, 36
-    the hardware thread (proc_pid_stat(5)).
+    Fields 11 and 12 are the time in clock ticks, 36 is the hardware thread.
     """
-    fields = [
-        text_of(path).rpartition(")")[2].split()
-        for path in glob.glob(f"{PROC}/{process}/task/[0-9]*/stat")
-    ]
+    fields = [stat_of(path) for path in glob.glob(f"{PROC}/{process}/task/[0-9]*/stat")]
     ticks = [int(each[11]) + int(each[12]) for each in fields]
     busy = {int(each[36]) for each, used in zip(fields, ticks) if used > sum(ticks) / 100}
     by_node = {int(path.rpartition("node")[2]): path for path in _folders()}

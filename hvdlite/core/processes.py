@@ -2,8 +2,9 @@
 
 import ctypes
 import os
-from pathlib import Path
 from typing import List
+
+from hvdlite.core.files import text_of
 
 
 def with_own(name: str) -> List[int]:
@@ -21,7 +22,8 @@ def has_own(pid: int, name: str) -> bool:
     """Tell whether a process was started with this process's value of the variable."""
     entry = os.fsencode(name) + b"=" + os.environb[os.fsencode(name)]
     try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return entry in file.read().split(b"\0")
     except OSError:  # another user's, as Slurm's daemon is
         return False
 
@@ -30,7 +32,15 @@ def parent(pid: int) -> int:
     """Return a process's parent; of the first process 0."""
     if pid == os.getpid():  # reads no file: a rank asks twice a second
         return os.getppid()
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(stat_of(f"/proc/{pid}/stat")[1])
+
+
+def stat_of(path: str) -> List[str]:
+    """Return the fields after the name in the stat file of a process or thread: proc_pid_stat(5).
+
+    Field 0 is the state, field 3 of the manual.
+    """
+    return text_of(path).rpartition(")")[2].split()
 
 
 def trim_heap() -> None:
