@@ -1,4 +1,5 @@
-/* The public C interface of hvdlite: one job a process, tensors in, completions out.
+/* The public C interface of hvdlite. A process is in one job; it submits tensors and learns when
+ * they complete.
  *
  * Python sees the declarations between the markers, through cffi. A function that can fail returns
  * an hvd_code and fills *err. Any thread may call any function. In a forked child all calls
@@ -16,10 +17,11 @@ typedef struct hvd_tensor {
     const char *name; /* UTF-8, under HVD_MAX_NAME bytes; the same on all ranks */
     int kind;         /* hvd_kind */
     int dtype;        /* hvd_dtype */
-    int op;           /* hvd_op; allreduce, reducescatter */
-    int root;         /* rank of the group; broadcast: the root; send, recv: the peer, -1: any */
-    int group;        /* of ranks; 0: the whole job */
-    int priority;     /* among ready tensors the higher one goes first */
+    int op;           /* hvd_op, for allreduce and reducescatter */
+    /* a rank of the group: a broadcast's root; the peer of a send or recv (-1: any peer) */
+    int root;
+    int group;    /* number of the group of ranks; 0: the whole job */
+    int priority; /* of the ready tensors the one with the highest priority goes first */
     double prescale, postscale; /* allreduce, reducescatter: op(x * prescale) * postscale */
     int ndim;
     const int64_t *dims;
@@ -33,19 +35,21 @@ typedef struct hvd_tensor {
     /* 1: an allgather's or alltoall's out_rows is a guess. If the guess is wrong, or `out` is NULL,
      * the handle has memory with the output; see hvd_result. */
     int open;
-    /* alltoall: [to]: how many rows of `in`, in order, go to each rank; further rows are not sent.
-     * NULL: equally many for each of n ranks. */
+    /* alltoall: splits[r]: how many rows of `in` go to rank r, in order of ranks; further rows
+     * are not sent. NULL: each rank gets equally many. */
     const int64_t *splits;
-    size_t nsplits;     /* n; 0: NULL */
-    int codec;          /* hvd_codec; only for an allreduce of float32 */
-    const char *failed; /* why this rank has no data, for every rank's error; NULL: it has data */
+    size_t nsplits; /* length of `splits`; 0 if it is NULL */
+    int codec;      /* hvd_codec; only for an allreduce of float32 */
+    /* NULL: this rank has data; else why it has none, a text that every rank's error shows */
+    const char *failed;
     /* The number of tensors in a grouped call, equal on all ranks; their names end in [0], [1], ...
      * 0: no grouped call. */
     int grouped;
-    int waited; /* 1: the caller calls hvd_finish at once, and steps the engine there */
+    int waited; /* 1: the caller calls hvd_finish next, which steps the engine */
     int last;   /* 1: this rank starts no other tensor before this one ends */
-    int queued; /* 1: waits until the tensor of its name under way ends; 0: that is an error */
-    int states; /* digest of the optimizer states loaded since the last step; 0: none */
+    /* if a tensor of this name is under way, 1: waits until that tensor ends; 0: is an error */
+    int queued;
+    int states; /* digest of the optimizer states loaded since the last step; 0: none were loaded */
     /* 1: another library moves the data, after this call has completed without an error: hvdlite
      * only agrees on the tensor. `in` and `out` are not used. See hvd_turn. */
     int delegated;
@@ -65,15 +69,16 @@ typedef struct hvd_handle hvd_handle;
 /* Collective over the communicator. Reads HVDLITE_*, HOROVOD_*. */
 int hvd_init(const hvd_by_mpi *mpi, hvd_error *err);
 
-/* The same by sockets, without MPI. hvd owns the sockets from now on, also if the call fails. */
+/* The same by sockets, without MPI. hvdlite owns the sockets from now on, also if the call
+ * fails. */
 int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
 
 /* 1 between hvd_init and hvd_close, else 0. */
 int hvd_is_initialized(void);
 int hvd_where(hvd_topology *out, hvd_error *err);
 
-/* The launcher thinks this host lost: all waits for its ranks fail. NULL: this rank leaves the job
- * without all others. */
+/* Says that the launcher considers `host` lost: all waits for ranks of that host fail. NULL:
+ * this rank leaves the job, and waits for no other rank. */
 void hvd_lose_host(const char *host);
 
 /* HVD_OK, or the first cause of the transport failure that ended the job. */
@@ -82,7 +87,7 @@ int hvd_check(hvd_error *err);
 /* The algorithm of the last collective of group 0; NULL: there was none, or there is no job. */
 const char *hvd_algorithm(void);
 
-/* Refuses what hvd_start would refuse, except a name that is under way. Submits nothing. */
+/* Fails as hvd_start would, but accepts the name of a tensor under way. Submits nothing. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
 /* Tensors submitted to a corked group reach the other ranks in one message. Uncork soon. */
@@ -90,11 +95,12 @@ void hvd_cork(int group, bool corked);
 
 /* Submits the tensor. NULL: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
-/* Waits at most `seconds`. 1: the tensor is done; *err has the result, HVD_OK or an error (err may
- * be NULL). 0: not yet. Any threads, any number of times, also after hvd_close. */
+/* Waits at most `seconds`. Returns 1 if the tensor is done: *err (err may be NULL) is HVD_OK or
+ * the tensor's error. Returns 0 if it is not done. Any thread may call it, any number of times,
+ * also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
-/* Ends all waits for the tensor, also later ones, as if their seconds had passed. The tensor goes
- * on. */
+/* Ends all present and later waits for the tensor as if their seconds had passed. The tensor
+ * stays under way. */
 void hvd_give_up(hvd_handle *handle);
 /* A plan: a tensor that is prepared once and can be run many times. NULL: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
@@ -106,14 +112,15 @@ int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
  * tensor. That thread also moves other tensors, so the watcher must return soon. At most one
  * watcher a handle. */
 void hvd_watch(hvd_handle *handle, void (*watcher)(void *arg), void *arg);
-/* For an open tensor that has finished without an error: its output, and the number of rows from
- * each rank. The handle owns both, unless the caller's output fits. Else NULL. */
+/* Returns the output of an open tensor that has finished without an error, and the number of
+ * rows from each rank. Both belong to the handle. NULL: the output has fitted into the caller's
+ * memory. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);
-/* For a delegated tensor that has finished without an error: 1 for the group's first one, 2 for the
- * next, ... Every rank has the same turns. So a library that needs its calls in the same order on
- * all ranks makes them in the order of turns. */
+/* Returns the turn of a delegated tensor that has finished without an error: 1 for the group's
+ * first such tensor, 2 for the second, ... A tensor has the same turn on every rank. A library
+ * whose calls must have the same order on all ranks makes them in the order of turns. */
 uint64_t hvd_turn(const hvd_handle *handle);
-/* The sender, after a receive has finished without an error. */
+/* Returns the sender, for a receive that has finished without an error. */
 int hvd_source(hvd_handle *handle);
 /* Frees the handle; its tensor may still be under way. */
 void hvd_drop(hvd_handle *handle);
@@ -134,14 +141,14 @@ typedef struct hvd_region hvd_region;
 #define HVD_REGION_ADDRESS 64
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
-/* The address by which other ranks join the first `used` bytes. Moves these to large pages if it
- * can. */
+/* The address by which other ranks join the first `used` bytes. Moves these bytes to large pages
+ * if it can. */
 void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
 /* Maps the regions of the other ranks, all of this region's size; addresses[i] and used[i] come
  * from local rank i. id: not 0, the same on all ranks. Once; a failure changes nothing. */
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err);
-void hvd_region_close(hvd_region *region); /* no tensor may be under way in it */
+void hvd_region_close(hvd_region *region); /* no tensor in the region may be under way */
 
 /* Memory that exists once on a host: the host's lowest rank makes it, the other ranks attach it.
  * Each rank maps it twice. Writes to the shared mapping reach all ranks; the view shows the same
@@ -149,7 +156,7 @@ void hvd_region_close(hvd_region *region); /* no tensor may be under way in it *
  * the ranks can't share memory. */
 typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err); /* NULL: makes it */
-/* The address by which other ranks attach it. Moves the memory to large pages if it can. */
+/* The address by which other ranks attach the memory. Moves the memory to large pages if it can. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
@@ -168,10 +175,12 @@ void hvd_flight_bell(int bell, const char *word);
 /* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
  * `error` more or less. `about`: members of a JSON object, for the head of the timeline. */
 void hvd_set_clock(double offset, double error, const char *about);
-/* For both: work without other ranks, such as "update"; times of the monotonic clock. */
+/* For the recorder and the timeline: work of this rank alone, such as "update", with times of
+ * the monotonic clock. */
 void hvd_note(const char *what, double begin, double end);
-/* Keeps the user's handler of the signal; installs one over the present handler, which appends the
- * C stack of its thread to the file and calls both. Each once; the file stays open for ever. */
+/* hvd_stacks_keep_users remembers the user's handler of the signal. The other function installs
+ * a handler over the present one. The new handler appends the C stack of its thread to the file,
+ * then calls both older handlers. Call each function once; the file stays open for ever. */
 void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);
 
@@ -184,12 +193,12 @@ int hvd_timeline_stop(hvd_error *err);
  * `ranks`: their ranks in the job, for error texts. *group: the group's number in this process. MPI
  * must allow calls from several threads. */
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err);
-/* The same in a job by sockets; only the group's ranks call it. `ranks` are in the group's order.
- * number: > 0, equal on all of them and new in this job. */
+/* The same in a job by sockets; only the group's ranks call it. `ranks` are in the group's
+ * order. number: > 0, equal on all these ranks, and not used before in this job. */
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
 /* End a group, or the job with all its groups, in three steps. leave: this rank submits nothing
- * more, for that reason. Wait until every rank has left (1) or the seconds have passed (0). Free
- * everything. */
+ * more; `reason` says why. Wait until every rank has left (1) or the seconds have passed (0).
+ * Free everything. */
 #define HVD_ALL_GROUPS -1
 void hvd_leave(int group, const char *reason);
 int hvd_wait_end(int group, double seconds);
@@ -197,9 +206,10 @@ void hvd_group_close(int group);
 void hvd_close(void);
 
 /* Sets a limit: after so many seconds this process prints the words and exits with the code,
- * whatever it waits for, unless the limit is lifted. `ranks` of a job are those for which it waits
- * in MPI, a wait that nothing else ends: meanwhile the job checks that they answer, and the seconds
- * begin when the job has failed. NULL: no memory; lifting NULL does nothing. */
+ * whatever it waits for, unless the limit is lifted. `ranks` of a job are those for which it
+ * waits in MPI, a wait that nothing else ends: meanwhile the job checks that they answer, and
+ * the seconds begin when the job has failed. Returns NULL without memory; lifting NULL does
+ * nothing. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code, const char *words);
 void hvd_limit_lift(hvd_limit *limit);

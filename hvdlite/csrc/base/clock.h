@@ -7,11 +7,11 @@
 
 #include <time.h>
 
-/* For the system's calls: at least 0 seconds and at most a day. A caller that sleeps looks again
- * after it. */
+/* A timespec for system calls: at least 0 seconds, at most a day. A caller that sleeps longer
+ * than a day calls again. */
 static inline struct timespec clock_span(double seconds) {
     static const double A_DAY = 86400;
-    double most = seconds < A_DAY ? seconds : A_DAY, span = most > 0 ? most : 0; /* NaN: a day */
+    double most = seconds < A_DAY ? seconds : A_DAY, span = most > 0 ? most : 0; /* a day for NaN */
     struct timespec t = {.tv_sec = (time_t)span};
     t.tv_nsec = (long)((span - (double)t.tv_sec) * 1e9);
     return t;
@@ -20,6 +20,6 @@ static inline struct timespec clock_span(double seconds) {
 double clock_now(void);
 void clock_nap(double seconds);
 void clock_yield(void);
-void clock_relax(void); /* between two looks of a thread that spins */
+void clock_relax(void); /* a spinning thread calls this between two checks */
 
 #endif

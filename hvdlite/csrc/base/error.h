@@ -20,7 +20,7 @@ typedef enum hvd_code {
     HVD_MISMATCH,        /* the ranks disagree about a tensor */
     HVD_RANK_LEFT,       /* a rank that the tensor needs has left */
     HVD_STALLED,         /* some ranks did not submit the tensor in time */
-    HVD_FAILED,          /* some rank could not compute the tensor */
+    HVD_FAILED,          /* an operator failed on a rank, which so has no data for the tensor */
     HVD_TRANSPORT,       /* MPI failed or a rank fell silent: the job can't go on */
     HVD_RANK_DEAD,       /* a rank's process has died or is silent: the job can't go on */
     HVD_NO_MEMORY,
@@ -31,11 +31,11 @@ typedef enum hvd_code {
 #define HVD_MAX_BLAMED 8
 typedef struct hvd_error {
     int code;                   /* an hvd_code */
-    int nblamed;                /* ranks that caused the error; 0: none, or not known */
-    int blamed[HVD_MAX_BLAMED]; /* the first of these, by their rank in the job */
-    int64_t pid;                /* of blamed[0]; 0: not known */
-    char host[64];              /* of blamed[0]; "": not known */
-    char tensor[HVD_MAX_NAME];  /* "": the error is about no tensor, or about all */
+    int nblamed;                /* number of ranks that caused the error; 0: none, or not known */
+    int blamed[HVD_MAX_BLAMED]; /* the first of these ranks, numbered as in the job */
+    int64_t pid;                /* process id of blamed[0]; 0: not known */
+    char host[64];              /* host of blamed[0]; "": not known */
+    char tensor[HVD_MAX_NAME];  /* name; "": the error is about no tensor, or about all */
     char text[1024];            /* UTF-8; a longer text is cut */
 } hvd_error;
 /* cdef end */
@@ -50,12 +50,12 @@ int error_blame(hvd_error *err, int rank);
 /* Names the tensor of a set error; returns the error's code. */
 int error_of(hvd_error *err, const char *tensor);
 
-/* How many ranks `blamed` lists. */
+/* The number of ranks that `blamed` lists. */
 static inline int error_nlisted(const hvd_error *err) {
     return err->nblamed < HVD_MAX_BLAMED ? err->nblamed : HVD_MAX_BLAMED;
 }
 
-/* Appends the text of another error; copies the other error if `all` is not set. */
+/* Appends the text of the error `more` to `all`; copies `more` if `all` has no error yet. */
 void error_also(hvd_error *all, const hvd_error *more);
 
 /* Appends ", while ..." to the text of a set error; returns the error's code. */

@@ -35,9 +35,11 @@ static int flags_for(const char *path) {
     struct statx folder, found;
     if (folder_of(path, &folder)) return -1;
     if (look_at(path, AT_SYMLINK_NOFOLLOW, &found))
-        return errno == ENOENT ? O_EXCL : -1; /* does not follow a link that is made meanwhile */
+        /* O_EXCL does not follow a link that another user makes meanwhile */
+        return errno == ENOENT ? O_EXCL : -1;
     if (!(folder.stx_mode & S_IWOTH)) return 0;
-    bool linked = S_ISREG(found.stx_mode) && found.stx_nlink > 1; /* by whom is unknown */
+    /* another user may have made the hard link */
+    bool linked = S_ISREG(found.stx_mode) && found.stx_nlink > 1;
     if (!linked && (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid)) return 0;
     errno = EACCES;
     return -1;
@@ -48,6 +50,7 @@ FILE *file_open_named(const char *path) {
     do {
         if ((flags = flags_for(path)) < 0) return NULL;
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0666);
-    } while (fd < 0 && errno == EEXIST && flags); /* just made by another: look whose it is */
+    } while (fd < 0 && errno == EEXIST && flags); /* another process has just made the file:
+                                                   * check who owns it */
     return fd < 0 ? NULL : fdopen(fd, "w");
 }

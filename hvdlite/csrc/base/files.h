@@ -1,4 +1,4 @@
-/* Files: opens a file that the user has named for writing, unless it belongs to another user.
+/* Opens a file for writing under the path that the user gave, unless it belongs to another user.
  *
  * In a folder such as /tmp another user may have made the file, or a link in its place.
  * core/files.py has the same rule for Python. No state; any thread. */

@@ -18,8 +18,8 @@ enum log_level {
 };
 
 struct log {
-    enum log_level level; /* lines below it are dropped */
-    int rank, size;       /* size 0: not known yet; lines leave both out */
+    enum log_level level; /* lines of a lower level are dropped */
+    int rank, size;       /* size 0: not known yet, so lines show neither */
 };
 
 /* "trace" ... "off" in any case; `fallback` for NULL or anything else. */
@@ -32,7 +32,8 @@ static inline bool log_on(const struct log *log, enum log_level level) {
 void log_line(const struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Without a lock or a prefix: for the last words of a process that may hang elsewhere. */
+/* Prints without a lock and without a prefix, because other threads of this ending process may
+ * hang. */
 void log_last_words(const char *text);
 
 #endif

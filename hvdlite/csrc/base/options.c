@@ -37,7 +37,7 @@ const struct options OPTIONS_DEFAULT = {
 #undef DEFAULT
 };
 
-/* ---- readers; a refused text leaves *value unchanged ---- */
+/* ---- parse a text; on an error *value is unchanged ---- */
 
 struct row {
     const char *name;

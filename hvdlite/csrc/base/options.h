@@ -1,15 +1,16 @@
-/* The options of a job: a row has a field, its variable, its default and, for a size, its bounds.
+/* The options of a job. A row has a field, its variable, its default and, for a size, its
+ * bounds.
  *
- * An option needs no more than a row here; docs/environment.md says what it does. Only options.c
- * reads the environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. It reads
- * once, at init: getenv is not safe while another thread calls setenv. */
+ * A new option needs only a row here, and one in docs/environment.md. Only options.c reads the
+ * environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. It reads once,
+ * at init: getenv is not safe while another thread calls setenv. */
 #ifndef HVDLITE_BASE_OPTIONS_H
 #define HVDLITE_BASE_OPTIONS_H
 
 #include "base/error.h"
 
-/* type, field, HVDLITE_..., default, least, most. A default outside the bounds means "not set": a
- * measurement decides. */
+/* Columns: type, field, variable (HVDLITE_...), default, least, most. A default outside the
+ * bounds means "not set": a measurement decides. */
 #define OPTIONS(ROW)                                                                               \
     ROW(size_t, fusion_bytes, FUSION_THRESHOLD, 64 << 20, 0, SIZE_MAX)                             \
     ROW(size_t, bytes_ahead, BYTES_AHEAD, SIZE_MAX, 0, SIZE_MAX)                                   \
@@ -36,8 +37,8 @@ struct options {
 
 extern const struct options OPTIONS_DEFAULT;
 
-/* Sets the fields whose variables are set. A wrong value changes no field; the first wrong value is
- * the error. */
+/* Reads each variable that is set into its field. A wrong value leaves its field unchanged; the
+ * error names the first wrong value. */
 int options_read(struct options *options, hvd_error *err);
 
 /* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */

@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STOP = 0 };                 /* index of the event file that ends the thread */
-static const double PAUSE = 10e-3; /* after the kernel has refused to watch a file */
+enum { STOP = 0 };                 /* index of the eventfd that ends the thread */
+static const double PAUSE = 10e-3; /* seconds to wait after the kernel has refused to poll */
 
 struct file_handler {
     poller_handler *handler;
@@ -57,8 +57,8 @@ static void handle(struct poller *p, size_t i) {
     if (!p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd)) p->files[i].fd = -1;
 }
 
-/* The kernel refuses to poll all files at once if the limit on open files is below their number or
- * memory is short. Then this polls them one by one. */
+/* Polls all files at once. The kernel refuses that if the files are more than the limit on open
+ * files, or if memory is short; then polls them one by one. */
 static void await(struct poller *p) {
     if (poll(p->files, p->n, -1) >= 0) return;
     if (errno != EINTR) clock_nap(PAUSE);
@@ -82,7 +82,7 @@ int poller_start(struct poller *p, const char *name, hvd_error *err) {
 static void ring_file(int event) {
     uint64_t one = 1;
     ssize_t written = write(event, &one, sizeof one);
-    (void)written; /* the counter is far from full */
+    (void)written; /* the write can't fail: the eventfd's counter is far from full */
 }
 
 void poller_free(struct poller *p) {
@@ -120,7 +120,7 @@ void bell_ring(struct bell *b) {
 
 unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
 
-/* Without the lock. A thread that rings meanwhile writes to `event`. */
+/* Polls the file without the lock held. A thread that rings meanwhile writes to `event`. */
 static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
     struct timespec timeout = clock_span(seconds);
@@ -139,7 +139,7 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         mutex_lock(&b->mutex);
         b->watched = false;
         ssize_t read_bytes =
-            read(b->event, &rings, sizeof rings); /* under the lock: no ring is lost */
+            read(b->event, &rings, sizeof rings); /* the lock is held, so no ring is lost */
         (void)read_bytes;
         mutex_notify(&b->mutex); /* another sleeper looks at the file from now on */
     }

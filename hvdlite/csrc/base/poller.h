@@ -1,8 +1,9 @@
-/* Sleep until a file can be read: a poller has a thread for that; a bell serves any thread.
+/* Two ways to sleep until a file can be read: a poller, with a thread of its own, and a bell,
+ * for any thread.
  *
- * A poller calls a file's handler, on the poller's thread, when the file can be read. It serves
- * events that ring no doorbell: sockets and exits of processes. Files are added before the thread
- * starts. It uses no CPU while no file can be read. */
+ * When a file can be read, the poller's thread calls the file's handler. Pollers serve events
+ * that ring no doorbell: data on sockets, and ends of processes. Files are added before the
+ * thread starts. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
@@ -20,15 +21,15 @@ int poller_new(struct poller **out, hvd_error *err);
 /* The caller owns the file and closes it after poller_free. */
 int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, hvd_error *err);
 
-/* `name`: of the thread. */
+/* `name`: the thread's name. */
 int poller_start(struct poller *p, const char *name, hvd_error *err);
 
 /* Ends the thread, if it was started. NULL does nothing. */
 void poller_free(struct poller *p);
 
-/* A bell wakes the threads of this process that sleep until it rings or a file can be read. Any
- * thread rings; any number of threads sleep. One sleeper watches the file and wakes the others.
- * Between processes the doorbell does the same, without files (shm/doorbell.h). */
+/* A bell wakes threads of this process, which sleep until the bell rings or a file can be read.
+ * Any thread rings; any number of threads sleep. One sleeper watches the file and wakes the
+ * others. Between processes the doorbell does the same, without files (shm/doorbell.h). */
 struct bell {
     struct mutex mutex; /* guards what follows */
     atomic_uint rings;  /* written under the mutex */
@@ -37,7 +38,8 @@ struct bell {
 };
 
 int bell_open(struct bell *b, hvd_error *err);
-void bell_close(struct bell *b); /* no thread sleeps; a bell that failed to open is fine, too */
+/* while no thread sleeps on the bell; also after bell_open failed */
+void bell_close(struct bell *b);
 
 void bell_ring(struct bell *b);
 /* Take a ticket, look for work, sleep on the ticket: a ring in between ends the sleep at once. */

@@ -33,7 +33,8 @@ static inline uint64_t siphash(struct siphash_key key, const uint64_t *words, si
     uint64_t v[4] = {key.half[0] ^ 0x736f6d6570736575u, key.half[1] ^ 0x646f72616e646f6du,
                      key.half[0] ^ 0x6c7967656e657261u, key.half[1] ^ 0x7465646279746573u};
     for (size_t i = 0; i <= n; i++) {
-        uint64_t word = i < n ? words[i] : (uint64_t)(8 * n) << 56; /* the length ends it */
+        /* the last word encodes the length */
+        uint64_t word = i < n ? words[i] : (uint64_t)(8 * n) << 56;
         v[3] ^= word;
         siphash_rounds(v, 2);
         v[0] ^= word;

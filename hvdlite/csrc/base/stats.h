@@ -1,4 +1,4 @@
-/* Counts of what this rank has sent and done, in all its groups together.
+/* Counters of this rank's traffic and work, over all its groups.
  *
  * Engine threads count; any thread reads, and through the flight recorder other processes. */
 #ifndef HVDLITE_BASE_STATS_H
@@ -9,18 +9,20 @@
 #include <stdint.h>
 
 struct stats {
-    _Atomic uint64_t bytes_sent_network; /* of tensors, by transfers to other ranks */
-    _Atomic uint64_t bytes_sent_window;  /* of tensors, for other ranks of this host */
-    _Atomic uint64_t tensors, batches;   /* done without an error */
-    _Atomic uint64_t waited;             /* nanoseconds in which work waited for other ranks */
-    _Atomic uint64_t waits_since;        /* nanoseconds of clock_now; 0: it does not wait now */
-    _Atomic int32_t waits_for; /* 1 + the rank of the job that a transfer needs; 0: none */
+    _Atomic uint64_t
+        bytes_sent_network;             /* bytes of tensors, sent to other ranks by the transport */
+    _Atomic uint64_t bytes_sent_window; /* bytes of tensors, written for other ranks of this host */
+    _Atomic uint64_t tensors, batches;  /* numbers of those that ended without an error */
+    _Atomic uint64_t waited;            /* nanoseconds that work has waited for other ranks */
+    /* since when work waits, in nanoseconds of clock_now; 0: it does not wait */
+    _Atomic uint64_t waits_since;
+    _Atomic int32_t waits_for; /* 1 + the job's number of the rank that work waits for; 0: none */
 };
 
 static inline uint64_t stats_nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9); }
 
-/* Work waits since then, by clock_now, for that rank of the job (-1: not known); and that wait has
- * ended. s NULL: nothing is counted. */
+/* stats_wait: since that time (clock_now) work waits for that rank of the job (-1: not known).
+ * stats_waited: the wait has ended. If s is NULL, neither counts. */
 static inline void stats_wait(struct stats *s, double since, int rank) {
     if (!s) return;
     atomic_store_explicit(&s->waits_since, stats_nanoseconds(since), memory_order_relaxed);

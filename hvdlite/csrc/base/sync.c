@@ -43,9 +43,9 @@ void mutex_wait(struct mutex *m, double seconds) {
     pthread_cond_timedwait(&m->changed, &m->lock, &until);
 }
 
-/* Blocks the signals of the program: Python's handlers must not run on this thread. Signals of the
- * thread's own faults stay unblocked for handlers such as faulthandler's: a blocked SIGSEGV ends
- * the process without a message. */
+/* The signals that hvdlite's threads block, because Python's handlers must not run there. Faults
+ * of the thread itself, such as SIGSEGV, are not among them: blocked, they would end the process
+ * without faulthandler's message. */
 static void signals_of_others(sigset_t *set) {
     static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigfillset(set);

@@ -16,7 +16,7 @@ struct mutex {
 void mutex_init(struct mutex *m);
 void mutex_destroy(struct mutex *m);
 void mutex_lock(struct mutex *m);
-bool mutex_try(struct mutex *m); /* locks it, unless it is locked */
+bool mutex_try(struct mutex *m); /* locks the mutex if it is free; true: locked */
 void mutex_unlock(struct mutex *m);
 void mutex_notify(struct mutex *m); /* wakes all waiters; call it with the lock held */
 void mutex_wait(struct mutex *m, double seconds); /* lock held; may return early */
@@ -24,7 +24,7 @@ void mutex_wait(struct mutex *m, double seconds); /* lock held; may return early
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err);
 void thread_join(pthread_t thread);
-/* From now on this thread takes no core from another one when it wakes up. */
+/* From now on this thread, when it wakes up, preempts no other thread (SCHED_BATCH). */
 void thread_give_way(void);
 
 /* Calls `in_child` in every process that is forked from this one from now on. */

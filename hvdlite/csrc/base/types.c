@@ -1,6 +1,6 @@
 #include "base/types.h"
 
-/* Defines `NAMES`, one of each value below COUNT: a value without a name does not compile. */
+/* Defines `NAMES`, the names of all values below COUNT. A value without a name does not compile. */
 #define NAMED(COUNT, ...)                                                                          \
     static const char *const NAMES[] = {__VA_ARGS__};                                              \
     _Static_assert(sizeof NAMES / sizeof *NAMES == COUNT, "each value has a name")
@@ -42,7 +42,7 @@ bool dtype_is_float(int dtype) {
     return dtype >= 0 && dtype < HVD_DTYPES && DTYPES[dtype].is_float;
 }
 
-enum dtypes { INTEGERS = 1, FLOATS = 2, ALL = INTEGERS | FLOATS }; /* bool is an integer */
+enum dtypes { INTEGERS = 1, FLOATS = 2, ALL = INTEGERS | FLOATS }; /* bool counts as an integer */
 
 static const struct {
     const char *name;

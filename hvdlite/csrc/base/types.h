@@ -15,8 +15,9 @@ typedef enum hvd_kind {
     HVD_ALLGATHER,
     HVD_REDUCESCATTER,
     HVD_ALLTOALL,
-    HVD_JOIN, /* has no data: until all ranks have joined, zeros stand in for this rank's tensors */
-    HVD_KINDS, /* of work of all ranks; between two ranks: */
+    /* this rank has no more data: zeros stand in for its tensors until all ranks have joined */
+    HVD_JOIN,
+    HVD_KINDS, /* number of kinds for all ranks; the kinds between two ranks follow */
     HVD_SEND = 32,
     HVD_RECV
 } hvd_kind;
@@ -66,41 +67,43 @@ typedef enum hvd_rule {
     HVD_RULES
 } hvd_rule;
 
-/* The numbers of an update; a rule uses those that it knows. */
+/* Indices of an update's parameters. Each rule uses some of them. */
 typedef enum hvd_rate {
     HVD_LEARNING_RATE = 0,
     HVD_WEIGHT_DECAY,
     HVD_RESCALE,  /* multiplies the result of the allreduce */
-    HVD_CLIP,     /* limits the rescaled gradient; negative: does not */
+    HVD_CLIP,     /* limit of the rescaled gradient; negative: no limit */
     HVD_MOMENTUM, /* Adam: beta1 */
     HVD_BETA2,
     HVD_EPSILON,
     HVD_RATES
 } hvd_rate;
 
-/* A tensor of this many bytes or more can be dealt to the hosts of a job: in turn, each host gets a
- * stripe of it, of so many bytes. One host has the states of a stripe. */
+/* Bytes of a stripe. A tensor of at least one stripe can be dealt: the hosts of the job get its
+ * stripes in turn, and only the host that gets a stripe has the optimizer states of the stripe. */
 #define HVD_STRIPE 65536
 
-/* An update of weights, which exist once on a host: every rank gives its own mapping of them. */
+/* An update of weights. The weights exist once on a host; every rank gives its own mapping of
+ * them. */
 typedef struct hvd_update {
     int rule; /* hvd_rule; equal on all ranks */
     float rates[HVD_RATES];
-    float *weights; /* as many as the tensor has values */
-    /* As many: momentum; Adam: mean, variance; NULL where the rule has fewer. Of a tensor that is
-     * dealt: those of the stripes that this host gets, one after the other. */
+    float *weights; /* one for each value of the tensor */
+    /* Optimizer states, one for each value: momentum, or Adam's mean and variance; NULL where
+     * the rule has fewer states. For a dealt tensor only the states of this host's stripes, one
+     * stripe after the other. */
     float *states[2];
-    int dealt; /* 1 or 0; equal on all ranks */
-    int first; /* the host that gets the first stripe, by number; the same */
+    int dealt; /* 1: the tensor is dealt, else 0; equal on all ranks */
+    int first; /* number of the host that gets the first stripe; equal on all ranks */
 } hvd_update;
 
 #define HVD_MAX_DIMS 32 /* NumPy's limit too */
 
 /* Where this process is in the job. A host is a shared-memory domain. */
 typedef struct hvd_topology {
-    int rank, size;             /* among all */
-    int local_rank, local_size; /* on this host */
-    int cross_rank, cross_size; /* among the ranks with this local rank, one a host */
+    int rank, size;             /* among all ranks of the job */
+    int local_rank, local_size; /* among the ranks of this host */
+    int cross_rank, cross_size; /* among the ranks with this local rank, one on each host */
 } hvd_topology;
 
 /* Connected stream sockets to the other ranks of a job that MPI did not start. */
@@ -108,17 +111,18 @@ typedef struct hvd_sockets {
     int rank, size;
     const int *lowest;   /* [size]: for each rank the lowest rank of its host */
     const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
-    const int *messages; /* [size]: and for negotiation: without a farewell their end is a death */
+    /* [size]: streams for negotiation; one that ends without a farewell means a death */
+    const int *messages;
 } hvd_sockets;
 
 /* Ranks that MPI joins. */
 typedef struct hvd_by_mpi {
-    void (*open)(void); /* transport_mpi_open of the library for their MPI (transports.h) */
-    const void *comm;   /* where the handle of their communicator lies */
+    void (*open)(void); /* transport_mpi_open, from the library for this MPI (transports.h) */
+    const void *comm;   /* address of the ranks' MPI_Comm */
 } hvd_by_mpi;
 /* cdef end */
 
-/* A row an op, in the order of hvd_op: its name, and which dtypes it takes. */
+/* One row for each op, in the order of hvd_op: its name, and the dtypes that it takes. */
 #define OPS(ROW)                                                                                   \
     ROW("Sum", ALL)                                                                                \
     ROW("Average", ALL)                                                                            \

@@ -30,12 +30,13 @@
 
 struct adasum {
     const struct comm *comm;
-    int index; /* this rank's, host by host; the numbers of coll_fold */
+    int index; /* number of this rank, counted host by host; the numbers of coll_fold */
     const struct coll_args *args;
     const struct reduce_kernels *k;
-    size_t n; /* elements */
+    size_t n; /* elements of the vectors */
     struct coll_fold fold;
-    char *mine, *theirs; /* accumulators: the whole vector; the partner's elements */
+    /* accumulators of this rank's whole vector, and of the partner's elements */
+    char *mine, *theirs;
 };
 
 static int rank_at(const struct adasum *w, int index) {
@@ -81,7 +82,7 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
-/* mine = Adasum of mine and theirs, for a range of elements. `first`: mine comes from the lower
+/* mine = Adasum(mine, theirs), for a range of elements. `first`: mine is the vector of the lower
  * ranks. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
@@ -153,7 +154,7 @@ int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error
     struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(comm->size);
     w.index = own_index(&w);
-    bool in_place = k->wide == k->size; /* else the dtype is narrower than its accumulator */
+    bool in_place = k->wide == k->size; /* false: the dtype is narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;

@@ -21,7 +21,7 @@
 struct alltoall {
     const struct coll_args *args;
     int rank, size;
-    size_t segment, nseg; /* its bytes; segments a step */
+    size_t segment, nseg; /* bytes of a segment; segments in a step */
 };
 
 static struct coll_exchange item_of(const void *arg, size_t i) {

@@ -8,7 +8,8 @@
 
 enum { STEPS = 8, TRIALS = 3 };
 
-/* Seconds: after a trial of ENOUGH no longer trial is made; a trial of LONG is not repeated. */
+/* Seconds. After a trial that took ENOUGH no larger trial is made; a trial that took LONG is not
+ * repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
 /* Replaces each number by its largest value on any rank. */
@@ -24,7 +25,7 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
-/* Messages that each rank sends to a rank so far away, and receives. */
+/* A trial: each rank sends messages to a rank at a distance, and receives as many. */
 struct trial {
     const struct comm *comm;
     char *memory; /* the message, the sums, then room for simultaneous messages */
@@ -57,7 +58,7 @@ static int add(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The longest of all ranks. */
+/* Seconds of the trial on the slowest rank. */
 static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     struct coll_pipeline p = {.items = coll_segments(t->bytes, t->segment),
                               .item = item_of,
@@ -71,24 +72,26 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* How much longer a trial takes than a trial of one byte: waits for late ranks are in both. The
- * least of several trials, or of one long trial. */
+/* Seconds by which a trial takes longer than a trial of one byte. The difference leaves out
+ * waits for late ranks, which are in both. The least of several trials; a long trial is made
+ * once. */
 static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     struct trial one = t;
     double all, least = HUGE_VAL, first, least_first = HUGE_VAL;
     one.bytes = 1;
-    HVD_TRY(timed(&one, &first, err)); /* connects */
+    HVD_TRY(timed(&one, &first, err)); /* opens the connections */
     for (int i = 0; i < TRIALS && (i == 0 || least < LONG); i++) {
         HVD_TRY(timed(&one, &first, err));
         HVD_TRY(timed(&t, &all, err));
         least_first = fmin(least_first, first);
         least = fmin(least, all);
     }
-    *seconds = fmax(least - least_first, least / 10); /* if the first was disturbed */
+    /* the trial of one byte may have been disturbed */
+    *seconds = fmax(least - least_first, least / 10);
     return HVD_OK;
 }
 
-/* Several messages one after another, like the steps of an algorithm, so that wake-ups count,
+/* Sends several messages one after another, like the steps of an algorithm, so wake-ups count,
  * too. */
 static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     t.bytes = STEPS;
@@ -98,7 +101,8 @@ static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     return HVD_OK;
 }
 
-/* More and more segments, until a trial takes long; *longest: the most bytes that did not. */
+/* Sends more and more segments until a trial takes long. *longest: the most bytes that did not
+ * take long. */
 static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd_error *err) {
     static const size_t SEGMENTS[] = {1, COST_FEW, COST_MANY};
     double *byte[] = {&cost->first, &cost->next, &cost->beta}, last = 0, seconds;
@@ -139,7 +143,7 @@ static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_erro
 
 static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
                    hvd_error *err) {
-    /* Not allocated, because a rank without memory would let the others wait. */
+    /* On the stack: if an allocation failed on one rank, the other ranks would wait for it. */
     char memory[(2 + COST_MANY) * PACE_SEGMENT] = {0};
     struct trial t = {.comm = comm,
                       .memory = memory,

@@ -28,24 +28,25 @@
 
 #include <string.h>
 
-enum { MOST_ROUNDS = 32 }; /* ranks are counted by an int */
+enum { MOST_ROUNDS = 32 }; /* enough for any number of ranks in an int */
 
 struct circulant {
     const struct comm *comm;
     const struct coll_args *args;
     char *row, *arriving,
-        *results; /* the sums; the blocks arriving in a round; the finished blocks */
+        /* memory of the sums, of the blocks that arrive in a round, and of the finished blocks */
+        *results;
     int rounds, distance[MOST_ROUNDS + 1]; /* 1 .. p: the reduce-scatter's distances, last first */
 };
 
-/* Where a chunk begins; chunks from p on follow as if the data was repeated. */
+/* Offset of a chunk. Chunks from p on have offsets as if a copy of the data followed the data. */
 static size_t begin_of(const struct circulant *c, int chunk) {
     int p = c->comm->size;
     size_t begin = coll_chunk(c->args->bytes, c->args->reduce->size, p, chunk % p).begin;
     return chunk < p ? begin : begin + c->args->bytes;
 }
 
-/* Elements before block i in the row. */
+/* The number of elements before block i in the row. */
 static size_t elements_before(const struct circulant *c, int i) {
     int r = c->comm->rank;
     return (begin_of(c, r + i) - begin_of(c, r)) / c->args->reduce->size;
@@ -74,7 +75,7 @@ static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The same blocks in the other direction, finished. */
+/* Sends the same blocks, now finished, in the opposite direction. */
 static int gather_round(const struct circulant *c, int k, hvd_error *err) {
     size_t size = c->args->reduce->size;
     int from = c->distance[k], to = c->distance[k + 1];

@@ -33,7 +33,7 @@ static size_t bytes_of(const struct coded_args *args) {
     return bytes;
 }
 
-/* All messages in a row: copied to `memory`, but a single message stays in place. */
+/* Returns all messages in a row, copied to `memory`; a single message stays where it is. */
 static void *pack(const struct coded_args *args, char *memory) {
     if (args->ntensors == 1) return args->tensors[0].message;
     for (size_t i = 0, at = 0; i < args->ntensors; i++) {
@@ -49,7 +49,7 @@ static struct codec_sum sum_of(const struct comm *comm, const struct coded_args 
                               args->final.scale / (double)args->final.divisor};
 }
 
-/* `sums`: one for each element of the packed messages (a word, or a cast number). */
+/* Decodes the sums: one sum for each word, or cast number, of the packed messages. */
 static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < args->ntensors; i++) {
@@ -121,9 +121,10 @@ int coll_coded_scattered(const struct comm *comm, const struct coded_args *args,
     return HVD_OK;
 }
 
-enum { LEAST_SCATTERED = 8 * 1024 }; /* bytes of all messages, on one host */
+/* least bytes of all messages for which scattered is chosen on one host */
+enum { LEAST_SCATTERED = 8 * 1024 };
 
-/* The measurements above decide; the same on every rank. */
+/* Decides by the measurements above; equal on every rank. */
 static bool better_scattered(const struct comm *comm, const struct coded_args *args) {
     const struct reduce_kernels *kernels = codec_kernels(args->codec, comm->size);
     if (!kernels || comm->size <= 2) return false;

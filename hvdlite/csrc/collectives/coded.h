@@ -9,7 +9,7 @@
 #include "kernels/codec.h"
 
 struct coded_tensor {
-    void *message; /* codec_bytes(n); a cast's message is overwritten */
+    void *message; /* codec_bytes(n) bytes; the call overwrites a cast's message */
     float *out;    /* [n] */
     size_t n;
 };
@@ -17,11 +17,11 @@ struct coded_tensor {
 /* Equal on every rank except for the pointers. */
 struct coded_args {
     struct codec codec;
-    int contributors; /* ranks that bring data; the others have joined */
+    int contributors; /* number of ranks with data; the others have joined */
     struct reduce_final final;
     const struct coded_tensor *tensors;
     size_t ntensors;
-    struct scratch *buffer;          /* for the messages */
+    struct scratch *buffer;          /* memory for the messages */
     struct scratch *scratch, *outer; /* as in coll_args */
 };
 
@@ -31,13 +31,14 @@ struct coded_algorithm {
     int (*run)(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 };
 
-/* The first row of the table that takes the collective; the last row takes every one. */
+/* The first row of the table that takes the collective. The last row takes every collective. */
 const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args);
 
-/* Chooses and runs. */
+/* Chooses an algorithm and runs it. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* One of the algorithms, for tests. codec_kernels() is not NULL; more than one rank. */
+/* One of the algorithms, for tests. Needs more than one rank, and codec_kernels() other than
+ * NULL. */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

@@ -29,15 +29,15 @@ struct coll_tensor {
     const char *in;
     char *out;
     size_t bytes;
-    const hvd_update *update; /* all tensors of a batch have one, or none has */
-    size_t before;            /* number of the update's weights before this tensor's first value */
+    const hvd_update *update; /* NULL for no tensor of a batch, or for all */
+    size_t before;            /* index of this tensor's first value in the update's weights */
 };
 
 /* Equal on every rank, except for the pointers, the scratch, and an alltoall's parts. */
 struct coll_args {
     hvd_kind kind;
-    void *data;   /* allreduce, broadcast: in place; else the output */
-    size_t bytes; /* of data; reducescatter: of `in`; alltoall: the sum over all ranks */
+    void *data;   /* allreduce, broadcast: input and output; else the output */
+    size_t bytes; /* size of `data`; reducescatter: of `in`; alltoall: sum over all ranks */
 
     /* allreduce, broadcast: the tensors, `bytes` in all, which some algorithms use instead of
      * data */
@@ -60,7 +60,7 @@ struct coll_args {
         *in_end; /* reducescatter, alltoall: [rank]: end of the part for the rank, in `in` */
     const size_t
         *part_end;  /* allgather, alltoall: [rank]: end of the part from the rank, in data */
-    size_t longest; /* bytes of the longest such part on any rank */
+    size_t longest; /* bytes of the longest part on any rank */
 
     /* Working memory, kept between calls. outer: for algorithms that call other algorithms. */
     struct scratch *scratch, *outer;
@@ -71,17 +71,18 @@ typedef int coll_function(const struct comm *comm, const struct coll_args *args,
 struct coll_algorithm {
     const char *name;
     hvd_kind kind;
-    bool in_tensors; /* it takes args->tensors instead of args->data */
+    bool in_tensors; /* the algorithm uses args->tensors instead of args->data */
     bool (*takes)(const struct comm *comm,
                   const struct coll_args *args); /* NULL: all of that kind */
     coll_function *run;
 };
 
-/* The first row of the table that takes the collective. The last row of a kind takes all. */
+/* The first row of the table that takes the collective. The last row of a kind takes every
+ * collective of the kind. */
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
-/* The allreduces of float32 by size, for the log: "recursive doubling up to 16 KiB, circulant up to
- * 64 KiB, then ring"; cut where `size` bytes are too few. */
+/* Which algorithm an allreduce of float32 uses at which size, for the log: "recursive doubling
+ * up to 16 KiB, circulant up to 64 KiB, then ring"; cut to `size` bytes. */
 void coll_choices_text(const struct comm *comm, char *text, size_t size);
 
 /* All rows, for tests and benchmarks. */
@@ -89,15 +90,15 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* The most bytes of a batch in which the order of addition of a tensor's elements does not depend
- * on the batch's other tensors. SIZE_MAX: it never does. */
+/* The most bytes that a batch may have if the order in which a tensor's elements are added must
+ * not depend on the other tensors of the batch. SIZE_MAX: any number. */
 size_t coll_alike(const struct comm *comm);
 
-/* Chooses and runs. One rank alone: applies the scales. */
+/* Chooses an algorithm and runs it. For a single rank only applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
-/* After an allreduce: each of the host's ranks updates its chunk of the tensors' weights. Returns
- * when all have. `host`: the ranks of this host. */
+/* After an allreduce: each rank of the host updates its chunk of the tensors' weights. Returns
+ * when all ranks of the host have done so. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
 
 /* Allreduce and update of tensors that are dealt to several hosts. args->data: `bytes` of working
@@ -133,13 +134,15 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 /* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
-/* A thread's part of a range that several threads share: whole lines from the begin on. */
+/* One thread's part of a range that several threads share. Parts begin at multiples of a cache
+ * line from the begin of the range. */
 struct coll_range coll_part_of(struct coll_range range, int part, int parts);
 
-/* The part of a chunk in a tensor of `bytes` that begins at `begin` of the batch. */
+/* The part of a chunk that lies in one tensor: the tensor has `bytes` and begins at `begin` of
+ * the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 
-/* How many segments of `length` bytes `bytes` have. */
+/* The number of segments of `length` bytes in `bytes`. */
 static inline size_t coll_segments(size_t bytes, size_t length) {
     return (bytes + length - 1) / length;
 }
@@ -152,19 +155,20 @@ struct coll_exchange {
     int to, from;
 };
 
-/* An allreduce in pieces, with work of the caller before and after each piece. Other ranks may have
- * to do the work at the same time, so its order is the same on all ranks: prepare 1, finish 0,
- * prepare 2, finish 1, ... The caller prepares piece 0 itself. */
+/* An allreduce in pieces, with work of the caller before (prepare) and after (finish) each
+ * piece. Ranks may have to do this work together, so its order is the same on all ranks: prepare
+ * 1, finish 0, prepare 2, finish 1, ... The caller prepares piece 0 itself. */
 struct coll_pieces {
     size_t n;
     struct coll_range (*chunk)(const void *arg, size_t piece,
-                               int chunk); /* its place in the data */
-    size_t longest_chunk;                  /* bytes, at most; equal on all ranks */
+                               int chunk); /* range of a chunk of a piece in the data */
+    size_t longest_chunk;                  /* most bytes of a chunk; equal on all ranks */
     int (*prepare)(const void *arg, size_t piece, hvd_error *err);
     int (*finish)(const void *arg, size_t piece, hvd_error *err); /* NULL: there is no such work */
-    /* Called by the ring for each segment of a chunk that has its final sum; NULL: never. own: this
-     * rank, the one before the chunk's number, has completed the sum, and the hook may replace the
-     * sum before the ring sends it on. Else the segment has arrived from that rank. */
+    /* The ring calls it for each segment that has its final sum; NULL: no call. own: this rank
+     * has completed the sum (rank r completes chunk r + 1), and `final` may replace the sum
+     * before the ring sends it on. Else the segment has arrived from the rank that has completed
+     * the sum. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };
@@ -178,8 +182,8 @@ struct coll_pipeline {
     int (*received)(const void *arg, size_t i, hvd_error *err);
     const void *arg;
     size_t depth; /* items under way in each direction, 1 .. PACE_MOST_DEPTH */
-    /* How many items ahead of the awaited one are sent, at most depth. 0: item i is sent after it
-     * has arrived. */
+    /* The number of items, at most `depth`, that are sent before the awaited item has arrived.
+     * 0: item i is sent after item i has arrived. */
     size_t send_ahead;
     size_t reuse; /* item i is received into memory from which item i - reuse was sent; 0: never */
     const struct coll_pieces *pieces; /* of items / pieces->n items each; NULL: none */
@@ -209,7 +213,7 @@ coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcas
     coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
     coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
 
-/* In pieces, without a pause between pieces. The ring does not apply the prescale. */
+/* A ring in pieces, without a pause between pieces. It does not apply the prescale. */
 int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
                      const struct coll_pieces *pieces, hvd_error *err);
 int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,

@@ -3,12 +3,12 @@
 #include <math.h>
 
 enum {
-    SMALL = 4 << 10,   /* bytes; costs.h */
-    LEAST_LINK = 1024, /* bytes of a chain's segment, where messages seem to cost nothing */
+    SMALL = 4 << 10,   /* bytes up to which doubling is always chosen, see costs.h */
+    LEAST_LINK = 1024, /* least bytes of a chain's segment, in case messages seem to cost nothing */
 };
 
-/* The ring is chosen even if it takes so much longer: it copies nothing, and adds while it
- * sends. */
+/* A ring may be estimated to take this many times as long and is still chosen, because it copies
+ * nothing, and adds while it sends. */
 static const double TIE = 1.01;
 
 static double log_steps(int size) {
@@ -23,7 +23,8 @@ double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
            c.beta * (fmax(bytes, few) - few);
 }
 
-/* Seconds of `messages` messages one after another, and of `bytes` sent `times` times, far away. */
+/* Seconds for `messages` messages one after another, and for `bytes` sent `times` times to far
+ * ranks. */
 static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
     struct cost c = comm_cost(comm);
     double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);
@@ -86,8 +87,8 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     return tree <= messages * (c.alpha + c.beta * longest);
 }
 
-/* Keeps the link busy: an acknowledgement takes the time of two messages, in which as much again is
- * sent. */
+/* Segments in flight that keep a link busy: while an acknowledgement is on its way, which takes
+ * as long as two messages, as much again is sent. */
 static double enough_in_flight(struct cost cost, size_t segment) {
     return 4 * cost.alpha / cost.beta / (double)segment;
 }

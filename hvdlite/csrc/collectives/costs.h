@@ -3,10 +3,10 @@
  * b(m) is the time of a message's bytes, q = ceil(log2 p). All costs are measured when the job
  * starts (pace.h):
  *
- *   doubling    q (a + f b(S)), f b(S) once more where p is no power of two
- *   circulant   a + f b(m) for each message: twice about S/2, S/4, ... S/p
- *   ring        2(p-1) times the longest of a chunk's segments, one behind the other, on the link
- *               or at a core, and one segment's way to the next rank but one
+ *   doubling q (a + f b(S)), f b(S) once more where p is no power of two circulant a + f b(m)
+ *   for each message: twice about S/2, S/4, ... S/p ring 2(p-1) times the longest of three: a
+ *   chunk's segments one after another on the link; the same at a core; one segment's way to the
+ *   next rank but one
  *
  * f is the factor by which bytes take longer if all ranks send far in each step: racks share links,
  * late ranks meet other ranks' bytes, and nothing hides additions and copies. On 8 emulated hosts
@@ -23,7 +23,7 @@
 
 enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 
-/* The cheapest allreduce of `bytes`; equal on all ranks. */
+/* The cheapest algorithm for an allreduce of `bytes`; equal on all ranks. */
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes);
 
@@ -40,9 +40,10 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 /* How many segments are in flight between two ranks, so that the link is never idle. */
 size_t coll_depth(struct cost cost, size_t segment);
 
-/* The same if the next message goes to another rank: no more than needed, because segments sent
- * ahead compete with the segment that the receiver waits for. 4 MB by the circulant on 64 simulated
- * hosts with 10 Gbit/s took 9.0 ms with 16 segments ahead and 7.3 ms with 2. */
+/* The same for algorithms whose next message goes to another rank. No more than needed, because
+ * segments sent ahead compete with the segment that the receiver waits for. 4 MB by the
+ * circulant on 64 simulated hosts with 10 Gbit/s took 9.0 ms with 16 segments ahead and 7.3 ms
+ * with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 
 /* The largest power of two of bytes for which doubling is chosen for every floating-point dtype. */

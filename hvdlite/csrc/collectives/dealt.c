@@ -33,18 +33,19 @@ enum { BLOCK = 4096 }; /* bytes that are updated at a time, then copied from the
 /* A part of a stripe, in one tensor. */
 struct span {
     const struct coll_tensor *tensor;
-    size_t at, bytes; /* in the batch's part of the tensor */
-    size_t packed;    /* where it begins in the data */
+    size_t at, bytes; /* offset in the batch's part of the tensor; size */
+    size_t packed;    /* offset in the data */
 };
 
 struct dealt {
     const struct layout *l;
-    struct coll_args args; /* with its own scratch: the lane uses the other one */
-    struct span *spans;    /* by their place in the data */
+    /* for the host's steps, with a scratch of their own, because the lane uses the other one */
+    struct coll_args args;
+    struct span *spans; /* ordered by their place in the data */
     size_t nspans;
     size_t *begin;   /* [hosts + 1]: where the stripes of a host begin in the data */
     size_t *end;     /* [local ranks]: ends of the current chunks */
-    const char **in; /* [local ranks]: their gradients, if in a region */
+    const char **in; /* [local ranks]: gradients of the rank, if they lie in a region */
     size_t npieces;
 };
 
@@ -118,7 +119,7 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
-/* Adds the host's gradients, which lie in a region. */
+/* Adds the gradients of the host's ranks, which lie in a region. */
 static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
                 size_t bytes) {
     char *const *memory = d->args.memory;
@@ -138,7 +139,8 @@ static void update(const struct dealt *d, const struct coll_tensor *tensor, size
     const size_t stripe_values = HVD_STRIPE / sizeof(float);
     size_t value = tensor->before + at / sizeof(float);
     size_t own =
-        value / stripe_values / (size_t)d->l->hosts; /* this host's stripes before this one */
+        /* number of this host's stripes before this stripe */
+        value / stripe_values / (size_t)d->l->hosts;
     hvd_update here = *tensor->update;
     here.weights = weights_at(tensor, at);
     for (int i = 0; i < update_states(here.rule); i++)
@@ -210,7 +212,8 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
                                      coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0)),
                                  .chunk = lane_chunk,
                                  .final = update_or_store};
-    if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err)); /* all have their gradients */
+    /* wait until all ranks have their gradients */
+    if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err));
     HVD_TRY(coll_hosts_pieces(d->l, args, &pieces, err));
     return coll_meet(&d->l->host, err);
 }

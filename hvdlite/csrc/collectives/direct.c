@@ -36,17 +36,17 @@ enum {
 
 struct direct {
     const struct coll_args *args;
-    int n, self;           /* ranks; this one */
+    int n, self;           /* number of ranks; this rank */
     struct coll_range own; /* this rank's chunk */
-    /* on several hosts */
+    /* Used only on several hosts: */
     const struct layout *l;
-    struct reduce_final final; /* on the host */
-    size_t piece;              /* bytes of a piece of it */
-    char *lane;                /* the chunk's sums */
+    struct reduce_final final; /* how this host scales its result */
+    size_t piece;              /* bytes of a piece of the chunk */
+    char *lane;                /* the sums of the chunk, which the lane adds up */
 };
 
-/* A part of one tensor: `bytes` at offset `at` of the tensor, `offset` of every rank's memory, and
- * `packed` of all tensors in a row. */
+/* A part of one tensor: its bytes, and its offsets in the tensor (`at`), in every rank's memory
+ * (`offset`) and in all tensors in a row (`packed`). */
 struct block {
     const struct coll_tensor *tensor;
     size_t at, offset, packed, bytes;
@@ -70,7 +70,7 @@ static void each_block(const struct direct *d, struct coll_range range, take_blo
     }
 }
 
-/* The sum of a block of every rank's memory. */
+/* Writes the sum of a block over all ranks to one place. */
 static void add_to(const struct direct *d, struct block b, struct reduce_final final, void *sum) {
     const struct reduce_kernels *k = d->args->reduce;
     const char *in[d->n];
@@ -78,7 +78,7 @@ static void add_to(const struct direct *d, struct block b, struct reduce_final f
     reduce_all(k, sum, in, d->n, b.bytes / k->size, d->args->prescale, final);
 }
 
-/* Writes the sum to every rank's memory. */
+/* Writes the sum of a block to every rank's memory. */
 static void add_block(const struct direct *d, struct block b) {
     char *const *memory = d->args->memory;
     add_to(d, b, d->args->final, memory[0] + b.offset);
@@ -101,7 +101,7 @@ static struct direct open_direct(const struct comm *host, const struct coll_args
     return (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
 }
 
-/* A thread's part of the chunk. */
+/* Adds one thread's part of the chunk. */
 static void add_part(const void *arg, int part, int parts) {
     const struct direct *d = arg;
     struct coll_range own = coll_part_of(d->own, part, parts);
@@ -111,11 +111,11 @@ static void add_part(const void *arg, int part, int parts) {
 int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct direct d = open_direct(comm, args);
     if (!args->bytes) return HVD_OK;
-    HVD_TRY(coll_meet(comm, err)); /* all have their data */
+    HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have their data */
     d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
     helpers_do(comm_helpers(comm), args->bytes, add_part, &d);
     comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
-    return coll_meet(comm, err); /* all have written */
+    return coll_meet(comm, err); /* wait until all ranks have written */
 }
 
 /* ---- on several hosts ---- */
@@ -183,7 +183,8 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     return spread_piece(d, 0, err);
 }
 
-/* The sums of a single tensor replace this rank's own values, which no other rank reads. */
+/* Finds memory for the chunk's sums. For a single tensor the sums replace this rank's own
+ * values, which no other rank reads. */
 static int find_lane_memory(struct direct *d, hvd_error *err) {
     const struct coll_args *args = d->args;
     void *memory = NULL;

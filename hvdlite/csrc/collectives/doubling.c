@@ -14,12 +14,12 @@
 
 struct doubling {
     const struct comm *comm;
-    size_t n, bytes; /* elements; their bytes in the accumulator type */
+    size_t n, bytes; /* number of elements; their bytes in the accumulator type */
     void *mine, *theirs;
     void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
-/* Sends all of mine and receives theirs; either may be left out. */
+/* Sends this rank's sums and receives the partner's; the bytes of either may be 0. */
 static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
                 hvd_error *err) {
     struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};

@@ -94,7 +94,7 @@ int coll_hosts_gather(const struct layout *l, const struct coll_args *args, cons
     return coll_run(&l->host, &host, err);
 }
 
-/* Each rank has its chunk, at the chunk's place in the data. */
+/* Gathers the chunks: each rank has its own chunk at its place in the data. */
 static int gather_chunks(const struct layout *l, const struct coll_args *args, const size_t *end,
                          size_t longest, hvd_error *err) {
     const char *own = (char *)args->data + coll_part(end, l->host.rank).begin;
@@ -105,9 +105,10 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 
 struct by_pieces {
     const struct layout *l;
-    struct coll_args args; /* with a scratch of its own: the lane's is in use */
-    size_t piece;          /* bytes of one */
-    size_t *end;           /* [local ranks]: ends in the current piece */
+    /* for the host's steps, with a scratch of their own, because the lane uses the other one */
+    struct coll_args args;
+    size_t piece; /* bytes of a piece */
+    size_t *end;  /* [local ranks]: where the rank's chunk of the current piece ends */
 };
 
 static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
@@ -119,7 +120,7 @@ static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
     return args;
 }
 
-/* Of this rank's lane. */
+/* A chunk of this rank's lane. */
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct by_pieces *b = arg;
     cut_piece(b, i);
@@ -140,8 +141,8 @@ static int gather_piece(const void *arg, size_t i, hvd_error *err) {
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-/* The bytes of a ring's chunk, half of those in flight: while the hosts work on a piece, the other
- * half is on the links. */
+/* Half of the bytes in flight, so that one half is on the links while the hosts work on the
+ * other half. */
 size_t coll_hosts_chunk(const struct comm *comm) {
     struct pace pace = comm_pace(comm);
     return (pace.depth + 1) / 2 * pace.segment;
@@ -163,7 +164,7 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* True if a ring is the cheapest. Equal on all ranks, also on ranks in no lane. */
+/* True if a ring is the cheapest algorithm. Equal on all ranks, also on ranks in no lane. */
 bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;
@@ -200,7 +201,8 @@ static int broadcast_on(const struct comm *comm, const struct coll_args *args, i
     return coll_run(comm, &part, err);
 }
 
-/* If the root is in no lane, its host broadcasts first, and lane 0 goes on. */
+/* If the root is in no lane, its host broadcasts first. Then lane 0 broadcasts between the
+ * hosts. */
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
     int root_host = l->host_of[args->root], root = l->local_of[args->root];

@@ -18,12 +18,13 @@
 
 struct blocks {
     const struct layout *l;
-    const size_t *end; /* [rank]: of its part, in the order of ranks */
+    const size_t *end; /* [rank]: end of the rank's part; parts are in the order of ranks */
     int size;          /* ranks */
-    size_t element;    /* bytes; chunks have whole elements */
-    size_t *block;     /* [host]: bytes of its block */
-    size_t *local_end; /* [local rank]: of its part, of its chunk or of its lane memory */
-    size_t *host_end;  /* [host]: of its chunk in lane memory */
+    size_t element;    /* bytes of an element; chunks have whole elements */
+    size_t *block;     /* [host]: bytes of the host's block */
+    /* [local rank]: end of the rank's part, of its chunk or of its lane memory */
+    size_t *local_end;
+    size_t *host_end; /* [host]: end of the host's chunk in lane memory */
 };
 
 static struct coll_range chunk_of(const struct blocks *b, int host, int lane) {
@@ -40,7 +41,7 @@ static size_t lane_bytes(const struct blocks *b, int lane) {
 /* Copies a chunk of a host's block between lane memory and the parts in the order of ranks. */
 static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk, char *parts,
                        char *lane, bool to_lane) {
-    size_t at = 0; /* in the block */
+    size_t at = 0; /* offset in the block */
     for (int r = 0; r < b->size; r++) {
         if (b->l->host_of[r] != host) continue;
         struct coll_range part = coll_part(b->end, r);
@@ -55,7 +56,7 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
     }
 }
 
-/* Copies all lane memories in a row, from or to the parts. */
+/* Copies between the parts and all lane memories in a row. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     for (int lane = 0; lane < b->l->lanes; lane++) {
         for (int h = 0; h < b->l->hosts; h++) {
@@ -68,7 +69,7 @@ static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_l
 
 typedef size_t length_function(const struct blocks *b, int i);
 
-/* Fills in ends[n] from lengths; returns the longest. */
+/* Fills in ends[n] from the lengths; returns the greatest length. */
 static size_t fill_ends(const struct blocks *b, size_t *ends, int n, length_function *length) {
     size_t at = 0, longest = 0;
     for (int i = 0; i < n; i++) {
@@ -93,7 +94,7 @@ static size_t lane_chunk_length(const struct blocks *b, int host) {
     return coll_length(chunk_of(b, host, b->l->host.rank));
 }
 
-/* The host gathers its local ranks' data, of these lengths. */
+/* The host's ranks gather their data, which has these lengths. */
 static int gather_on_host(const struct blocks *b, const struct coll_args *args,
                           length_function *length, const void *in, void *out, hvd_error *err) {
     size_t longest = fill_ends(b, b->local_end, b->l->host.size, length);

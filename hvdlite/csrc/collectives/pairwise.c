@@ -1,5 +1,5 @@
-/* Pairwise exchange: every rank sends every other rank its input of that rank's chunk. Allreduce,
- * and its first half alone, reducescatter.
+/* Pairwise exchange: every rank sends each other rank the chunk that the other rank adds up. An
+ * allreduce, or its first half alone, a reducescatter.
  *
  * The allreduce is for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
  * integers) and for kernels whose results and elements differ in size. Inputs travel unchanged. The
@@ -30,13 +30,14 @@
 struct pairwise {
     const struct comm *comm;
     const struct coll_args *args;
-    const char *in;       /* this rank's input, all chunks */
-    size_t segment, nseg; /* bytes of a segment; segments of the longest chunk */
-    size_t peers, lag;    /* p - 1; rounds from the exchange of a segment to its spreading */
-    size_t rounds;        /* of a piece */
-    char *slots;          /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
-    const char **inputs;  /* [ranks]: this rank's input and those in the slots */
-    const struct coll_pieces *pieces; /* NULL: the data is one */
+    const char *in;       /* input of this rank, with all chunks */
+    size_t segment, nseg; /* bytes of a segment; number of segments of the longest chunk */
+    /* p - 1; number of rounds from the exchange of a segment to its spreading */
+    size_t peers, lag;
+    size_t rounds;       /* number of rounds of a piece */
+    char *slots;         /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
+    const char **inputs; /* [ranks]: this rank's input and those in the slots */
+    const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
 };
 
 /* A round exchanges one segment, k, of each chunk of a piece. */
@@ -54,7 +55,7 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, struct 
     return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
 }
 
-/* The range of a range's results. */
+/* The range of the results that belong to a range of elements. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->args->reduce;
     return (struct coll_range){range.begin / k->size * k->result, range.end / k->size * k->result};
@@ -102,7 +103,7 @@ static size_t items_a_round(const struct pairwise *w) {
     return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-/* The segments that the item's round exchanges. */
+/* The round to which item i of the pipeline belongs. */
 static struct round round_of(const struct pairwise *w, size_t i) {
     size_t round = i / items_a_round(w);
     return (struct round){round / w->rounds, round % w->rounds};
@@ -126,7 +127,7 @@ static void reduce(const struct pairwise *w, struct round at) {
                coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
-/* After the last peer's input of a segment. */
+/* Called for each item; adds a segment once the inputs of all peers have arrived. */
 static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
     struct round at = round_of(w, i);
@@ -135,7 +136,8 @@ static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The segments that are added together fit the cache, and are no longer than the pace's. */
+/* Bytes of a segment: p segments, which are added together, fit the cache, and none is longer
+ * than the pace's. */
 static size_t segment_bytes(const struct pairwise *w, size_t longest) {
     static const size_t CACHED = 256 * 1024, LEAST = 8192;
     const struct reduce_kernels *k = w->args->reduce;

@@ -15,18 +15,21 @@
 struct flight {
     const struct comm *comm;
     const struct coll_pipeline *p;
-    size_t received, sent; /* items below these are posted */
+    size_t received, sent; /* numbers of items whose receive, whose send is posted */
     struct waiter stream;
-    struct transfer in[PACE_MOST_DEPTH], out[PACE_MOST_DEPTH]; /* of item i at i % depth */
+    /* the transfers of item i are at i % depth */
+    struct transfer in[PACE_MOST_DEPTH], out[PACE_MOST_DEPTH];
 };
 
 static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
     return comm_wait(f->comm, x, &f->stream, err);
 }
 
-/* MPI forbids a receive into memory from which a send still reads. */
+/* Before a receive into memory from which item i was sent: MPI forbids it while the send still
+ * reads. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
-    if (i + f->p->depth < f->sent) return HVD_OK; /* a later item reuses its transfer */
+    /* a later item has reused the transfer, so the send is complete */
+    if (i + f->p->depth < f->sent) return HVD_OK;
     return wait_for(f, &f->out[i % f->p->depth], err);
 }
 
@@ -47,7 +50,8 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
-/* The caller's work on pieces. The first piece is prepared before the pipeline begins. */
+/* Calls the caller's prepare and finish at the ends of pieces. The first piece was prepared
+ * before the pipeline began. */
 static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) {
     const struct coll_pieces *pieces = p->pieces;
     size_t items = p->items / pieces->n, piece = i / items, k = i % items;

@@ -35,12 +35,13 @@ struct ring {
     const struct coll_args *args;
     int rank, size;
     size_t segment; /* bytes */
-    size_t nseg;    /* segments of the longest chunk */
-    size_t depth;   /* segments in flight */
-    size_t items;   /* of a piece */
-    size_t added;   /* of a piece: earlier items are added, later ones replace the data */
-    char *slots;    /* `depth` segments, into which added items are received */
-    const struct coll_pieces *pieces; /* NULL: the data is one */
+    size_t nseg;    /* number of segments of the longest chunk */
+    size_t depth;   /* number of segments in flight */
+    size_t items;   /* number of items of a piece */
+    /* the first `added` items of a piece are added to the data, the others replace it */
+    size_t added;
+    char *slots; /* memory of `depth` segments, into which the items to add are received */
+    const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
 };
 
 static struct coll_range chunk_range(const struct ring *r, size_t piece, int chunk) {
@@ -50,7 +51,8 @@ static struct coll_range chunk_range(const struct ring *r, size_t piece, int chu
     return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
 }
 
-/* The range of item i in the data. back 0: of the send; 1: of the receive. */
+/* The range of item i in the data: for back 0 the range that is sent, for 1 the range that is
+ * received. */
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
     size_t p = (size_t)r->size, step = i % r->items / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
@@ -75,7 +77,8 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   .from = (r->rank + r->size - 1) % r->size};
 }
 
-/* The last addition also scales, while the sum is in the cache. */
+/* Adds a received segment to the data. The last addition also scales the sum, while it is in the
+ * cache. */
 static void add(const struct ring *r, struct coll_range range, const char *slot, bool last) {
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;

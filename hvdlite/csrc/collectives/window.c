@@ -27,7 +27,7 @@
 #include "collectives/window_pass.h"
 
 enum {
-    SMALL = 2 * 1024, /* bytes; up to this size data is not cut into chunks */
+    SMALL = 2 * 1024, /* bytes; data up to this size is not cut into chunks */
     BLOCK = 1024 /* bytes that are added at a time, then copied while the first cache has them */
 };
 
@@ -36,7 +36,7 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank
     return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->w->n, local_rank);
 }
 
-/* Goes from one place of the round to another. */
+/* Moves the cursor from offset *at of the round to offset `to`. */
 static void go_on(const struct pass *p, struct cursor *c, size_t *at, size_t to) {
     skip(p, c, to - *at);
     *at = to;
@@ -62,7 +62,7 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     go_on(p, c, &at, bytes);
 }
 
-/* Adds the block at an offset of all slots, in the order of ranks; `own` is this rank's block. */
+/* Adds the blocks at one offset of all slots, in the order of ranks; `own` is this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->args->reduce;
@@ -71,7 +71,8 @@ static void add_block(const struct pass *p, uint64_t round, size_t offset, const
     reduce_all(kernels, out, in, p->w->n, bytes / kernels->size, p->args->prescale, p->args->final);
 }
 
-/* Adds the next `bytes` of the tensors to the tensors and the other ranks' slots. */
+/* Adds up the next `bytes` of all ranks; writes the sums to this rank's tensors and the other
+ * ranks' slots. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
     for (size_t end = offset + bytes; offset < end;) {
@@ -114,7 +115,7 @@ static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, i
 static void reduced(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
     window_raise(p->w, WINDOW_TAKEN,
-                 p->w->rounds + k); /* this rank reads no more slots of others */
+                 p->w->rounds + k); /* this rank reads no slot of another rank any more */
 }
 
 static int await_reduced(const struct pass *p, size_t k, hvd_error *err) {
@@ -135,7 +136,7 @@ static const struct stage {
 } STAGE[STAGES] = {
     {await_slot, stage, staged}, {await_staged, reduce, reduced}, {await_reduced, take, taken}};
 
-/* Stage i of a step is that of the round i before. */
+/* In step k stage i works on round k - i. True: there is such a round. */
 static bool is_in_step(const struct pass *p, size_t step, size_t i) {
     return step >= i && step - i < p->rounds;
 }
@@ -154,8 +155,8 @@ static void do_part(const void *arg, int part, int parts) {
     }
 }
 
-/* The stages of a step by all threads, between one look at the flags and the next: to share work
- * costs some microseconds each time. */
+/* All threads do the stages of a step together. The flags are checked only once a step, because
+ * sharing work among threads costs some microseconds each time. */
 static int do_together(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++)
         if (is_in_step(p, step, i)) HVD_TRY(STAGE[i].await(p, step - i, err));
@@ -168,7 +169,7 @@ static int do_together(struct pass *p, size_t step, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The stages of a step by one thread, which packs while others are not ready yet. */
+/* One thread does the stages of a step. It packs while other ranks are not ready yet. */
 static int do_alone(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++) {
         if (!is_in_step(p, step, i)) continue;
@@ -179,7 +180,7 @@ static int do_alone(struct pass *p, size_t step, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Small data, one round: every rank adds everything. */
+/* For small data, in one round: every rank adds all inputs. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     char *own = slot_of(p, p->w->self, round);
@@ -210,7 +211,8 @@ int coll_window_allreduce(const struct comm *comm, const struct coll_args *args,
     struct pass p = open_pass(comm, args, args->bytes);
     if (!args->bytes) return HVD_OK;
     HVD_TRY((args->bytes <= SMALL ? add_at_once : add_in_rounds)(&p, err));
-    comm_count_window(comm, args->bytes); /* staged, and the own chunks reduced */
+    /* the bytes staged, and the bytes of this rank's chunks */
+    comm_count_window(comm, args->bytes);
     p.w->rounds += p.rounds;
     return HVD_OK;
 }

@@ -20,14 +20,14 @@
 
 #include <string.h>
 
-enum { BLOCK = 1024 }; /* bytes that are added at a time; whole elements */
+enum { BLOCK = 1024 }; /* bytes that are added at a time, a multiple of every dtype's size */
 
 struct parts {
     const struct comm *comm;
     const struct coll_args *args;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
-    const char **in;        /* reducescatter: [ranks]: where their segments lie */
+    const char **in;        /* reducescatter: [ranks]: where the rank's segment lies */
 };
 
 typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
@@ -69,7 +69,7 @@ static int await_all(const struct parts *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Adds the block at an offset of this rank's segments. */
+/* Adds the blocks at one offset of the segments that are for this rank. */
 static void add_block(const struct parts *p, size_t k, size_t offset, size_t bytes) {
     const struct reduce_kernels *kernels = p->args->reduce;
     int self = p->w->self;

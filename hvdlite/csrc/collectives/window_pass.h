@@ -10,7 +10,7 @@
 
 /* A position in the tensors of the batch. */
 struct cursor {
-    size_t tensor, at; /* bytes of that tensor */
+    size_t tensor, at; /* index of the tensor; offset in the tensor */
 };
 
 struct pass {
@@ -18,7 +18,7 @@ struct pass {
     const struct coll_args *args;
     struct window *w;
     size_t rounds;
-    struct cursor at[3]; /* of what is staged, reduced, taken */
+    struct cursor at[3]; /* where staging, reducing and taking have come to */
 };
 
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,
@@ -78,7 +78,7 @@ static inline void unpack(const struct pass *p, struct cursor *c, char *from, si
     }
 }
 
-/* Bytes of round k. */
+/* The number of bytes of round k. */
 static inline size_t round_bytes(const struct pass *p, size_t k) {
     return coll_length(coll_segment((struct coll_range){0, p->args->bytes}, WINDOW_SLOT, k));
 }

@@ -54,7 +54,7 @@ size_t codec_bytes(struct codec c, size_t n) {
 
 /* ---- encoding ---- */
 
-/* A sum that overflows is not finite either. */
+/* Also false if a sum of input and residual overflows. */
 SIMD static bool all_finite(const float *restrict in, float scale, const float *restrict residual,
                             size_t n) {
     const uint32_t EXPONENT = 0x7f800000u;
@@ -111,7 +111,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
-/* The kernels have added the marks, too. */
+/* The kernels have added up the first words, the marks of NaN, as well. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
     const struct reduce_kernels *k = codec_kernels(c, how.ranks);
     if (codec_is_cast(c)) {

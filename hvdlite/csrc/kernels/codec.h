@@ -26,24 +26,26 @@ struct codec {
     double parameter; /* 2bit, 1bit: T; topk: ratio; else 0 */
 };
 
-/* Checks the parameter; the error names the tensor. n counts values, also below. */
+/* Checks the parameter; the error names the tensor. Here and below n is a number of values. */
 int codec_check(struct codec c, const char *name, size_t n, hvd_error *err);
 
 /* "2bit(0.5)" */
 void codec_text(struct codec c, char *text, size_t size);
 
-bool codec_is_cast(struct codec c); /* float16 or bfloat16: no residual, no first word */
+/* true for float16 and bfloat16, which have no residual and no first word */
+bool codec_is_cast(struct codec c);
 
-size_t codec_bytes(struct codec c, size_t n); /* of a message of n values */
+size_t codec_bytes(struct codec c, size_t n); /* size of a message of n values */
 
 /* Encodes in * scale; the arrays must not overlap. Fails only if topk gets no memory. */
 int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
                  void *message, hvd_error *err);
 
-/* A joined rank's message is all zero bytes: zeros; for 1bit no value at all. */
+/* How to decode a sum. The message of a rank that has joined is all zero bytes, which mean
+ * zeros; in 1bit, where a zero bit means -1, they are left out of the count. */
 struct codec_sum {
-    int ranks;        /* messages */
-    int contributors; /* ranks with data; the others have joined */
+    int ranks;        /* number of messages */
+    int contributors; /* number of ranks with data; the others have joined */
     double factor;    /* multiplies the sum */
 };
 
@@ -52,7 +54,8 @@ struct codec_sum {
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n);
 
-/* Kernels that add the words, or a cast's numbers, of so many ranks' messages. NULL: none. */
+/* Kernels that add up the messages of so many ranks, word by word, or the numbers of a cast.
+ * NULL: no kernel does. */
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
 /* Decodes the sum that these kernels have computed. A cast's sum includes the factor. */
@@ -61,7 +64,7 @@ void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, flo
 /* ---- one family a file ---- */
 
 /* 2bit and 1bit: the words after the first. */
-size_t codec_bits_values(int kind); /* in a word */
+size_t codec_bits_values(int kind); /* number of values in a word */
 size_t codec_bits_words(int kind, size_t n);
 void codec_bits_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                        uint32_t *words);

@@ -3,7 +3,7 @@
 #include "base/floats.h"
 #include "kernels/half.h"
 
-enum { MOST_VALUES = 32 }; /* in a word */
+enum { MOST_VALUES = 32 }; /* most values in a word */
 
 /* What the words of a codec mean. */
 struct bits {

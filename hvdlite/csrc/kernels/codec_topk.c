@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Magnitudes are compared as bits: 31 bits in three digits. */
+/* A radix selection: magnitudes are compared as 31-bit integers, in three digits of 11 bits. */
 enum { DIGITS = 3, DIGIT = 2048 };
 static const int SHIFT[DIGITS] = {20, 9, 0}, BITS[DIGITS] = {11, 11, 9};
 
@@ -26,7 +26,7 @@ SIMD static void add_scaled(float *restrict residual, const float *restrict in, 
 /* The values that may be among the largest, and the bound that decides. */
 struct choice {
     const float *values;
-    uint32_t *index; /* [count], rising */
+    uint32_t *index; /* [count], in rising order */
     size_t count;
     uint32_t least; /* magnitude: values above it are taken, ... */
     size_t equal;   /* ... and the first `equal` of those that equal it */
@@ -41,8 +41,8 @@ static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uin
     return found;
 }
 
-/* Lists the c->count values that are not below `least`. Without a branch it writes one entry
- * more. */
+/* Lists the c->count values that are not below `least`. Without a branch, so it also writes one
+ * entry past the end. */
 static void list(struct choice *c, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -89,7 +89,7 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
     size_t k = codec_topk_count(c.parameter, n);
     if (!k) return HVD_OK;
     struct choice choice = {.values = residual, .index = malloc((n + 1) * sizeof *choice.index)};
-    if (!choice.index) /* the residual is unchanged */
+    if (!choice.index) /* no memory; the residual is unchanged */
         return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     add_scaled(residual, in, scale, n);
     choice.count = histogram_of_all(residual, n, k, &choice.least);

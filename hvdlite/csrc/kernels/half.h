@@ -1,7 +1,7 @@
 /* float16 and bfloat16 to and from float32, by bit arithmetic.
  *
- * No branch and no table, so the compiler vectorises loops over them. To 16 bits: round to nearest,
- * ties to even; NaN stays NaN; overflow becomes infinity. */
+ * No branch and no table, so the compiler vectorises loops over these functions. Conversions to
+ * 16 bits round to nearest, ties to even; NaN stays NaN, overflow becomes infinity. */
 #ifndef HVDLITE_KERNELS_HALF_H
 #define HVDLITE_KERNELS_HALF_H
 
@@ -22,7 +22,8 @@ static inline uint32_t bits_of_float(float f) {
 
 static inline float float_of_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
-    /* The shifted exponent is 127 - 15 too low; a multiplication corrects it, for denormals too. */
+    /* The shifted exponent is 127 - 15 too low. Multiplying by 2^112 corrects it, also for
+     * denormals. */
     uint32_t scaled = bits_of_float(float_of_bits(rest) * 0x1p112f);
     uint32_t special = rest | 0x7f800000u; /* infinity and NaN keep all ones */
     return float_of_bits(sign | (rest >= 0x0f800000u ? special : scaled));

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/* An element as its accumulator. */
+/* For dtypes that are their own accumulators. */
 #define SAME(x) (x)
 
-/* a op b of two accumulators, without a branch, so the loops vectorise. Integers compute in U,
- * where overflow wraps: signed overflow is undefined in C. */
+/* op(a, b) of two accumulators, without a branch, so the loops vectorise. Integers are computed
+ * in the unsigned type U, which wraps on overflow; signed overflow is undefined in C. */
 #define SUM(U, a, b) ((U)(a) + (U)(b))
 #define PRODUCT(U, a, b) ((U)(a) * (U)(b))
 #define MIN(U, a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
@@ -59,13 +59,13 @@
         T *o = out;                                                                                \
         const T *x = a, *y = b;                                                                    \
         W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
-        _Pragma("GCC ivdep") /* out may be a or b: safe in vectors */                              \
+        _Pragma("GCC ivdep") /* out may be a or b, which is safe in vectorised code */             \
             for (size_t i = 0; i < n; i++) o[i] =                                                  \
                 (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
 
-/* Integers are exact unless scaled; scaling is done in double. A value beyond int64 saturates and
- * NaN becomes 0, because C leaves both undefined; then the value wraps to its dtype. */
+/* Scaled integers are computed in double and truncated to int64: NaN becomes 0 and larger values
+ * saturate, because C leaves both undefined. Then the value wraps to its dtype. */
 static inline int64_t truncated(double x) {
     if (x != x) return 0;
     if (x >= 0x1p63) return INT64_MAX;
@@ -109,7 +109,8 @@ COMBINE(truth_min, uint8_t, uint8_t, uint8_t, SAME, AND)
 COMBINE(truth_max, uint8_t, uint8_t, uint8_t, SAME, OR)
 COMBINE(truth_product, uint8_t, uint8_t, uint8_t, SAME, AND)
 
-/* Any byte but 0 is true. request_check has refused scaling and averaging. */
+/* Every byte other than 0 is true. `scale` is always 1: request_check refuses scaled and
+ * averaged bools. */
 static void widen_truth(void *wide, const void *in, size_t n, double scale) {
     uint8_t *w = wide;
     const uint8_t *x = in;
@@ -133,7 +134,7 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* The rows of a dtype. SUMS and REST: what partial sums and other partial results may be. */
+/* The rows of a dtype. SUMS and REST: the enum reduce_partial of sums and of all other results. */
 #define ROWS(DTYPE, T, W, PAIR, SUMS, REST)                                                        \
     static const struct reduce_kernels rows_##DTYPE[] = {                                          \
         [HVD_SUM] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                             \
@@ -169,7 +170,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS_OF[dtype][op];
 }
 
-/* Bytes of accumulators in a block: at least one element, and few enough for the first cache. */
+/* Bytes of accumulators in a block, which must fit into the L1 cache. */
 enum { BLOCK = 4096 };
 
 static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
@@ -201,7 +202,7 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
 
 /* ---- vectors as a whole ---- */
 
-/* parallel sums, which the compiler vectorises although it keeps the order within each */
+/* number of parallel sums; the compiler vectorises across them, and each keeps its order */
 enum { LANES = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \

@@ -1,5 +1,5 @@
-/* Reduce kernels: combine arrays element by element; a row of functions for each dtype and
- * operation.
+/* Reduce kernels combine arrays element by element. The table has a row of functions for each
+ * dtype and operation.
  *
  * Accumulators are wide enough that a result is rounded, or divided, only once, at the end: float16
  * and bfloat16 in float32, 8- and 16-bit integers in int32, int32 in int64. The other dtypes are
@@ -18,18 +18,19 @@ struct reduce_final {
     int64_t divisor; /* the number of ranks for an average, else 1 */
 };
 
-/* The effect on the result if a partial result is stored in a dtype narrower than its
+/* What happens to a result if partial results are stored in the dtype, narrower than its
  * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* an error without a bound: a product may overflow on the way */
-    REDUCE_ROUNDS,    /* another rounding, with a bound: a sum of reals */
-    REDUCE_WRAPS      /* none without scaling: integers wrap, truth values stay */
+    REDUCE_WIDE_ONLY, /* an unbounded error: a partial product may overflow */
+    REDUCE_ROUNDS,    /* one more rounding, a bounded error: sums of floating-point numbers */
+    REDUCE_WRAPS      /* nothing, if unscaled: integers wrap, truth values stay */
 };
 
-/* n counts elements; arrays may be the same, but must not overlap otherwise. */
+/* n: number of elements. An output may be the same array as an input, but must not overlap it
+ * otherwise. */
 struct reduce_kernels {
     size_t size;   /* bytes of an element */
-    size_t wide;   /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
+    size_t wide;   /* bytes of an accumulator; equals size if the dtype is its own accumulator */
     size_t result; /* bytes of a result, which narrow stores */
     enum reduce_partial partial;
     void (*widen)(void *wide, const void *in, size_t n, double scale); /* wide = in * scale */
@@ -37,15 +38,16 @@ struct reduce_kernels {
     void (*combine_wide)(void *out, const void *a, const void *b,
                          size_t n); /* out = a op b, all accumulators */
     void (*narrow)(void *out, const void *wide, size_t n, struct reduce_final final);
-    /* reduce_all of two inputs in one pass; NULL: not for this dtype and op */
+    /* reduce_all of two inputs in one pass; NULL: missing for this dtype and op */
     void (*pair)(void *out, const void *a, const void *b, size_t n, double scale,
                  struct reduce_final final);
 };
 
-/* Average is Sum with a divisor. Adasum uses only the accumulator of its row, which is Sum's. */
+/* Average has the row of Sum and a divisor. Adasum also has the row of Sum, but uses only its
+ * accumulator. */
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op);
 
-/* Sums over two vectors of accumulators, in double: a.a, b.b, a.b. */
+/* The dot products a.a, b.b and a.b of two vectors of accumulators, computed in double. */
 struct reduce_dots {
     double aa, bb, ab;
 };

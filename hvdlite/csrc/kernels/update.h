@@ -19,10 +19,10 @@
 
 #include "base/types.h"
 
-/* Updates the weights and states from `at` to at + n by so many gradients. */
+/* Updates weights and states at the indices from `at` to at + n - 1 by the n gradients. */
 void update_apply(const hvd_update *u, const float *gradient, size_t at, size_t n);
 
-/* How many states the rule has. */
+/* Number of states that the rule has. */
 int update_states(int rule);
 
 #endif

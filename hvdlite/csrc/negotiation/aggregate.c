@@ -8,10 +8,10 @@ struct aggregated {
     struct aggregated *newer, *older;
     struct map_node by_id;
     uint64_t id;
-    bool open;  /* reports go up at once; none waits */
-    double due; /* when the waiting reports go up; open: when it is forgotten */
+    bool open;  /* true: reports go up at once, so no report waits */
+    double due; /* when the waiting reports go up; if open, when the tensor is forgotten */
     int n;
-    int tops[]; /* [n]: reports that wait: of a child's whole branch, or of this rank alone */
+    int tops[]; /* [n]: ranks whose reports wait: a child, for its whole branch, or this rank */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree) {
@@ -102,8 +102,8 @@ static int hold(struct aggregate *a, struct aggregated *e, const struct wire_ite
     return wire_put(out, &all, err);
 }
 
-/* The item reports a child's whole branch, or this rank. A child whose time is up reports one rank
- * after the other. */
+/* True: the item reports a child's whole branch, or this rank. (A child that has waited
+ * AGGREGATE_SECONDS reports its ranks one by one.) */
 static bool is_whole(const struct aggregate *a, const struct wire_item *item) {
     if (item->rank == a->tree->rank) return true;
     return a->tree->parents[item->rank] == a->tree->rank &&
@@ -130,7 +130,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* A rank joins or leaves. Its earlier reports go up first. */
+/* Passes on that a rank joins or leaves, after the rank's earlier reports. */
 static int take_end(struct aggregate *a, const struct wire_item *item, double now,
                     struct wire_writer *out, hvd_error *err) {
     a->passes = true;
@@ -139,7 +139,7 @@ static int take_end(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* A changed tensor: the waiting reports of the old one go up at once. */
+/* Passes on a changed tensor, after the waiting reports of the old one. */
 static int take_request(struct aggregate *a, const struct wire_item *item, double now,
                         struct wire_writer *out, hvd_error *err) {
     struct aggregated *e;

@@ -1,11 +1,12 @@
-/* Aggregate: combines the reports of a rank and of the ranks below it in the tree, on their way up.
+/* Aggregate: combines the reports of a rank and of the ranks below it in the tree on the way up.
  *
  * A cached tensor that the whole branch has submitted goes up as one item, so the coordinator
- * receives one message per branch. Waiting for the last rank of the branch costs nothing: the
- * coordinator can't run the tensor before. After AGGREGATE_SECONDS the reports so far go up, and
- * later ones at once, because the coordinator also reports stalls and fails tensors of ranks that
- * have left. A tensor that has changed on a rank, such as an allgather's rows, goes up at once,
- * too. Pure; the clock is an argument. */
+ * receives one message per branch. Waiting for the last rank of the branch costs nothing,
+ * because the coordinator can't run the tensor before that rank has submitted it. After
+ * AGGREGATE_SECONDS the waiting reports go up, and later reports at once, because the
+ * coordinator also reports stalls and fails tensors of ranks that have left. A tensor that has
+ * changed on a rank, such as an allgather's rows, goes up at once, too. Pure; the clock is an
+ * argument. */
 #ifndef HVDLITE_NEGOTIATION_AGGREGATE_H
 #define HVDLITE_NEGOTIATION_AGGREGATE_H
 
@@ -14,17 +15,17 @@
 #include "negotiation/wire.h"
 
 #define AGGREGATE_SECONDS 20e-3
-#define AGGREGATE_FORGETS 10 /* seconds until a late tensor's reports may wait again */
+#define AGGREGATE_FORGETS 10 /* seconds after which reports of a late tensor may wait again */
 
 struct aggregated;
 
-/* Zeroed: closed. */
+/* A zeroed aggregate is closed. */
 struct aggregate {
     const struct tree *tree;
-    struct map ids; /* of struct aggregated */
+    struct map ids; /* a struct aggregated for each id */
     struct aggregated *newest;
-    double due;  /* the earliest of the tensors' */
-    bool passes; /* a rank below has joined or left: no report waits for its reports */
+    double due;  /* the earliest `due` of all tensors */
+    bool passes; /* a rank below has joined or left, so no report waits any more */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree);
@@ -39,7 +40,7 @@ int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd
 /* How long this rank may sleep. */
 double aggregate_sleep(const struct aggregate *a, double now, double longest);
 
-/* The coordinator has decided the tensor: reports from now on are of its next use. */
+/* The coordinator has decided the tensor. From now on reports are about its next use. */
 void aggregate_decided(struct aggregate *a, uint64_t id);
 /* All ranks have joined, so all submit again. */
 void aggregate_joined(struct aggregate *a);

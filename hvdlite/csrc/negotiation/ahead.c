@@ -3,12 +3,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A piece moves in 10 ms: long compared with the latency between batches, in which the links are
- * idle; short compared with a training step. At 200 Mbit/s and 4 hosts, 20 MB took 1.30 s in pieces
- * of 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient arrived after 0.14,
- * 0.31 and 0.50 s. */
+/* The time in which a piece moves: long compared with the latency between batches, when the
+ * links are idle; short compared with a training step. At 200 Mbit/s and 4 hosts, 20 MB took
+ * 1.30 s in pieces of 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient
+ * arrived after 0.14, 0.31 and 0.50 s. */
 static const double PIECE_SECONDS = 10e-3;
-/* How long a decision may take: it waits in the network's buffers behind data. */
+/* How long a decision may take to reach the ranks: it waits behind data in the network's
+ * buffers. */
 static const double LONGEST_LEAD = 30e-3;
 enum {
     LEAST_PIECE = 1 << 20,
@@ -19,7 +20,7 @@ void ahead_free(struct ahead *a) { free(a->ring); }
 
 static bool is_limited(const struct ahead *a) { return a->bytes_ahead != AHEAD_UNLIMITED; }
 
-/* The median, which one late batch does not change. */
+/* The median of the rates, because one late batch does not change it. */
 static double median_rate(const struct ahead *a) {
     double sorted[AHEAD_RATES];
     size_t n = a->measured < AHEAD_RATES ? a->measured : AHEAD_RATES;
@@ -39,7 +40,8 @@ size_t ahead_piece(const struct ahead *a) {
     return piece > LEAST_PIECE ? (size_t)piece : LEAST_PIECE;
 }
 
-/* A batch begins when it is decided and the previous batch has finished. */
+/* When the oldest batch began: when it was decided, or when the previous batch finished if that
+ * was later. */
 static double began(const struct ahead *a) {
     double decided = a->ring[a->first].decided;
     return decided > a->finished ? decided : a->finished;
@@ -53,7 +55,8 @@ double ahead_opens(const struct ahead *a) {
     return began(a) + (double)a->bytes / a->rate - (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
 }
 
-/* A piece may hold many batches of small tensors, so that no rank waits for their decisions. */
+/* True: a batch of so many bytes may be decided now. Many batches of small tensors may be
+ * decided at once, up to the bytes of a piece, so that no rank waits for decisions. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now) {
     size_t piece = ahead_piece(a);
     return now >= ahead_opens(a) || (a->bytes <= piece && bytes <= piece - a->bytes);

@@ -16,11 +16,15 @@ struct cache_entry {
     uint64_t id;          /* from 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
-    struct cache_entry *newer, *older; /* in order of use; the cache's own, like the nodes */
-    uint32_t nrows;                    /* the number of ranks if rows vary, else 0 */
-    int64_t *rows;                     /* rows of every rank, owned by the cache */
-    unsigned waited_alone;  /* the engine's: uses in which this rank waited and another did not */
-    struct request request; /* at the end: the fields that each hit reads lie together */
+    /* list in order of use; like the nodes it is private to the cache */
+    struct cache_entry *newer, *older;
+    /* length of `rows`: the number of ranks if their rows may differ, else 0 */
+    uint32_t nrows;
+    int64_t *rows; /* rows of every rank, owned by the cache */
+    /* for the engine: number of uses in which this rank's caller waited and another rank's did
+     * not */
+    unsigned waited_alone;
+    struct request request; /* last, so that the fields that each hit reads lie together */
 };
 
 /* capacity in tensors; 0 keeps nothing. NULL: no memory. */

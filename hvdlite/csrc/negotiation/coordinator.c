@@ -41,7 +41,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
-    if (!p->direct) p->request.region = 0; /* no use unless all ranks have it */
+    if (!p->direct) p->request.region = 0; /* a region helps only if all ranks' tensors lie in it */
     return HVD_OK;
 }
 
@@ -54,8 +54,8 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* Makes ready the tensors that waited only for this rank. After the last rank's join no rank counts
- * as joined. */
+/* Makes the tensors ready that waited only for this rank. When the last rank joins, all ranks
+ * count as not joined again. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;

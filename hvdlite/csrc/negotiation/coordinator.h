@@ -15,25 +15,28 @@
 struct coordinator;
 
 struct coordinator_config {
-    int size;             /* ranks */
-    const int *job_ranks; /* [rank]: its rank in the job, for texts; NULL: the same */
+    int size; /* ranks */
+    /* [rank]: the rank's number in the job, for texts; NULL: the same number */
+    const int *job_ranks;
     struct options options;
-    size_t piece_bytes; /* of the pieces of large tensors; 0: see ahead.h */
-    const bool *silent; /* [rank]: for texts: it does not answer; NULL: not known */
+    size_t piece_bytes; /* bytes of the pieces of large tensors; 0: measured, see ahead.h */
+    const bool *silent; /* [rank]: true if the rank does not answer, for texts; NULL: not known */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
 void coordinator_free(struct coordinator *c);
 
-/* The ranks' reports. An error here is a defect or lack of memory, never the user's. After a
- * request of kind join no tensor waits for this rank until every rank has joined. why: if the
- * request has failed, the text for every rank's error; else "". */
+/* coordinator_request, coordinator_hit and coordinator_left take the reports of ranks. They fail
+ * only without memory or through a defect of hvdlite. After a request of kind join no tensor
+ * waits for this rank until every rank has joined. why: the text for every rank's error if the
+ * request has failed, else "". */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* If the cache has dropped the id, asks the rank by `out` for the whole request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);
-/* The answer: the whole request. A rank counts as left once it has answered all such questions. */
+/* Takes the rank's answer to such a question: the whole request. A rank counts as left only when
+ * it has answered all questions. */
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);

@@ -12,16 +12,17 @@
 struct coordinator {
     struct coordinator_config config;
     struct cache *cache;
-    uint64_t last_id;       /* ids are never used twice */
+    uint64_t last_id;       /* the last id given to a tensor; ids are never used twice */
     struct waiting waiting; /* tensors that some rank has not submitted */
-    bool look_again;        /* a rank has left since the last check of all waiting tensors */
-    bool look_for_last;     /* a waiting tensor may be some rank's last */
-    hvd_error over;         /* why all waiting tensors fail from now on; HVD_OK: they do not */
-    uint64_t ordered;       /* numbers given to tensors so far */
-    struct ready ready;     /* submitted by all, not decided yet */
+    bool look_again;        /* a rank has left, so all waiting tensors must be checked */
+    /* a rank may wait for its last tensor, so deadlocks must be looked for */
+    bool look_for_last;
+    hvd_error over;     /* why all waiting tensors fail from now on; HVD_OK: they do not fail */
+    uint64_t ordered;   /* numbers given to tensors so far */
+    struct ready ready; /* tensors that all ranks have submitted, not decided yet */
     struct ahead ahead;
     int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
-    int *owed; /* [rank]: unanswered RESENDs */
+    int *owed; /* [rank]: number of RESENDs that the rank has not answered */
     int nleft, nowed;
     bool *joined; /* [rank] */
     int njoined, last_joined;

@@ -10,7 +10,8 @@ static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out
     struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
     for (int i = 0; i < p->size; i++)
-        if (p->submitted[i]) p->rows[item.nrows++] = i; /* no longer needed as rows */
+        /* the rows are no longer needed, so their memory serves for the list of ranks */
+        if (p->submitted[i]) p->rows[item.nrows++] = i;
     return wire_put(out, &item, err);
 }
 
@@ -32,7 +33,8 @@ static int fail_pending(struct coordinator *c, struct pending *p, const hvd_erro
     return code;
 }
 
-/* Fails tensors that wait for a rank that has left. Checks new tensors, or all if look_again. */
+/* Fails tensors that wait for a rank that has left. Checks only new tensors, unless look_again
+ * is set. */
 static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
     c->waiting.unseen = NULL;
@@ -48,7 +50,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* If a tensor waits for a rank that waits in its last tensor, all tensors fail. */
+/* Finds deadlocks at the end: if a tensor waits for a rank, and that rank waits for its last
+ * tensor, fails all tensors. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -71,7 +74,8 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
     if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
-    struct pending *failed = NULL; /* freed last: other texts may name them */
+    /* freed at the end, because the texts of other tensors may name them */
+    struct pending *failed = NULL;
     int code = HVD_OK;
     for (struct pending *next; p && !code && now - p->since > limit; p = next) {
         hvd_error why;
@@ -92,7 +96,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     return code;
 }
 
-/* Sends the name and a new id: the tensor is new or has changed. */
+/* Gives the tensor, which is new or has changed, a new id and sends its name. */
 static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
                        hvd_error *err) {
     memcpy(item->request.name, p->request.name, sizeof item->request.name);
@@ -105,7 +109,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
     return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
 }
 
-/* Adds the whole request, for ranks that have joined. */
+/* Adds the whole request, which ranks that have joined need. */
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
@@ -144,9 +148,9 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* The ranks' grouped calls have different numbers of tensors. Fails the tensors that some ranks
- * lack. The other tensors fail later, when all ranks have submitted them, so none waits for
- * ever. */
+/* For a grouped call with different numbers of tensors on different ranks: fails the tensors
+ * that some ranks lack. The other tensors fail when all ranks have submitted them, so no tensor
+ * waits for ever. */
 static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
     int common = pending_common(p);
@@ -183,15 +187,15 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* Cuts a batch only if a tensor may overtake the rest, unless the length is fixed: between two
- * pieces the links are idle. */
+/* The longest batch. Unless the user has fixed the length of pieces, tensors are cut only if
+ * another tensor may overtake the rest, because the links are idle between two pieces. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Plans three pieces: two that may be decided, and a third from which tensors may be drawn
- * forward. */
+/* Decides ready tensors. Plans three pieces: two that may be decided now, and a third from which
+ * small tensors may be fused with them. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

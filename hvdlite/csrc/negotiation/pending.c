@@ -93,7 +93,8 @@ static int by_priority(const void *a, const void *b) {
     return (p->order > q->order) - (p->order < q->order);
 }
 
-/* Gradients usually arrive in order of priority; then nothing needs sorting. */
+/* Looks first whether the tensors are sorted already: gradients usually arrive in order of
+ * priority. */
 void pending_sort(struct pending **ready, size_t n) {
     size_t i = 1;
     while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;
@@ -127,7 +128,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
     }
 }
 
-/* The first field in which any two ranks differ. */
+/* Compares every rank's request with the first one. */
 enum request_field pending_conflict(const struct pending *p) {
     enum request_field first = FIELD_NONE;
     for (int i = 0; i < p->size; i++) {

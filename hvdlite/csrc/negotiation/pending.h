@@ -10,32 +10,34 @@
 #include "negotiation/request.h"
 
 struct pending {
-    struct map_node node;   /* by name; the coordinator's */
+    struct map_node node;   /* in the coordinator's map of names */
     struct request **other; /* [rank]: the request if it conflicts with the first, else NULL */
-    int64_t *rows;          /* [rank]: its rows, where they vary */
+    int64_t *rows;          /* [rank]: the rank's rows, if ranks may have different numbers */
     bool *submitted;        /* [rank] */
-    char **why;             /* [rank]: why it has no data; NULL: no text */
-    int size, nsubmitted;   /* ranks; how many have submitted */
-    const int *job_ranks;   /* [rank]: its rank in the job, for texts; NULL: the same */
-    uint64_t id;            /* the cache id; 0: some rank has sent a whole request */
-    bool direct;            /* so far all ranks' tensors have the same offset in a region */
-    bool joined;            /* some ranks have joined instead of submitting it */
-    bool failed, refused;   /* some rank has no data; some rank has given a text */
-    bool conflict;          /* `failed`, or some rank's request conflicts with the first */
-    double since;           /* when the first rank submitted it */
-    bool warned;            /* a stall was reported */
-    uint64_t order;         /* by arrival; once ready, by readiness */
-    size_t decided;         /* once ready: bytes that batches contain */
-    bool done;              /* decided whole */
+    char **why;             /* [rank]: why the rank has no data; NULL: no text */
+    int size, nsubmitted;   /* number of ranks; number of ranks that have submitted the tensor */
+    /* [rank]: the rank's number in the job, for texts; NULL: the same number */
+    const int *job_ranks;
+    uint64_t id;          /* the cache id; 0: some rank has sent a whole request */
+    bool direct;          /* so far all ranks' tensors have the same offset in a region */
+    bool joined;          /* some ranks have joined instead of submitting the tensor */
+    bool failed, refused; /* a rank has no data; a rank has given a text for that */
+    bool conflict;        /* a rank has no data, or its request conflicts with the first */
+    double since;         /* when the first rank submitted it */
+    bool warned;          /* a stall was reported */
+    uint64_t order;       /* number in order of arrival; once ready, in order of readiness */
+    size_t decided;       /* once ready: bytes that are in decided batches */
+    bool done;            /* all of the tensor is decided */
     struct pending *next, *older; /* in order of arrival */
-    struct request request;       /* the first rank's; at the end for request_copy */
+    /* request of the first rank; last, because request_copy leaves out its end */
+    struct request request;
 };
 
 /* NULL: no memory. */
 struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
                             double now);
 void pending_free(struct pending *p);
-void pending_free_all(struct pending *first); /* and those linked behind it */
+void pending_free_all(struct pending *first); /* also frees the tensors linked behind `first` */
 
 /* By priority, then by order. */
 void pending_sort(struct pending **list, size_t n);
@@ -51,14 +53,15 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
 enum request_field pending_conflict(const struct pending *p);
 /* The smallest number of tensors in the grouped call of a rank that has submitted this tensor. */
 int pending_common(const struct pending *p);
-/* The text of the refusing rank, "rank 1: ..."; else "tensor 'x': no data from rank 1: ...", or
- * "tensor 'x': ranks disagree on the shape: ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
+/* If a rank has given a text: "rank 1: <text>". If a rank has no data: "tensor 'x': no data from
+ * rank 1: ...". Else "tensor 'x': ranks disagree on the shape: ranks 0, 2: (17, 3); rank 1: (18,
+ * 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
 /* Names only the first rank that left without submitting the tensor: one text for all ranks. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
-/* The rank has submitted its last tensor, `last`, but not this tensor. */
+/* The rank waits for its last tensor, `last`, and has not submitted this tensor. */
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err);
 /* Some ranks have joined, and zeros can't stand in for their tensors. */
@@ -78,19 +81,20 @@ static inline int job_rank(const int *job_ranks, int rank) {
     return job_ranks ? job_ranks[rank] : rank;
 }
 
-/* ---- waiting.c: the coordinator's tensors that some rank has not submitted ---- */
+/* ---- waiting.c: the tensors that at least one rank has not submitted ---- */
 
-/* Zeroed: nothing waits. */
+/* A zeroed struct waiting is empty. */
 struct waiting {
     struct map names;
     struct pending *first, *last; /* in order of arrival, and so of `since` */
-    struct pending *unseen;       /* the first unchecked one; NULL: none */
+    struct pending *unseen;       /* the first tensor that was not checked yet; NULL: none */
 };
 
 /* `name`: the node of the request's name, hashed before. The rest: see pending_new. */
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
                 int size, const int *job_ranks, double now, struct pending **out, hvd_error *err);
-void waiting_remove(struct waiting *w, struct pending *p); /* the caller owns it then */
+/* from then on the caller owns the tensor */
+void waiting_remove(struct waiting *w, struct pending *p);
 void waiting_free(struct waiting *w);
 
 /* Returns [rank]: the oldest tensor that the rank waits for, or NULL. The caller frees the array.

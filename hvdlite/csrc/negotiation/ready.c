@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for one more: reuses the room of decided tensors if that is at least half. */
+/* Makes room for one more tensor. If at least half of the array holds decided tensors, reuses
+ * their room. */
 static int make_room(struct ready *r, hvd_error *err) {
     if (r->first > r->n / 2) {
         memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
@@ -44,10 +45,12 @@ bool ready_can_be_overtaken(const struct ready *r) {
 
 /* ---- pieces ---- */
 
-/* A tensor with a joined rank is not cut: that rank's zeros last for one batch. The last piece may
- * be half as long again, because a short rest is not worth a batch. */
+/* A tensor for which a joined rank makes zeros is not cut, because that rank keeps the zeros for
+ * one batch only. The last piece may be half as long again, because a short rest is not worth a
+ * batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
-    enum { ALIGNED = 4096, LEAST = 64 << 10 }; /* a page; below LEAST only latency counts */
+    /* ALIGNED: a page; LEAST: below it only latency counts */
+    enum { ALIGNED = 4096, LEAST = 64 << 10 };
     size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
     if (length < LEAST) length = LEAST;
     bool whole = p->joined || !request_can_be_cut(&p->request);
@@ -69,8 +72,8 @@ static struct piece take_piece(const struct ready *r, struct cursor *at, size_t 
     return piece;
 }
 
-/* Lists the pieces of the first `most` bytes; pieces NULL: only counts them. *seen: the index of
- * the first tensor left out. */
+/* Lists the pieces of the first `most` bytes, or only counts them if `pieces` is NULL. *seen
+ * gets the index of the first tensor that is left out. */
 static size_t list_pieces(const struct ready *r, size_t most, size_t longest, struct piece *pieces,
                           size_t *seen) {
     struct cursor at = {r->first, 0};
@@ -94,7 +97,7 @@ size_t piece_bytes(const struct piece *first) {
     return bytes;
 }
 
-/* Links the pieces of each batch, starting at first[batch], which is NULL before. */
+/* Links the pieces of each batch into a list that begins at first[batch]. */
 static void link_batches(struct piece *pieces, size_t n, const size_t *batch,
                          struct piece **first) {
     for (size_t i = n; i-- > 0;) {
@@ -132,7 +135,7 @@ void ready_decided(const struct piece *piece) {
     piece->tensor->done = piece->end == request_bytes(&piece->tensor->request);
 }
 
-/* Moves the remaining planned tensors up to the tensors that were not planned. */
+/* Moves the planned tensors that remain next to the tensors that were not planned. */
 void ready_clean(struct ready *r, const struct ready_plan *plan) {
     size_t end = plan->seen;
     for (size_t i = plan->seen; i-- > r->first;) {
@@ -160,7 +163,7 @@ bool fusion_fits(const struct request *a, const struct request *b) {
 struct open {
     size_t n;
     struct batch_room {
-        size_t batch, first, left; /* its number; its first tensor; bytes */
+        size_t batch, first, left; /* the batch's number; its first tensor; bytes of room left */
     } of[FUSION_OPEN];
 };
 
@@ -169,7 +172,7 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* Closes the oldest batch when the list is full: most tensors did not fit into it. */
+/* When the list is full, closes the oldest batch, into which most tensors did not fit. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

@@ -2,15 +2,15 @@
 
 #include <stdlib.h>
 
-/* leaders: [host]. */
+/* The rank above `rank`; -1 for rank 0. leaders: [host]. */
 static int parent_of(int rank, const int *host_of, const int *leaders) {
     int host = host_of[rank];
     if (rank != leaders[host]) return leaders[host];
     return host ? leaders[(host - 1) / TREE_BRANCHES] : -1;
 }
 
-/* Numbers the ranks so that a branch's ranks are consecutive. next: [size], scratch: where the next
- * child's branch begins. */
+/* Fills in `ranks`, `at` and `many`. next[rank] is scratch: where the branch of the rank's next
+ * child begins. */
 static void number_ranks(struct tree *tree, int *next) {
     for (int r = tree->size - 1; r >= 0; r--) {
         tree->many[r]++;
@@ -42,12 +42,12 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
         if (tree->parents[r] == rank) tree->children[tree->nchildren++] = r;
     }
     for (int r = rank; (r = tree->parents[r]) >= 0;) tree->above[r] = true;
-    number_ranks(tree, leaders); /* no longer needed */
+    number_ranks(tree, leaders); /* serves as scratch, because the leaders are no longer needed */
     return HVD_OK;
 }
 
 void tree_close(struct tree *tree) {
-    free(tree->parents); /* and all others */
+    free(tree->parents); /* `parents` begins the memory of all arrays */
     *tree = (struct tree){0};
 }
 

@@ -15,14 +15,14 @@
 
 enum { TREE_BRANCHES = 16 };
 
-/* Zeroed: closed. */
+/* A zeroed tree is closed. */
 struct tree {
     int rank, size;
-    int *parents;  /* [rank]: its parent, a lower rank; -1: none, for rank 0 */
-    int *children; /* in order */
+    int *parents;  /* [rank]: the rank's parent, which is a lower rank; -1 for rank 0 */
+    int *children; /* of this rank, in rising order */
     int nchildren;
-    bool *above;    /* [rank]: it is an ancestor of this rank */
-    int *ranks;     /* [size]: a branch's ranks are consecutive, its top first */
+    bool *above;    /* [rank]: true if the rank is an ancestor of this rank */
+    int *ranks;     /* [size]: all ranks; those of a branch are consecutive, its top first */
     int *at, *many; /* [rank]: where its branch begins in `ranks`, and its size */
 };
 

@@ -70,7 +70,8 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
     return n;
 }
 
-/* Of the tensors that wait for the same ranks, reports only the oldest. */
+/* Writes one report for all tensors that wait for the same ranks; the report names the oldest
+ * tensor. */
 static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
                           const bool *silent, double now, double since, waiting_text *report,
                           void *arg) {
@@ -95,7 +96,7 @@ void waiting_report(struct waiting *w, int size, const bool *silent, double now,
     const struct pending **oldest = waiting_of_ranks(w, size);
     for (struct pending *p = w->first; sorted && p; p = p->next)
         if (is_unreported(p)) sorted[i++] = p;
-    if (sorted && oldest) { /* without memory: no report */
+    if (sorted && oldest) { /* without memory nothing is reported */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
         report_sorted(sorted, n, oldest, silent, now, now - limit, report, arg);
     }

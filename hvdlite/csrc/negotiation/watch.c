@@ -4,8 +4,8 @@
 
 struct watched {
     bool needed, warned;
-    double since; /* when its last message came, or this rank began to wait for it */
-    double asked; /* 0: not since then */
+    double since; /* when the rank's last message came, or when this rank began to wait for it */
+    double asked; /* when this rank asked; 0: not since then */
 };
 
 static const double LONGEST_LOOK = 0.5; /* seconds between two looks */

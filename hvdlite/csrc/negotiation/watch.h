@@ -12,15 +12,16 @@
 
 struct watched;
 
-/* Zeroed: closed. */
+/* A zeroed watch is closed. */
 struct watch {
     int size;
-    double warning, failure; /* seconds of silence until each; 0: never */
+    double warning, failure; /* seconds of silence until a warning, until a failure; 0: never */
     double quarter;          /* seconds until a rank is asked; 0: nobody is watched */
     double awake;            /* seconds that this rank has been running */
     double looked, next;     /* the last look; the next look */
     struct watched *of;      /* [size] */
-    bool *silent;            /* [size]: was asked and did not answer within a quarter */
+    /* [size]: true if the rank was asked and did not answer within a quarter */
+    bool *silent;
 };
 
 /* The caller sets the times. */
@@ -35,14 +36,14 @@ double watch_sleep(const struct watch *w, double longest);
 /* What a look at a rank finds. */
 enum watch_finding {
     WATCH_FINE,
-    WATCH_ASK,   /* ask it now */
-    WATCH_WARN,  /* ask it, and report it; once for each silence */
-    WATCH_FAILED /* it has been silent too long */
+    WATCH_ASK,   /* the rank must be asked now */
+    WATCH_WARN,  /* the rank must be asked and reported; once for each silence */
+    WATCH_FAILED /* the rank has been silent too long */
 };
 /* needed: this rank waits for `rank`. */
 enum watch_finding watch_look(struct watch *w, int rank, bool needed);
 /* A message came from the rank. */
 void watch_heard(struct watch *w, int rank);
-double watch_silence(const struct watch *w, int rank); /* seconds */
+double watch_silence(const struct watch *w, int rank); /* seconds since the rank's last message */
 
 #endif

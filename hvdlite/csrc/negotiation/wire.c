@@ -5,12 +5,12 @@
 
 enum { WIRE_VERSION = 14 };
 
-/* A message that is written or read. Each function below passes a value in either direction, so
- * that both directions have the same fields in the same order. Writing does not change the
- * value. */
+/* A message that is written or read. Each function below writes or reads its value, depending on
+ * the stream, so both directions have the same fields in the same order. Writing does not change
+ * the value. */
 struct stream {
-    struct wire_writer *to;   /* has room for the item; NULL: the message is read */
-    struct wire_reader *from; /* NULL: it is written */
+    struct wire_writer *to;   /* where the item is written; NULL: the message is read */
+    struct wire_reader *from; /* where the item is read; NULL: the message is written */
     hvd_error *err;
 };
 

@@ -7,12 +7,12 @@
  *   - REQUEST: a tensor that is new or has changed; `id`: of the RESEND that it answers, or 0;
  *     `instead`: the id of the tensor's old cached version, or 0
  *   - HIT: a cached tensor, by its id
- *   - HITS: the same of the rank and of all below it
+ *   - HITS: a cached tensor, by its id, for the rank and all ranks below it
  *   - LEAVE: the rank submits nothing more; and why
  *
- * From a rank directly to the coordinator: ABORT: this rank can't go on.
+ * From a rank directly to the coordinator: ABORT, this rank can't go on.
  *
- * From any rank to any other: ASK: are you there? The answer is ALIVE.
+ * From any rank to any other rank: ASK, which asks whether its engine runs; the answer is ALIVE.
  *
  * From the coordinator to all ranks, by the tree; ABORT and SILENT directly, each in a message of
  * its own:
@@ -23,7 +23,7 @@
  *     ranks the name may stand for a later tensor
  *   - RESEND: rank `rank`: the coordinator has dropped the id; send the whole request
  *   - ABORT: the job can't go on; all pending tensors end with this error
- *   - SILENT: rank `rank` does not answer: text for the logs of those that wait
+ *   - SILENT: rank `rank` does not answer; a text for the logs of the ranks that wait
  *   - BYE: every rank has left: stop */
 #ifndef HVDLITE_NEGOTIATION_WIRE_H
 #define HVDLITE_NEGOTIATION_WIRE_H
@@ -52,10 +52,10 @@ struct wire_item {
     struct request request; /* REQUEST; TENSOR, FAIL: only its name ("": see the id) */
     uint64_t id; /* HIT, HITS, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
     bool whole;  /* TENSOR: with the whole request, for ranks that have joined */
-    bool direct; /* TENSOR: it has the same offset in a region on every rank */
+    bool direct; /* TENSOR: the tensor has the same offset in a region on every rank */
     bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
-    bool uneven; /* TENSOR: some rank chooses its splits */
-    bool waited; /* TENSOR: on every rank a caller waits for it */
+    bool uneven; /* TENSOR: a rank chooses how many rows go to each rank */
+    bool waited; /* TENSOR: on every rank a caller waits for the tensor */
     uint64_t begin, end;
     uint64_t instead; /* REQUEST */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
@@ -81,11 +81,10 @@ struct wire_reader {
 
 /* A zeroed writer is an empty message; size stays 0 until the first item. */
 int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err);
-void wire_reset(struct wire_writer *w); /* empty, memory kept */
+void wire_reset(struct wire_writer *w); /* makes the message empty and keeps its memory */
 void wire_free(struct wire_writer *w);
 
-/* The message has decisions of the coordinator, which go down the tree; else it is for its receiver
- * only. */
+/* True: the message has decisions of the coordinator, which its receiver passes down the tree. */
 bool wire_spreads(const void *data, size_t size);
 
 /* Fails on another version byte. */

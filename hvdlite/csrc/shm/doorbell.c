@@ -16,14 +16,13 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
 /* The value of `asleep` during a sleep on this ticket; not 0. */
 static unsigned sleep_of(unsigned ticket) { return ticket << 1 | 1; }
 
-/* A ticket is the number of rings so far, so this sleeper has not seen ring number `ring`, from
- * 0. */
+/* A ticket is the number of rings so far. True: the sleeper took its ticket before ring number
+ * `ring`, counted from 0. */
 static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ring) - sleep) >= 0; }
 
-/* Sequentially consistent: either the ringer sees `asleep`, or the sleeper sees the ring. Only one
- * ringer makes the system call, because the sleeper may wait long for a core while others ring. A
- * late ringer does not wake a sleep that began after its ring: that sleep waits for the next
- * ring. */
+/* Sequentially consistent: either the ringer sees `asleep`, or the sleeper sees the ring. If
+ * several threads ring one sleep, only one of them makes the system call. A ringer that is late
+ * does not wake a sleep that began after its ring. */
 void doorbell_ring(struct doorbell *doorbell) {
     unsigned ring = atomic_fetch_add(&doorbell->rings, 1), sleep = atomic_load(&doorbell->asleep);
     if (sleep && has_missed(sleep, ring) &&
@@ -36,7 +35,7 @@ unsigned doorbell_listen(struct doorbell *doorbell) { return atomic_load(&doorbe
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) {
     struct timespec timeout = clock_span(seconds);
     atomic_store(&doorbell->asleep, sleep_of(ticket));
-    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* only if rings == ticket */
+    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* sleeps only if rings == ticket */
     atomic_store(&doorbell->asleep, 0);
 }
 

@@ -18,8 +18,8 @@ void doorbell_ring(struct doorbell *doorbell);
 unsigned doorbell_listen(struct doorbell *doorbell);
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds);
 
-/* Several threads may sleep on a word: unless it has changed, until somebody wakes all. A sleep may
- * end without a reason. */
+/* Several threads may sleep on one word. A thread sleeps while the word has this value, until
+ * another thread wakes all sleepers; a sleep may also end without a reason. */
 void doorbell_sleep_while(atomic_uint *word, unsigned value);
 void doorbell_wake_all(atomic_uint *word);
 

@@ -84,7 +84,8 @@ static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
 }
 
-/* Two writers meet only if 1,000 tensors are under way: then the later one records nothing. */
+/* Two writers meet in a slot only if more tensors are under way than the ring has slots. Then
+ * the second writer records nothing. */
 static bool lock(slot *s, uint64_t *version) {
     *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
     return *version % 2 == 0 &&
@@ -103,7 +104,7 @@ static void load(const slot *s, struct flight_op *op) {
     memcpy((char *)op + sizeof *words, words + 1, sizeof *op - sizeof *words);
 }
 
-/* Release: a reader that sees a new word also sees the odd version. */
+/* memory_order_release: a reader that sees a new word also sees the odd version. */
 static void store(slot *s, const struct flight_op *op) {
     uint64_t words[FLIGHT_WORDS];
     memcpy(words, op, sizeof words);
@@ -125,10 +126,10 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* Counts steps by one tensor, the mark, which each step submits. If another tensor comes twice
- * while the mark does not come, it becomes the mark: the old mark was a value that few steps send,
- * or the model has changed. A candidate that does not come again within its life, which grows to
- * the length of a step, gives way to a third tensor. */
+/* Counts training steps by one tensor, the mark, which each step submits once. If another
+ * tensor, the candidate, comes twice while the mark does not come, the candidate becomes the
+ * mark: few steps submit the old mark, or the model has changed. A candidate that does not come
+ * again within its life is replaced; the life of candidates grows to the length of a step. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {
@@ -193,7 +194,8 @@ void flight_note(struct flight *f, const char *what, double begin, double end) {
     add(f, what, 0, op);
 }
 
-/* Locks the operation. NULL: a newer one has its place, or another thread holds it. */
+/* Locks the operation's slot. NULL: a newer operation has the slot, or another thread has locked
+ * it. */
 static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version) {
     if (!f || !number) return NULL;
     slot *s = slot_of(f, number);
@@ -213,7 +215,7 @@ static void set_word(slot *s, size_t offset, const void *value) {
 
 #define SET(s, member, value) set_word(s, offsetof(struct flight_op, member), &(value))
 
-/* fused 0: as it was. */
+/* If `fused` is 0, the old value stays. */
 static void set_phase(slot *s, enum flight_phase phase, uint16_t fused) {
     struct {
         uint16_t fused;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 struct field {
-    const char *name, *format; /* as NumPy names formats */
+    const char *name, *format; /* format in NumPy's notation */
     size_t offset, size;
 };
 

@@ -11,13 +11,13 @@
 #include <string.h>
 
 enum {
-    LEAST = 512 << 10, /* bytes of a collective; less is done before the helpers have woken up */
-    LOOKS = 16,        /* looks for one look at the clock */
-    PATIENCE = 10000,  /* looks without yielding for a part that a helper has taken */
+    LEAST = 512 << 10, /* bytes; a smaller collective ends before the helpers have woken up */
+    LOOKS = 16,        /* the clock is read at every LOOKS-th check */
+    PATIENCE = 10000,  /* checks, before yielding, whether a helper has done a part that it took */
     MOST_UNCALLED = 64
 };
 
-/* A part of the work: the call in which it was last taken, and done. */
+/* A part of the work: number of the call in which it was last taken, and last done. */
 struct part {
     _Alignas(64) atomic_uint taken;
     atomic_uint done;
@@ -30,22 +30,24 @@ struct helper {
 };
 
 struct helpers {
-    int threads, started; /* started: helpers */
-    bool tried;           /* to start them: at the first large collective */
+    int threads, started; /* threads of this rank, the engine's included; helpers started */
+    bool tried;           /* the first large collective has tried to start the helpers */
     double spin;
-    atomic_bool used, over; /* by an engine; the helpers end */
+    atomic_bool used, over; /* used: by an engine; over: the helpers must end */
     helpers_work *work;
     const void *arg;
-    int in_vain, uncalled; /* sleeping helpers are not woken for so many calls; calls left */
+    /* for `in_vain` calls sleeping helpers are not woken; `uncalled` of these calls are left */
+    int in_vain, uncalled;
     _Alignas(64)
-        atomic_uint call; /* number of the last helpers_run; the futex on which helpers sleep */
+        atomic_uint call; /* number of the last helpers_run; helpers sleep on it as a futex */
     atomic_bool open;     /* a collective runs */
     atomic_int asleep;    /* helpers that sleep, or are about to */
     struct part parts[HELPERS_MOST];
     struct helper helpers[HELPERS_MOST];
 };
 
-/* Work and arg are those of the call: it can't end before the part is done. */
+/* Does a part that no thread has taken. `work` and `arg` are still those of the call, because
+ * the call can't end before this part is done. */
 static bool take(struct helpers *h, unsigned now, int part) {
     struct part *p = &h->parts[part];
     unsigned before = now - 1;
@@ -56,7 +58,8 @@ static bool take(struct helpers *h, unsigned now, int part) {
     return true;
 }
 
-/* Begins with this thread's own part, whose lines are in its cache. Returns the number taken. */
+/* Does parts that no thread has taken, first this thread's own part, whose data is in its cache.
+ * Returns their number. */
 static int take_parts(struct helpers *h, unsigned now, int first) {
     int taken = 0;
     for (int i = 0; i < h->threads; i++) taken += take(h, now, (first + i) % h->threads);
@@ -71,8 +74,8 @@ static bool may_spin(const struct helpers *h, unsigned looks, double *since) {
     return now - *since < h->spin;
 }
 
-/* Returns the next call. Sequentially consistent: either the engine sees a sleeper, or the sleeper
- * sees the call. */
+/* Waits for the next call and returns its number. Sequentially consistent: either the engine
+ * sees that this helper sleeps, or this helper sees the call. */
 static unsigned next_call(struct helpers *h, unsigned seen) {
     double since = 0;
     for (unsigned looks = 1;; looks++) {
@@ -92,7 +95,8 @@ static void *help(void *arg) {
     const struct helper *self = arg;
     struct helpers *h = self->all;
     if (h->spin <= 0) thread_give_way();
-    floats_exact(); /* the thread has the mode of the one that has started it */
+    /* a new thread inherits the floating-point mode of the thread that started it */
+    floats_exact();
     for (unsigned now = 0;;) {
         now = next_call(h, now);
         if (atomic_load(&h->over)) return NULL;
@@ -106,7 +110,8 @@ static unsigned begin_call(struct helpers *h, bool wake) {
     return now;
 }
 
-/* A helper has taken each part that is not done, and works on it, unless it has lost its core. */
+/* Waits for the parts that helpers have taken. Usually a helper works on its part; it may have
+ * lost its core, so the wait yields. */
 static void await_parts(const struct helpers *h, unsigned now) {
     unsigned looks = 0;
     for (int i = 0; i < h->threads; i++)
@@ -114,7 +119,7 @@ static void await_parts(const struct helpers *h, unsigned now) {
             (h->spin > 0 && ++looks < PATIENCE ? clock_relax : clock_yield)();
 }
 
-/* Helpers that can't start do not matter: others take their parts. */
+/* Starts the helpers. If a helper can't start, other threads take its parts. */
 static void start(struct helpers *h) {
     hvd_error ignored;
     for (; h->started < h->threads - 1; h->started++) {

@@ -11,7 +11,8 @@
 
 struct host {
     struct window window;
-    uint64_t seen;        /* of what others have written to this rank's mailboxes */
+    /* how much of `written`, the count of this rank's mailboxes, it has seen */
+    uint64_t seen;
     struct mail_out *out; /* [local rank] */
     struct mail_in *in;   /* [local rank] */
 };
@@ -27,8 +28,8 @@ bool host_reaches(const struct host *h, int local_rank);
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err);
 /* The next message and its sender; *data NULL: none. */
 int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err);
-/* Writes waiting messages into the mailboxes, as far as these have room. */
+/* Writes waiting messages into the mailboxes, as far as the mailboxes have room. */
 int host_flush(struct host *h, hvd_error *err);
-bool host_waits(const struct host *h); /* some message still waits for room */
+bool host_waits(const struct host *h); /* true: a message still waits for room */
 
 #endif

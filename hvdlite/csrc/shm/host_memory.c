@@ -11,7 +11,7 @@
 static const uint64_t PRESENT = UINT64_C(1) << 63, SWAPPED = UINT64_C(1) << 62,
                       OF_FILE = UINT64_C(1) << 61;
 
-enum { ENTRIES = 512 }; /* read at a time */
+enum { ENTRIES = 512 }; /* number of entries read at a time */
 
 static int map_views(struct host_memory *m, const char *address, hvd_error *err) {
     void *memory;
@@ -63,7 +63,7 @@ static bool is_own(uint64_t entry) {
     return entry & SWAPPED || ((entry & PRESENT) && !(entry & OF_FILE));
 }
 
-/* Settles one page of the view. Bytes that differ were written by this process. */
+/* Settles one page of the view. This process wrote the bytes that differ from the shared ones. */
 static int settle_page(const struct host_memory *m, char *page, size_t bytes, hvd_error *err) {
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);

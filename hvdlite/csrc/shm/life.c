@@ -33,7 +33,8 @@ struct life_card life_card_of_this_process(void) {
     return card;
 }
 
-/* Seconds in which the last messages of the process arrive; it may have ended in good order. */
+/* Seconds between an end and its report. Meanwhile the last messages of the process arrive; they
+ * may say that the rank has left. */
 static const double GRACE = 20e-3;
 
 static bool end(void *arg, int file) {

@@ -10,15 +10,16 @@
 
 enum { LIFE_HOST = 64 };
 
-/* Why a rank can't go on. */
+/* What has become of a rank. */
 enum fate {
     FATE_DIED,
     FATE_HOST_LOST, /* its host is lost */
-    FATE_SILENT     /* an engine, here or elsewhere, has given it up */
+    FATE_SILENT     /* this rank's engine or another one has declared the rank silent */
 };
 
 struct life_card {
-    uint64_t space; /* the pid namespace: process ids of one can be compared; 0: unknown */
+    /* the pid namespace; only process ids of the same one can be compared; 0: unknown */
+    uint64_t space;
     int64_t pid;
     char host[LIFE_HOST];
 };
@@ -27,10 +28,11 @@ struct life_card life_card_of_this_process(void);
 
 struct life;
 
-/* At most `most` processes; `died` is called on another thread. */
+/* Watches at most `most` processes. `died` is called on another thread. */
 int life_open(struct life **out, int most, void (*died)(void *arg, int rank), void *arg);
-/* HVD_RANK_DEAD: it has ended already; HVD_NO_MEMORY: no descriptor is left; HVD_UNSUPPORTED: the
- * kernel has no pidfd, or the process is in another space. */
+/* Watches a process. HVD_RANK_DEAD: the process has already ended; HVD_NO_MEMORY: no file
+ * descriptor is left; HVD_UNSUPPORTED: the kernel has no pidfd, or the process is in another pid
+ * namespace. */
 int life_add(struct life *l, const struct life_card *card, int rank);
 int life_start(struct life *l);
 void life_close(struct life *l); /* NULL does nothing */

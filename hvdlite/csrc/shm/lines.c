@@ -9,12 +9,14 @@ enum { LINE = 64, BLOCK = 1024 };
 
 typedef char line __attribute__((vector_size(LINE), aligned(1), may_alias));
 
-/* A memcpy of the whole may use string instructions, which take twice as long for lines of another
- * core's cache if the two addresses have different offsets in their lines. */
+/* Copies line by line. One memcpy may use string instructions, which take twice as long for
+ * lines of another core's cache if the two addresses have different offsets in their cache
+ * lines. */
 SIMD static void copy(char *to, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) {
         *(line *)(void *)(to + i) = *(const line *)(const void *)(from + i);
-        __asm__ volatile("" ::: "memory"); /* else the compiler makes a memcpy of the loop */
+        /* keeps the compiler from turning the loop into a memcpy */
+        __asm__ volatile("" ::: "memory");
     }
 }
 

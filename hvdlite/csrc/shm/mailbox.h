@@ -26,10 +26,10 @@ struct mail_out {
     size_t sent, size, capacity;
 };
 
-/* The reader's part: its count, and the message that is arriving. Zeroed: none. */
+/* The reader's part: its count, and the message that is arriving. Zeroed: no message. */
 struct mail_in {
     uint64_t read;
-    uint64_t size, got; /* bytes, with the 8 of the length; 0: not known yet */
+    uint64_t size, got; /* bytes of the message and its 8 of length, 0: not known yet; bytes read */
     unsigned char length[8], *data;
 };
 

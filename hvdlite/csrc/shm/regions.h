@@ -1,4 +1,4 @@
-/* Regions: memory of this host's ranks in which tensors live, so that a collective needs no copy.
+/* Regions: memory in which ranks of this host keep tensors, so that a collective needs no copy.
  *
  * A region is shared memory with a part for each rank, all of one size: a tensor has the same
  * offset in every part. The table finds the region of a pointer; any thread. */
@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/sync.h"
 
-/* Bytes between parts. If the parts' distance is a power of two, reads and writes run at half the
- * speed: the first cache of some processors predicts a line's way from a few address bits (Lipp et
- * al., "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A
- * multiple of small pages only: parts begin and end inside large pages. */
+/* Bytes between parts. If the parts' distance is a power of two, reads and writes run at half
+ * the speed: the first cache of some processors predicts a line's way from a few address bits
+ * (Lipp et al., "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors",
+ * 2020). The gap is a multiple of small pages only, so parts begin and end inside large pages. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {
@@ -28,7 +28,7 @@ struct regions {
 };
 
 void regions_init(struct regions *t);
-void regions_free(struct regions *t); /* does not free the regions */
+void regions_free(struct regions *t); /* leaves the regions themselves alone */
 
 void regions_add(struct regions *t, struct region *region);
 void regions_remove(struct regions *t, struct region *region);

@@ -19,8 +19,8 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* A part has the same offset in its file as in its large page, or the kernel can't map large
- * pages. */
+/* The offset of a part in its file. The kernel maps large pages only if this offset equals the
+ * part's offset in its large page. */
 static off_t offset_in_file(const void *part) {
     return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
 }
@@ -30,11 +30,12 @@ static bool map_part(void *part, size_t bytes, int fd, int populate) {
                 offset_in_file(part)) != MAP_FAILED;
 }
 
-/* Address space for `bytes` that begins at a large page. */
+/* Reserves address space for `bytes`, beginning at a large page. */
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     const size_t PAGE = (size_t)sysconf(_SC_PAGESIZE);
-    bytes += (PAGE - bytes % PAGE) % PAGE; /* munmap fails unless it begins at a page */
+    /* rounded up to whole pages, because munmap of the rest must begin at a page */
+    bytes += (PAGE - bytes % PAGE) % PAGE;
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
     if (space == MAP_FAILED) return NULL;
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(space)) % SHMEM_LARGE_PAGE;
@@ -58,8 +59,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* One call for each page: madvise stops at a page that it can't collapse, such as one never
- * written. */
+/* One call for each large page, because madvise stops at a page that it can't collapse, such as
+ * one that was never written. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)
@@ -147,8 +148,9 @@ static int map(void **memory, size_t bytes, int how, const char *address, hvd_er
     return code;
 }
 
-/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy into it. Not
- * for private memory: populating it would copy all pages. */
+/* Shared memory is mapped with MAP_POPULATE, because the first touch of a page costs 1.4 us, ten
+ * times as much as the copy into the page. Private memory is not: populating it would copy all
+ * pages. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
     return map(memory, bytes, shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE, address, err);
 }

@@ -8,29 +8,30 @@
 
 #include "base/error.h"
 
-enum { SHMEM_ADDRESS = 64, SHMEM_LARGE_PAGE = 2 << 20 /* on x86-64 and most arm64 */ };
+/* bytes of an address; of a large page on x86-64 and most arm64 */
+enum { SHMEM_ADDRESS = 64, SHMEM_LARGE_PAGE = 2 << 20 };
 
 /* Reserves addresses for `n` parts of `bytes`. Part `self` is zeroed memory of this process; the
- * other parts must be attached. Pages exist once written to. */
+ * other parts must be attached. A page takes memory once it is written. */
 int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err);
 /* The address by which another process attaches the memory while this process runs. */
 void shmem_address(int fd, char address[SHMEM_ADDRESS]);
-/* Before others attach the part: moves its first `bytes` to large pages if the kernel can. A sum of
- * 2 x 100 MB took 8 % less time (2 cores of a Xeon). */
+/* Moves the first `bytes` of a part to large pages if the kernel can. To be called before others
+ * attach the part. A sum of 2 x 100 MB took 8 % less time (2 cores of a Xeon). */
 void shmem_collapse(void *part, size_t bytes);
 /* `bytes` of a part, rounded up to the end of their last large page. */
 size_t shmem_whole_pages(const void *part, size_t bytes);
 /* Maps the first `bytes` of another process's part at `part`. */
 int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err);
-/* Makes zeroed memory that has no name, nor an address in this process. */
+/* Makes zeroed memory without a name, not yet mapped into this process. */
 int shmem_make(size_t bytes, int *fd, hvd_error *err);
-/* Maps the first `bytes` of such memory, anywhere. Not `shared`: this process's writes stay
- * private. */
+/* Maps the first `bytes` of such memory at any address. Unless `shared`, this process's writes
+ * stay private. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
-/* The same, shared. Its first user allocates a page, on the user's NUMA node. */
+/* The same, shared, but the first process to touch a page allocates it, on its own NUMA node. */
 int shmem_map_sparse(void **memory, size_t bytes, const char *address, hvd_error *err);
 void shmem_close(void *memory, size_t bytes);
-void shmem_release(void *memory, size_t bytes, int fd); /* bytes of all parts */
+void shmem_release(void *memory, size_t bytes, int fd); /* bytes: of all parts together */
 
 /* ---- memory that exists once on a host: host_memory.c ----
  *
@@ -42,7 +43,7 @@ void shmem_release(void *memory, size_t bytes, int fd); /* bytes of all parts */
 struct host_memory {
     char *shared, *view;
     size_t bytes;
-    int fd;      /* of the process that made it, else -1 */
+    int fd;      /* file descriptor in the process that made the memory, else -1 */
     int pagemap; /* /proc/self/pagemap: which pages of the view are private */
 };
 
@@ -61,7 +62,7 @@ struct host_range {
 };
 
 /* Copies this process's writes in the range to the shared memory and gives up the private pages.
- * Nobody may use the range meanwhile, except to settle it with the same bytes. */
+ * No other thread or process may use the range meanwhile, except to settle the same bytes. */
 int host_memory_settle(const struct host_range *range, hvd_error *err);
 
 #endif

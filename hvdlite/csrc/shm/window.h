@@ -46,20 +46,21 @@ struct window_rank {
 struct window {
     struct window_rank *ranks; /* [n], mapped by all */
     int n, self;               /* ranks of this host; this one's local rank */
-    uint64_t rounds;           /* done so far; equal on all ranks between collectives */
+    uint64_t rounds;           /* rounds done so far; equal on all ranks between collectives */
 };
 
 /* The memory must be zeroed before the first rank calls window_init. */
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
-/* Allocates the pages that this rank writes, on its NUMA node: the first touch of a page costs
- * 1.4 us. Before any other rank uses the memory. */
+/* Touches the pages that this rank writes, so they are allocated on its NUMA node and later
+ * writes do not pay 1.4 us for each first touch. To be called before another rank uses the
+ * memory. */
 void window_touch(void *memory, int self);
 
-/* Raises this rank's flag: the round is done. */
+/* Raises this rank's flag to `round`: the rank has done this step of the round. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
-/* That rank has raised the flag for the round. */
+/* True: that rank has raised the flag to `round` or above. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
 /* A slot serves every WINDOW_SLOTS-th round. */
@@ -75,15 +76,15 @@ static inline struct window_rank *window_self(struct window *w) { return &w->ran
  * last seen. Each rank writes its own core. Others may read an old value: a rank that has moved
  * writes the new core in its next collective. Any thread of a rank. */
 
-/* Writes which cores this process may use. Once, before any rank asks for its share. */
+/* Publishes which cores this process may use. Called once, before any rank asks for its share. */
 void cpus_publish(struct window *w);
-/* The number of this rank's cores, if the ranks that may use a core share it evenly. 0: not known.
- */
+/* This rank's share of the cores, in cores: the ranks that may use a core divide it evenly. 0:
+ * not known. */
 double cpus_share(const struct window *w);
-/* A container's limit of processor time, in cores; without a limit WINDOW_CPUS. */
+/* The container's limit of processor time, in cores; WINDOW_CPUS without a limit. */
 double cpus_quota(void);
 
-/* Writes the core of this thread, which works for its rank. */
+/* Publishes the core on which the calling thread runs as this rank's core. */
 void cpus_tell(struct window *w);
 /* The same, before a wait. True: another rank of the host was last seen on this core. If this
  * thread waits for that rank and spins, that rank can't run. */
@@ -97,11 +98,12 @@ bool cpus_crowded(struct window *w);
  * an AMD EPYC that share only the last cache pass on 64 KB in 10 us this way, and in 34 us
  * otherwise. */
 
-/* A rank that sees a flag that was raised (release) after the copy sees the copy. */
+/* Copies lines. A rank that sees a flag raised after the copy (memory_order_release) also sees
+ * the copy. */
 void lines_copy(void *to, const void *from, size_t bytes);
-/* Writes the lines that this rank has just read, unchanged. */
+/* Writes back, unchanged, the lines that this rank has just read. */
 void lines_take_over(void *lines, size_t bytes);
-/* Copies lines, and takes them over. */
+/* lines_copy, then lines_take_over of the lines that were read. */
 void lines_copy_over(void *to, void *from, size_t bytes);
 
 #endif

@@ -40,7 +40,8 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     for (int r = 0; r < n->size; r++) {
         if (r == n->rank) continue;
         if (n->peers[r].gone) owner.lost(owner.arg, r);
-        net_pull(n, r, LANE_DATA); /* its first frame may be one that this channel keeps */
+        /* the stream may hold a frame that had to wait for this channel */
+        net_pull(n, r, LANE_DATA);
     }
     *out = c;
     return HVD_OK;
@@ -115,8 +116,8 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
     return HVD_OK;
 }
 
-/* A frame of another length than its receive ends the channel: all later frames would be wrong,
- * too. */
+/* False: the frame is not as long as its receive. That ends the channel, because all later
+ * frames would be wrong, too. */
 static bool fits(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
@@ -124,7 +125,8 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
     return false;
 }
 
-/* A frame has begun to arrive in memory of its own: the rest goes to the receive's memory. */
+/* A frame has begun to arrive in memory of its own, before its receive was posted. Directs the
+ * rest into the receive's memory. */
 static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[LANE_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
@@ -176,7 +178,7 @@ void channel_abandon(struct channel *c) {
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err) {
     struct link *l = &c->net->peers[to].links[LANE_MESSAGES];
-    if (l->mute) return HVD_OK; /* that rank is dead, or has left */
+    if (l->mute) return HVD_OK; /* the other rank is dead or has left */
     struct frame *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     *p = (struct frame){.head = {(uint32_t)size, c->group, kind}, .own = true};
@@ -195,7 +197,7 @@ int channel_cut(int peer, hvd_error *err) {
                      peer);
 }
 
-/* The peer has sent its farewell, and all its messages have been taken. */
+/* True: the peer has sent its farewell, and this rank has taken all its messages. */
 static bool is_silent(const struct channel *c, int peer) {
     const struct parcel *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;

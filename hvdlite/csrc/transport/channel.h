@@ -1,9 +1,9 @@
-/* A channel: what the streams of the job carry for one group of ranks.
+/* A channel: the traffic of one group of ranks on the job's streams.
  *
- * Frames of a pair of ranks match receives in their order. In a job with one group a frame waits in
- * its socket until a receive is posted. In a job with several groups it would block the other
- * groups' frames, so the channel keeps it; it also keeps frames of a group that this rank has not
- * opened yet. Called with the net's lock; peers are ranks of the job. */
+ * The frames between two ranks match receives in order. In a job with one group a frame without
+ * a receive waits in its socket. In a job with several groups it would block the other groups'
+ * frames there, so the channel takes it out and keeps it, also for a group that this rank has
+ * not opened yet. Called with the net's lock; peers are ranks of the job. */
 #ifndef HVDLITE_TRANSPORT_CHANNEL_H
 #define HVDLITE_TRANSPORT_CHANNEL_H
 
@@ -27,7 +27,7 @@ struct channel {
     struct frames *posted; /* [peer] */
     struct parcels *kept;  /* [peer]: whole frames without a receive yet */
     struct parcels inbox;
-    struct frame *frames, *free; /* all, until the channel is closed; the unused ones */
+    struct frame *frames, *free; /* all frames, freed with the channel; the unused ones of them */
     int over;                    /* 1 + the first peer whose group has failed; 0: none */
     double over_since;
     int cut; /* 1 + the peer that sent a frame of another size; 0: none */
@@ -41,25 +41,26 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
                  hvd_error *err);
 void channel_close(struct channel *c);
 
-/* Begin a transfer. *p: NULL if it is complete at once. */
+/* Begin a transfer. *p is NULL if the transfer is complete at once. */
 int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct frame **p,
                   hvd_error *err);
 int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
                   hvd_error *err);
-void channel_done(struct channel *c, struct frame *p); /* it is complete */
-/* No transfer touches its buffer any more. */
+void channel_done(struct channel *c, struct frame *p); /* the transfer is complete */
+/* From now on no transfer touches its buffer. */
 void channel_abandon(struct channel *c);
 
 /* Copies the data. */
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err);
-/* The next message of the peer `from`, or of any peer (-1); NULL: none. */
+/* The next message from the peer `from`, or from any peer (-1). NULL: there is none. */
 struct parcel *channel_take(struct channel *c, int from);
 /* Fails if a frame had another size than its receive, if memory for a frame was missing, if this
  * rank can't use a stream, if the peer `from` (-1: none) has left the job, or if a rank has closed
  * its group by a failure and has not told the cause within `patience` seconds. Take the arrived
  * messages first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
-int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
+/* makes the error of a frame whose size differs from its receive's */
+int channel_cut(int peer, hvd_error *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* A comm: a set of ranks and how this rank reaches the others. Collectives know no more than this.
+/* A comm: a set of ranks, and how this rank reaches the others. Collectives know nothing else
+ * about ranks.
  *
  * A comm numbers its ranks from 0. A transfer needs a send on one rank and a receive on the other;
  * the transfers of a pair of ranks match in order, across all comms. Only the thread that
@@ -18,16 +19,18 @@ struct layout;
 
 struct comm {
     struct transport *transport; /* moves the bytes */
-    int rank, size;              /* this rank's number; how many ranks there are */
-    const int *ranks;            /* [size]: their numbers in the transport; NULL: the same */
-    struct window *window;       /* of exactly these ranks, in this order; NULL: none */
-    int hosts;                   /* on which the ranks are */
+    int rank, size;              /* number of this rank; number of ranks */
+    /* [size]: the ranks' numbers in the transport; NULL: the same numbers */
+    const int *ranks;
+    /* window of exactly these ranks, in this order; NULL: there is none */
+    struct window *window;
+    int hosts;                   /* number of hosts on which the ranks are */
     const struct layout *layout; /* NULL: all ranks are on one host, or each on its own */
 };
 
 /* A data transfer under way; a zeroed one is complete. */
 struct transfer {
-    uint64_t handle[2]; /* the transport's */
+    uint64_t handle[2]; /* for the transport's own use */
     int peer;           /* the transport's number of the other rank */
     bool active;
 };
@@ -44,19 +47,19 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
  * After an error the transfer may still be active, and the comm is unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 
-/* Equal on all ranks. */
+/* The pace of the comm, equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
 /* Fails if `seconds`, the length of a wait for data of the transport's rank `peer`, exceed the
  * limit. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
-/* On a window: return when the rank, or all other ranks, have raised the flag for the round. They
- * wait like comm_wait. */
+/* For a comm with a window: return when the rank, or all other ranks, have raised the flag for
+ * the round. Both wait as comm_wait does. */
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
-/* Returns when no rank reads this rank's slot any more, which the round will overwrite. */
+/* Returns when this rank may overwrite its slot for the round: no rank reads the slot any more. */
 int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err);
 
 /* Threads that share this rank's large copies and sums; NULL: none. */
@@ -78,15 +81,15 @@ void comm_count_window(const struct comm *comm, size_t bytes);
  * Made once from the lowest rank of each rank's host, which every rank must know. */
 
 struct layout {
-    int hosts; /* in the order of their lowest ranks */
+    int hosts; /* number of hosts; they are ordered by their lowest ranks */
     int lanes;
     int *host_of;     /* [rank] */
-    int *local_of;    /* [rank]: its number among the ranks of its host, by rank */
+    int *local_of;    /* [rank]: the rank's number among the ranks of its host */
     int *by_host;     /* [ranks]: the ranks, host by host */
     struct comm host; /* the ranks of this host */
-    struct comm lane; /* the ranks of this rank's lane, by host; size 0: this rank is in none */
+    struct comm lane; /* the ranks of this rank's lane, by host; size 0: this rank is in no lane */
     bool windows;     /* every host has a window */
-    int *memory;      /* of all these arrays */
+    int *memory;      /* holds all these arrays */
 };
 
 /* Gives the comm, of all ranks of a transport, its layout. lowest: [comm->size], for each rank the

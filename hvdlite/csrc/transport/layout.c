@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-/* Numbers hosts and the ranks on them; returns the ranks of the smallest host. count: [host]. */
+/* Numbers the hosts and the ranks on each; counts the ranks of each host in `count`. Returns the
+ * smallest count. */
 static int number(struct layout *l, const int *lowest, int size, int *count) {
     int least = size;
     for (int r = 0; r < size; r++) {
@@ -15,7 +16,8 @@ static int number(struct layout *l, const int *lowest, int size, int *count) {
     return least;
 }
 
-/* A comm of the `size` ranks with keys[rank] == key, each at its place. */
+/* A comm of the `size` ranks with keys[rank] == key; each rank's number in the comm is
+ * place[rank]. */
 static struct comm pick(const struct comm *all, const int *keys, int key, const int *place,
                         int size, int *ranks) {
     struct comm comm = {.transport = all->transport, .ranks = ranks, .size = size};

@@ -71,10 +71,10 @@ void parcels_drain(struct parcels *q) {
 
 /* ---- opening and closing ---- */
 
-/* After a network failure the link is in use again within 2 s. By default the kernel retries ever
- * more rarely: after a long failure it waits as long again. It also gives up after some tries
- * unless a time is set; the negotiation's watch decides which ranks are lost, not the kernel.
- * Kernels before 6.15 lack the option for the first. */
+/* Makes the kernel retry at least every 2 s, so the link works again within 2 s of a network
+ * failure. By default the kernel retries ever more rarely; after a long failure it would wait as
+ * long again (kernels before 6.15 lack TCP_RTO_MAX_MS). Also keeps the kernel from giving up:
+ * the negotiation's watch decides which ranks are lost. */
 static void try_often(int file) {
     enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
@@ -84,7 +84,8 @@ static void try_often(int file) {
 void link_open(struct link *l, int file) {
     int on = 1;
     *l = (struct link){.file = file, .readable = true, .writable = true};
-    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* not all streams are of TCP */
+    /* fails, without harm, if the stream is not TCP */
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     try_often(file);
     fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
     fcntl(file, F_SETFD, FD_CLOEXEC);
@@ -100,8 +101,9 @@ void link_close(struct link *l) {
 
 /* ---- errors ---- */
 
-/* After a failed call. *over: the direction is closed for ever: the peer has ended, which the
- * reader learns, or this rank has an error of its own. */
+/* Notes why a call failed: the socket is not *ready, memory is short, or this direction is
+ * *over, closed for ever. Then the peer has ended, which the reading side reports, or this rank
+ * has an error of its own. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};
@@ -189,7 +191,7 @@ void link_forget(struct link *l, struct frame *p) {
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Moves bytes that were read ahead; counts them in `got`. */
+/* Moves up to `most` bytes that were read ahead to `to`; counts them in `got`. */
 static void move(struct link *l, char *to, size_t most) {
     size_t n = least(most, l->end - l->at);
     if (to && n) memcpy(to, l->ahead + l->at, n);
@@ -211,7 +213,8 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
         if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
         if (l->got < HEAD) return true;
-        if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true; /* no frame at all */
+        /* not the head of a frame */
+        if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true;
         if (l->ended) return false;
         if (!l->begun) l->begun = owner.begin(owner.arg, l);
         if (!l->begun) return false;
@@ -222,7 +225,8 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
     }
 }
 
-/* Reads the rest of the frame into its memory, and the bytes after it ahead. */
+/* Reads the rest of the frame into its memory, and bytes that follow the frame into the
+ * read-ahead buffer. */
 static void read_some(struct link *l) {
     struct iovec v[2] = {{NULL, 0}, {l->ahead, sizeof l->ahead}};
     bool direct = l->begun && l->into;
@@ -241,8 +245,8 @@ static void read_some(struct link *l) {
     }
 }
 
-/* The rest of a frame that has begun will come: the kernel need not wake this rank for every
- * packet. */
+/* Has the kernel wake this rank only when the rest of the frame, or much of it, has arrived, and
+ * not for every packet. */
 static void want_rest(struct link *l) {
     enum { SHORT = 8 << 10, MOST = 64 << 10 };
     size_t rest = l->begun ? HEAD + l->head.bytes - l->got : 0;

@@ -25,12 +25,12 @@ enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
 /* A frame to send, or the memory for one to receive. */
 struct frame {
-    struct frame *next, *all; /* of a queue; of the owner's frames */
+    struct frame *next, *all; /* the next frame of a queue; of the list of all the owner's frames */
     struct frame_head head;
     char *data;
-    size_t moved; /* bytes sent, with the head */
+    size_t moved; /* bytes sent so far, the head's included */
     bool complete;
-    bool own; /* freed when it is sent */
+    bool own; /* the link frees the frame when it is sent */
 };
 
 struct frames {
@@ -51,20 +51,20 @@ struct parcels {
 
 struct link {
     int file;                /* -1: none */
-    bool readable, writable; /* as far as is known */
+    bool readable, writable; /* false: a call had to wait; an event of the socket sets it again */
     bool hung;               /* the kernel has reported a hang-up */
-    bool ended, mute;        /* nothing more arrives; nothing more is sent */
+    bool ended, mute;        /* ended: nothing more arrives; mute: nothing more is sent */
     bool starved;            /* the kernel lacks memory, and reports no change: try again */
     int error;               /* errno of this rank's own error, which stops the link; 0: none */
     int low;                 /* bytes that must arrive before a poll wakes; 0: not set yet */
     struct frames out;
     /* The frame that is arriving: */
     struct frame_head head;
-    size_t got;            /* bytes, with the head */
+    size_t got;            /* bytes arrived so far, the head's included */
     bool begun;            /* its reader has set `into` */
-    char *into;            /* NULL: nowhere */
-    struct frame *frame;   /* NULL: `parcel`, or nowhere */
-    struct parcel *parcel; /* whose data `into` is */
+    char *into;            /* where its data goes; NULL: it is dropped */
+    struct frame *frame;   /* the receive whose memory `into` is; NULL: none */
+    struct parcel *parcel; /* the parcel whose data `into` is; NULL: none */
     /* Bytes read ahead: */
     size_t at, end;
     char ahead[LINK_AHEAD];
@@ -93,16 +93,16 @@ void parcel_free(struct parcel *p);
 void link_open(struct link *l, int file);
 void link_close(struct link *l);
 
-/* Queues the frame and sends what the socket takes at once. p->complete tells whether that was
- * all. */
+/* Queues the frame and sends what the socket takes at once; p->complete if that was the whole
+ * frame. */
 void link_send(struct link *l, struct frame *p);
 /* Sends what the socket takes of the queued frames. */
 void link_push(struct link *l, struct link_owner owner);
-/* Reads what there is. */
+/* Reads what has arrived. */
 void link_pull(struct link *l, struct link_owner owner);
 
-/* The link reads the frame's memory no more. A frame whose sending has begun goes on from a copy;
- * without memory for the copy the link sends nothing more. */
+/* From now on the link does not read the frame's memory. If it has sent a part of the frame, it
+ * sends the rest from a copy; without memory for the copy it sends nothing more. */
 void link_forget(struct link *l, struct frame *p);
 
 #endif

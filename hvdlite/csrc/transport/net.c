@@ -22,7 +22,7 @@ static bool begin(void *arg, struct link *l) {
     if (l->head.kind == FRAME_FAREWELL) return true;
     bool data = l->head.kind == FRAME_DATA;
     if (l->head.kind > FRAME_FAREWELL || data != (s->lane == LANE_DATA)) {
-        l->ended = true; /* no frame of this library */
+        l->ended = true; /* not a frame of hvdlite */
         return false;
     }
     return s->net->reader->begin(s->net, s->peer, l);
@@ -54,11 +54,12 @@ static void note_end(struct net *n, int rank) {
 }
 
 bool net_is_cut(const struct net *n, int peer) {
-    double ended = n->peers[peer].ended[LANE_DATA]; /* by now its death would be known */
+    /* if the peer had died, this rank would know by now */
+    double ended = n->peers[peer].ended[LANE_DATA];
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
-/* An error of this rank's own, of which the peer learns nothing. */
+/* Notes an error of this rank itself, of which the peer learns nothing. */
 static void note_error(struct net *n, int peer, const struct link *l) {
     if (!l->error || n->error) return;
     n->error = l->error;
@@ -104,7 +105,8 @@ static void try_again(struct net *n) {
     }
 }
 
-/* Edge-triggered: a stream that stands still until a receive is posted wakes no thread. */
+/* Events are edge-triggered, so a stream that waits until a receive is posted does not keep
+ * waking the thread. */
 void net_look(struct net *n) {
     enum { EVENTS = 64 };
     struct epoll_event events[EVENTS];
@@ -133,7 +135,8 @@ void net_look_seldom(struct net *n) {
     net_look(n);
 }
 
-/* The peer's streams may stay open: a child of the dead process may hold them. */
+/* Does not wait for the ends of the peer's streams, which a child of the dead process may hold
+ * open. */
 void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
@@ -244,7 +247,7 @@ void net_close(struct net *n, bool clean) {
     static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
     net_lock(n);
     for (int r = 0; r < n->size; r++)
-        if (r != n->rank) net_pull(n, r, LANE_DATA); /* it may have stood still */
+        if (r != n->rank) net_pull(n, r, LANE_DATA); /* a stream may have waited for a receive */
     if (clean) send_farewell(n);
     wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
     for (int r = 0; r < n->size; r++)

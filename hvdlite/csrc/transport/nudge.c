@@ -24,11 +24,11 @@ struct datagram {
 
 struct contact {
     struct nudge_card card;
-    _Atomic uint64_t answers; /* address and port of its nudges; 0: none came yet */
+    _Atomic uint64_t answers; /* address and port from which its nudges come; 0: none came yet */
     _Atomic int sock;         /* this rank's socket that receives them */
-    uint64_t sent;            /* nudges for it */
-    uint64_t count;           /* of its last nudge */
-    double met;               /* when its last message came; 0: none did */
+    uint64_t sent;            /* number of nudges sent to it */
+    uint64_t count;           /* the count in its last nudge */
+    double met;               /* when its last message came; 0: none came */
     int nudged;               /* nudges sent to it, up to ENOUGH */
 };
 
@@ -142,7 +142,8 @@ static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t le
            d->to == (uint32_t)n->self && d->count > n->contacts[d->from].count;
 }
 
-/* Shorter than the time for which a woken engine looks at MPI. */
+/* After a nudge, so that many nudges wake the engine once. Shorter than the time for which a
+ * woken engine looks at MPI. */
 static const double PAUSE = 200e-6;
 
 static bool receive(void *arg, int sock) {
@@ -187,8 +188,8 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
     sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* A rank that has sent a message stays awake for longer than AWAKE, so it needs no nudge. But it
- * must receive ENOUGH nudges to know that nudges arrive. */
+/* True: the rank has lately sent a message, so it is awake and needs no nudge. Every rank still
+ * gets ENOUGH nudges, from which it learns that nudges arrive. */
 static bool needs_none(struct contact *p, double now) {
     static const double AWAKE = 200e-6;
     enum { ENOUGH = 3 };

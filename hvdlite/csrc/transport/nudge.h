@@ -37,13 +37,13 @@ struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_c
 int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
                  void (*ring)(void *arg), void *arg);
 
-/* Nudges the rank unless it must be awake. n NULL: does nothing, here and below. */
+/* Nudges the rank unless it must be awake. Here and below n may be NULL: nothing happens. */
 void nudges_send(struct nudges *n, int to, double now);
 
 /* A message came from the rank: it is awake, and should have nudged this rank. */
 void nudges_heard(struct nudges *n, int from, double now);
 
-/* Some rank's messages come without nudges: only polling finds them. */
+/* True: a rank's messages come without nudges, so only polling finds them. */
 bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);

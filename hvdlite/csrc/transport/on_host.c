@@ -13,7 +13,8 @@ struct mapped {
     bool mapped, wanted;
 };
 
-/* *here: all ranks of this host have mapped the memory; *everywhere: all ranks of all hosts. */
+/* Learns whether all ranks of this host (*here) and all ranks of all hosts (*everywhere) have
+ * mapped the memory of their host. */
 static int compare(struct transport *t, struct mapped own, bool *here, hvd_error *err) {
     struct mapped *of = transport_gather(t, &own, sizeof own, err);
     if (!of) return err->code;
@@ -93,7 +94,8 @@ static int watch_host(struct on_host *o, struct transport *t) {
         int rank = host->ranks[i];
         if (i == host->rank) continue;
         int code = life_add(o->life, &o->cards[rank].life, rank);
-        if (code == HVD_UNSUPPORTED) return code; /* as for all others */
+        /* the kernel can report the death of no process */
+        if (code == HVD_UNSUPPORTED) return code;
         if (code == HVD_RANK_DEAD) died(t, rank);
         if (code != HVD_NO_MEMORY) continue;
         transport_who(t, rank, who);
@@ -142,8 +144,10 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    static const double TO_SEND = 5; /* s; a rank may have been killed since it left */
-    on_host_unwatch(o);              /* first: life and nudges ring the doorbell */
+    /* seconds; a limit, because a rank that has left may have been killed since */
+    static const double TO_SEND = 5;
+    /* before the window is freed: life and nudges ring its doorbell */
+    on_host_unwatch(o);
     close_nudges(o);
     free(o->cards);
     free(t->awaited);

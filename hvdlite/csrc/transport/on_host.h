@@ -21,7 +21,7 @@ struct on_host {
     struct host host;                        /* zeroed: this host has no window */
     struct doorbell own_doorbell, *doorbell; /* `doorbell` is in the window, or own_doorbell */
     int file; /* the memory that this leader shares with its host, or -1 */
-    /* These ring the doorbell from threads of their own: */
+    /* The threads of life and nudges ring the doorbell. */
     struct card *cards;    /* [rank] */
     struct life *life;     /* NULL: no other rank on this host, or the kernel can't report deaths */
     struct nudges *nudges; /* NULL: not needed, or sockets are refused */
@@ -35,7 +35,7 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
  * BYE. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);
 
-/* Watches the processes no more: another transport does. */
+/* Stops to watch the processes, because another transport watches them. */
 void on_host_unwatch(struct on_host *o);
 
 /* True if messages to that rank pass through mailboxes. */

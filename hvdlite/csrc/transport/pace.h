@@ -31,28 +31,29 @@ enum {
 
 static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 
-/* What a message between two ranks costs, in seconds. The same on all ranks, which must choose the
- * same algorithm. Bytes of later segments cost less: a core handles one while the next is on the
- * link, or, where the core is the slower, the first one's way hides its work on COST_FEW. */
+/* What a message between two ranks costs, in seconds. The same on all ranks, which must choose
+ * the same algorithm. Bytes of later segments cost less: a core handles one segment while the
+ * next one is on the link. */
 enum { COST_FEW = 4, COST_MANY = 8 };
 
 struct cost {
-    double alpha;   /* a message alone, without its bytes */
-    double first;   /* a byte of its first segment, */
-    double next;    /* of the following ones up to COST_FEW, */
-    double beta;    /* and of all others: in a long stream */
-    double message; /* one more in a stream, as a part of what a whole segment takes there */
-    double far;     /* how many times as long bytes take in algorithms of few steps: far away, with
-                       additions and copies; >= 1 */
+    double alpha; /* of a message, apart from its bytes */
+    double first; /* of a byte of the first segment, */
+    double next;  /* of a byte of the next segments up to COST_FEW, */
+    double beta;  /* and of a byte of all later segments */
+    /* of one more message in a long stream, as a fraction of a whole segment's cost there */
+    double message;
+    double far; /* factor >= 1 for bytes in algorithms with few steps, which send to far
+                     *                        ranks, add and copy */
 };
 
-/* Where all bytes cost the same. */
+/* A cost in which all bytes cost the same. */
 #define COST_OF(a, b, f) {.alpha = (a), .first = (b), .next = (b), .beta = (b), .far = (f)}
 
-/* Of ranks of one host through MPI, where nothing is measured. */
+/* Between ranks of one host through MPI, where no cost is measured. */
 static const struct cost COST_ON_A_HOST = COST_OF(5e-6, 0.3e-9, 1);
 
-/* Between hosts, for choices that are the same in every run. */
+/* Between hosts, for choices of algorithms that do not change from run to run. */
 static const struct cost COST_FIXED = COST_OF(100e-6, 10e-9, 1);
 
 #endif

@@ -13,8 +13,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
     return t->ops->receive(t, message, err);
 }
 
-/* A look at MPI takes some 30 us: one per 1 ms costs 3 % of a core, spent only while a tensor
- * waits. A lost nudge costs one nap. */
+/* Polling MPI takes some 30 us, so a poll each millisecond costs 3 % of a core; it is spent only
+ * while a tensor waits. If a nudge is lost, the message is found at the end of the sleep. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* idle, pending */
                                                      [WAKES_POLL] = {10e-3, POLL},

@@ -25,7 +25,7 @@ struct card; /* on_host.h */
 struct transport;
 
 struct transport_ops {
-    const char *name; /* in messages to the user */
+    const char *name; /* shown in texts for the user */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
     int (*irecv)(struct transport *, void *data, size_t bytes, int from, struct transfer *,
@@ -36,10 +36,11 @@ struct transport_ops {
     int (*receive)(struct transport *, struct message *, hvd_error *);
     void (*wake)(struct transport *);
     unsigned (*listen)(struct transport *);
-    bool (*polls)(struct transport *); /* before a sleep: unsent messages need more calls */
+    /* true: unsent messages need more calls, so the engine must not sleep */
+    bool (*polls)(struct transport *);
     void (*sleep)(struct transport *, unsigned ticket, double seconds);
-    /* Collective, before the engine starts: `all` has `each` bytes of every rank; this rank's are
-     * set, the call fills in the others. */
+    /* Collective, before the engine starts: `all` has `each` bytes for every rank; the caller
+     * has set this rank's bytes, the call fills in the others. */
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
     /* See transport_died. NULL: only this transport learns of the death. */
     void (*died)(struct transport *, int rank, enum fate fate);
@@ -50,28 +51,28 @@ struct transport_ops {
 
 /* What ends the sleep of a rank that has nothing to do. Each value includes those above it. */
 enum wakes {
-    WAKES_POLL,    /* Nothing, for some messages: only a poll of the transport finds them. */
-    WAKES_NUDGE,   /* A nudge (nudge.h) sent beside the message; the message may come later. */
-    WAKES_MESSAGE, /* The arrival of the message. Data does not: a wait for a transfer polls. */
-    WAKES_DATA,    /* The arrival of a message or of data: a wait for a transfer sleeps, too. */
+    WAKES_POLL,  /* Nothing, for some messages: only a poll of the transport finds them. */
+    WAKES_NUDGE, /* A nudge (nudge.h) sent beside the message; the message may come later. */
+    /* The arrival of the message. Data wakes no rank: a wait for a transfer polls. */
+    WAKES_MESSAGE,
+    WAKES_DATA, /* The arrival of a message or of data: a wait for a transfer sleeps, too. */
 };
 
 struct transport {
     const struct transport_ops *ops;
     hvd_topology at;
-    const int *job_ranks; /* [rank]: its number in error texts; NULL: the rank itself */
-    struct comm all;      /* every rank */
-    struct layout layout; /* of all */
+    const int *job_ranks; /* [rank]: the number of the rank in error texts; NULL: the same number */
+    struct comm all;      /* all ranks */
+    struct layout layout; /* layout of all ranks */
     hvd_error no_window;  /* why the ranks of this host share no window */
-    hvd_error no_watch;   /* why the death of one of them may be seen late */
-    struct stats *stats;  /* NULL: no counting */
+    hvd_error no_watch;   /* why the death of a rank of this host may be noticed late */
+    struct stats *stats;  /* counters; NULL: not counted */
     struct patience patience;
-    struct helpers
-        *helpers; /* of the process, for the large collectives of all groups; NULL: none */
+    struct helpers *helpers; /* the process's, for large collectives of all groups; NULL: none */
     struct pace pace;
-    struct cost cost;         /* between hosts */
+    struct cost cost;         /* of messages between hosts */
     atomic_int wakes;         /* enum wakes; ask transport_rings and transport_blocks */
-    const struct card *cards; /* [rank]: their processes; NULL: not known */
+    const struct card *cards; /* [rank]: process and host of the rank; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
     atomic_int fate;          /* enum fate of that rank */
     atomic_int *awaited;      /* [rank]: see transport_await; NULL: nobody waits */
@@ -81,16 +82,16 @@ static inline int transport_job_rank(const struct transport *t, int rank) {
     return t->job_ranks ? t->job_ranks[rank] : rank;
 }
 
-/* A message wakes this rank at once. */
+/* True: the arrival of a message wakes this rank at once. */
 static inline bool transport_rings(const struct transport *t) {
     return atomic_load_explicit(&t->wakes, memory_order_relaxed) >= WAKES_MESSAGE;
 }
-/* The arrival of data wakes this rank at once. */
+/* True: the arrival of data wakes this rank at once. */
 static inline bool transport_blocks(const struct transport *t) {
     return atomic_load_explicit(&t->wakes, memory_order_relaxed) == WAKES_DATA;
 }
 
-/* The message lane. Neither function blocks. */
+/* Messages. Neither function blocks. */
 static inline int transport_send(struct transport *t, int to, const void *data, size_t size,
                                  hvd_error *err) {
     return t->ops->send(t, to, data, size, err);
@@ -105,15 +106,15 @@ int transport_blame(const struct transport *t, int rank, hvd_error *err);
 /* Fills in process and host of the error's first rank, if that rank is in this transport. */
 void transport_complete(const struct transport *t, hvd_error *err);
 
-/* Returns HVD_RANK_DEAD if a rank's process has ended. It may have ended in good order: read its
- * last message first. */
+/* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's last message first: the
+ * rank may have left before its end. */
 int transport_check_life(const struct transport *t, hvd_error *err);
-/* Looks for a dead rank for 50 ms: MPI may fail a moment before the death is seen. */
+/* Looks for a dead rank for 50 ms, because MPI may fail a moment before the death is noticed. */
 bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
-/* Any thread: */
+/* Notes the death in this transport and wakes its engine. Any thread. */
 void transport_note_death(struct transport *t, int rank, enum fate fate);
-/* Any thread. The same for all groups of the job. */
+/* Any thread. Notes the death in all groups of the job. */
 void transport_died(struct transport *t, int rank, enum fate fate);
 /* No group of the job waits any more for the dead or silent ranks of this error. */
 void transport_give_up(struct transport *t, const hvd_error *cause);
@@ -121,7 +122,8 @@ void transport_give_up(struct transport *t, const hvd_error *cause);
  * engine checks that the rank answers. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
-/* Another host is lost; NULL: this rank leaves without all others. Call it when t->cards is set. */
+/* Notes that another host is lost; NULL: that this rank leaves and waits for no other rank.
+ * t->cards must be set. */
 void transport_lose_host(struct transport *t, const char *host);
 
 /* Calls the transport for 0.2 s, so that the last messages go out: MPI sends only while it is
@@ -154,11 +156,11 @@ static inline void transport_forked(struct transport *t) {
     if (t->ops->forked) t->ops->forked(t);
 }
 
-/* After a failure: transfers use their buffers no more. */
+/* After a failure: from now on no transfer uses its buffer. */
 static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
-/* clean: every rank calls it and nothing is under way. Else resources that can't be released
- * leak. */
+/* clean: every rank calls it and nothing is under way. If not clean, resources that can't be
+ * released leak. */
 static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
 
 #endif

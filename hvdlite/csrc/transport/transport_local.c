@@ -119,7 +119,8 @@ static void local_wake(struct transport *t) {
     mutex_unlock(&r->mutex);
 }
 
-static void local_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
+/* nothing to do: a receive copies only when it is tested */
+static void local_abandon(struct transport *t) { (void)t; }
 
 static void local_close(struct transport *t, bool clean) {
     (void)t; /* the hub frees all ranks at once, because a peer may still send to this one */

@@ -21,18 +21,18 @@ struct outgoing {
 struct mpi_transport {
     struct transport transport; /* first: cast back by self() */
     MPI_Comm data, control;
-    MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL where free */
+    MPI_Request *requests; /* requests of transfers; MPI_REQUEST_NULL: free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
-    MPI_Request incoming;              /* of the one message that is arriving */
+    MPI_Request incoming;              /* request of the one message that is arriving */
     struct message arriving;
     struct on_host here;
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* `call`: C source, of which the text shows the function's name. t: NULL unless the call concerns
- * `peer`. */
+/* Makes an error of an MPI code. `call` is the call's source text; the error shows its
+ * function's name. t is NULL unless the call concerns `peer`. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -48,7 +48,8 @@ static int check(const struct transport *t, int peer, int code, const char *call
 
 /* ---- data ---- */
 
-/* Finds a free request, noted by its index: the array may move. */
+/* Finds a free request. The transfer notes its index, not its address, because the array may
+ * move. */
 static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
     size_t i = 0, n = 2 * m->nrequests + 16;
     while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
@@ -99,7 +100,8 @@ static void mpi_abandon(struct transport *t) {
 
 /* ---- messages ---- */
 
-/* Stops at the first unsent message: thousands may wait for a stopped rank. */
+/* Frees sent messages, the oldest first. Stops at the first unsent one, because thousands may
+ * wait for a stopped rank. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
     for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;
@@ -174,7 +176,8 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->here.doorbell); }
 
-/* MPI sends only while it is called, and room in a mailbox rings no doorbell. */
+/* True while messages wait to be sent: MPI sends only while it is called, and no doorbell tells
+ * of new room in a mailbox. */
 static bool mpi_polls(struct transport *t) {
     if (!t->all.window) t->wakes = nudges_missing(self(t)->here.nudges) ? WAKES_POLL : WAKES_NUDGE;
     return self(t)->outgoing || host_waits(&self(t)->here.host);
@@ -238,7 +241,8 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
     on_host_close(&m->here, t, clean);
-    /* Unclean: MPI may still read the copies, and a dead rank would never receive them. */
+    /* If not clean, the copies leak: MPI may still read them, because a dead rank never receives
+     * them. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
         MPI_Wait(&o->request, MPI_STATUS_IGNORE);

@@ -66,7 +66,7 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     if (broken)
         return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
                          transport_job_rank(t, x->peer));
-    /* An engine, if one runs, looks for deaths itself. */
+    /* until an engine runs, which looks for deaths itself */
     return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
 }
 
@@ -138,7 +138,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
 }
 
-/* Room in a mailbox and data in a socket ring no doorbell. */
+/* No doorbell tells of room in a mailbox or of data in a socket. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -161,7 +161,7 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* Other ranks may open a group late, but all open the job at once. */
+/* Ranks may open a group late, but all open the job at once, so only that wait has a limit. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
@@ -194,7 +194,7 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
     return good ? HVD_OK : channel_cut(m->peers[from], err);
 }
 
-/* By way of rank 0. */
+/* Through rank 0, which sends all bytes to every rank. */
 static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
     struct tcp_transport *m = self(t);
     int size = t->all.size, rank = t->all.rank;
@@ -224,7 +224,7 @@ static void lost(void *transport, int peer) {
     if (rank != NOBODY) transport_note_death(transport, rank, m->net->peers[peer].fate);
 }
 
-/* ranks: NULL: all of the job. */
+/* `ranks` NULL: all ranks of the job. */
 static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *err) {
     int size = m->transport.all.size, all = m->net->size;
     m->peers = calloc((size_t)size, sizeof *m->peers);
@@ -262,14 +262,14 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* open the channel first: its end tells the other ranks of a failure */
+    net_lock(m->net); /* opened first: its end tells the other ranks of a failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);
     HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->all.window != NULL);
-    if (ranks) on_host_unwatch(&m->here); /* the job's transport watches for all groups */
+    if (ranks) on_host_unwatch(&m->here); /* the job's transport watches all processes */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_DATA;
     return HVD_OK;
 }
@@ -279,7 +279,7 @@ static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
-    net_lock(m->net); /* ranks that still open the group would wait for this rank */
+    net_lock(m->net); /* otherwise ranks that still open the group would wait for this rank */
     for (int r = 0; !clean && r < m->transport.all.size; r++)
         if (m->peers[r] != m->net->rank)
             channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
@@ -290,7 +290,7 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->channel)
-        close_channel(m, clean); /* first: by the channel other groups ring this group's doorbell */
+        close_channel(m, clean); /* first: other groups ring this group's doorbell through it */
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);

@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 static const double SHORTEST_NAP = 50e-6;
-static const double LONG_WAIT = 100e-6; /* above it a nap costs less than spinning or yielding */
+/* in waits longer than this a nap costs less than spinning or yielding */
+static const double LONG_WAIT = 100e-6;
 
-/* So the end of a wait is noticed late by at most an eighth of the wait. */
+/* An eighth of the wait so far, so the end of the wait is noticed late by at most an eighth. */
 static double nap_of(double wait, double longest_nap) {
     double nap = wait / 8 > SHORTEST_NAP ? wait / 8 : SHORTEST_NAP;
     return nap < longest_nap ? nap : longest_nap;

@@ -1,8 +1,8 @@
 /* The wait policy: spin for some tens of microseconds, then yield, then nap ever longer.
  *
  * A spinning thread takes its core from training. So a rank spins only if every rank of the host
- * has a core of its own. Naps grow with the time waited: after a long wait a little more does not
- * matter. A struct waiter serves one wait, or a series of similar waits; one thread. */
+ * has a core of its own. Naps grow with the time waited, because a long wait may end a little
+ * late. A struct waiter serves one wait, or a series of similar waits; one thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
@@ -17,16 +17,17 @@ struct wait_policy {
 struct patience {
     struct wait_policy policy;
     double timeout; /* seconds without progress until a wait fails; 0: never */
-    int (*meanwhile)(void *arg, hvd_error *err); /* its error ends the wait; NULL: nothing */
+    /* called during waits; its error ends the wait; NULL: nothing */
+    int (*meanwhile)(void *arg, hvd_error *err);
     void *arg;
 };
 
 struct waiter {
-    double since; /* the first look without success; 0: none yet */
+    double since; /* time of the first check without success; 0: none yet */
     double usual; /* seconds of the last wait of the stream; 0: none yet */
 };
 
-/* What to do after a look without success: 0: look again at once; < 0: yield; else nap so many
+/* What to do after a check without success. 0: check again at once; < 0: yield; > 0: nap so many
  * seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
@@ -36,8 +37,8 @@ void waiter_done(struct waiter *w, double now);
 /* Does what waiter_next returned. */
 void waiter_do(double next);
 
-/* This rank may use enough cores for all ranks of the host. A rank bound to one core never spins:
- * its training shares that core. */
+/* True: this process may use enough cores for all ranks of the host. A rank that is bound to one
+ * core never spins, because its training shares that core. */
 bool wait_may_spin(int local_size);
 
 #endif
