@@ -21,24 +21,24 @@ struct engine {
     void (*give_up)(const hvd_error *cause);
     pthread_t thread;
     struct progress progress;
-    bool was_rung; /* the thread's own: a ring or a nudge ended its last sleep */
-    /* Of the thread that steps: */
+    bool was_rung; /* for the engine's thread: a ring or a nudge ended its last sleep */
+    /* Only the stepping thread uses these: */
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
-    double waits_since; /* since when this rank's tensors wait for other ranks; 0: none does */
+    double waits_since; /* since when tensors wait for other ranks; 0: no tensor waits */
     bool over;          /* every rank has left, or the engine has failed: steps do nothing */
-    /* Shared: */
+    /* Any thread reads these: */
     atomic_bool leaving, stopping, failed;
     hvd_error cause;    /* the first cause of the failure; written before `failed` is set */
-    struct mutex mutex; /* guards what follows */
+    struct mutex mutex; /* guards the fields below */
     char reason[256];   /* why this rank leaves */
     bool ended;
 };
 
 /* ---- the thread that steps ---- */
 
-/* Fails with the first cause: the same text on every rank, without this rank's own context. */
+/* Fails with the first cause, the same text on every rank, without this rank's own context. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
@@ -81,7 +81,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
 
-/* The transport's `meanwhile`: negotiates while a batch is on the wire. */
+/* Negotiates while a batch is on the links: waits for data call it (struct patience). */
 static int negotiate_meanwhile(void *arg, hvd_error *err) {
     bool progress;
     return negotiate(arg, &progress, err);
@@ -100,7 +100,7 @@ static int step(void *engine, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* before the batch, which may end the timeline */
+    if (*progress) note_progress(e); /* noted before the batch, which may end the timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -119,11 +119,11 @@ static void note_wait(struct engine *e, bool pending, double now) {
     stats_wait(e->t->stats, now, NOBODY);
 }
 
-/* Without pending work the thread yields for LINGER, because another tensor often follows at once
- * and waking up takes longer than most tensors; then it sleeps. With pending work it follows the
- * wait policy. If every message wakes the thread, it sleeps until one does: a poll every
- * millisecond would take the core from training. Else it polls ever more rarely, and starts over
- * after a ring or a nudge: the message may come a moment later. */
+/* Without pending work the engine's thread yields for LINGER, because another tensor often
+ * follows at once and waking up takes longer than most tensors; then it sleeps. With pending
+ * work it follows the wait policy. If every message wakes the thread, it sleeps until a message
+ * comes. Else it polls ever more rarely; a ring or a nudge starts this over, because the message
+ * may follow it. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
@@ -216,7 +216,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     mutex_init(&e->mutex);
     progress_open(&e->progress, step, e);
     regions_init(&e->regions);
-    /* A round that a late rank closes may be fused with others, and summed in another order. */
+    /* A round that a late rank closes may be fused with others, and so summed in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
                    !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
@@ -273,7 +273,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-/* Encodes last: a refused tensor must leave the residual unchanged. */
+/* Encodes at the end, because a refused tensor must leave the residual unchanged. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     if (tensor->request.failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
@@ -288,7 +288,7 @@ static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked, waited = tensor->request.waited; /* once added, the tensor may be freed */
+    bool corked, waited = tensor->request.waited; /* tensors_add may free the tensor */
     bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);

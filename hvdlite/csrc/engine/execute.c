@@ -21,7 +21,7 @@ static char *output_of(const struct batch_piece *piece) {
 
 static size_t bytes_of(const struct batch_piece *piece) { return piece->end - piece->begin; }
 
-/* One tensor runs in its own memory. */
+/* The memory in which a batch of one tensor runs: the tensor's own. */
 static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
     const struct tensor *tensor = piece->tensor;
     if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
@@ -67,7 +67,7 @@ static int run_collective(struct executor *x, const struct coll_args *args, hvd_
     return coll_run(x->comm, args, err);
 }
 
-/* One tensor runs in its own memory, several in the fusion buffer. */
+/* Runs a batch of one tensor in its own memory, a batch of several tensors in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_args *args,
                           hvd_error *err) {
     if (batch->n == 1) {
@@ -107,17 +107,17 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* The collective reads and writes the tensors themselves, without the fusion buffer. */
+/* True: the collective reads and writes the tensors themselves, without the fusion buffer. */
 static bool runs_in_tensors(const struct executor *x, const struct coll_args *args) {
     return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
 }
 
-/* After an allreduce that has not updated the weights itself. */
+/* Updates the weights after an allreduce that has not done so itself. */
 static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
 }
 
-/* Tensors that are dealt to several hosts. */
+/* Runs the allreduce and the update of tensors that are dealt to several hosts. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     atomic_store(&x->algorithm, "update by hosts");
@@ -169,7 +169,7 @@ static void reducescatter_parts(struct coll_args *args, const struct request *r,
             add_part(args, args->bytes, request_part_rows(r, i, size), row_bytes);
 }
 
-/* Gathers the splits of all ranks. `own`: those of this rank. */
+/* Gathers the splits of all ranks. `own`: the splits of this rank. */
 static int exchange_splits(struct executor *x, const int64_t *own, int64_t *splits,
                            size_t *part_end, hvd_error *err) {
     size_t n = (size_t)x->comm->size, each = n * sizeof *own;
@@ -202,8 +202,8 @@ static int check_splits(const struct comm *comm, const int64_t *splits, const in
     return HVD_OK;
 }
 
-/* [from * n + to]: rows. The ranks' rows determine the splits, unless some rank chooses its
- * splits. */
+/* Returns the number of rows from rank `from` to rank `to` at [from * n + to]. Ranks exchange
+ * their splits only if a rank has chosen its own; otherwise the numbers of rows determine them. */
 static int find_splits(struct executor *x, const struct tensor *tensor, size_t *part_end,
                        int64_t **out, hvd_error *err) {
     size_t n = (size_t)x->comm->size;
@@ -274,8 +274,8 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
-/* Settles the views of the weights. No rank writes weights before: all wait for this rank's part of
- * the collective. */
+/* Settles the views of the weights. No rank has written weights yet, because the update needs
+ * this rank's part of the collective. */
 static int settle(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
@@ -313,7 +313,7 @@ void execute_count(const struct executor *x, size_t tensors) {
     atomic_fetch_add(&x->stats->batches, 1);
 }
 
-/* Before the batch completes. */
+/* Counts the batch. Must come before its tensors complete. */
 static void count(const struct executor *x, const struct batch *batch) {
     size_t done = 0;
     for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);

@@ -21,14 +21,16 @@ struct executor {
     struct timeline *timeline;                /* NULL: none */
     struct flight *flight;                    /* the same */
     struct stats *stats;                      /* NULL: nothing is counted */
-    struct scratch fusion, work, outer, list; /* kept: saves page faults */
-    uint64_t turns;                           /* delegated tensors so far */
-    _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
+    struct scratch fusion, work, outer, list; /* kept between batches, which saves page faults */
+    uint64_t turns;                           /* number of delegated tensors so far */
+    /* of the last batch; NULL: no batch yet. Any thread reads it */
+    _Atomic(const char *) algorithm;
 };
 
 /* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
-void execute_count(const struct executor *x, size_t tensors); /* of a batch; any thread */
+void execute_count(const struct executor *x,
+                   size_t tensors); /* counts the tensors of a batch; any thread */
 void execute_free(struct executor *x);
 
 #endif

@@ -31,8 +31,8 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* An id stands for the cached requests. This rank has waited several times while another did not;
- * the others may wait by now, so this rank sends the whole request again. */
+/* True: this rank sends the whole request although it is cached. In the last uses callers waited
+ * on this rank but not on another one; a new agreement finds out whether all callers wait now. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 };
     bool asks = known->waited_alone >= OFTEN;
@@ -69,7 +69,7 @@ static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) 
 
 int follow_report(struct negotiation *n, hvd_error *err) {
     for (struct tensor *tensor = tensors_take(n->tensors), *newer; tensor; tensor = newer) {
-        newer = tensor->newer; /* the tensor may complete at once */
+        newer = tensor->newer; /* read now, because the tensor may complete and be freed at once */
         HVD_TRY(submit(n, tensor, err));
     }
     struct tensor *joins = n->joins;
@@ -87,7 +87,8 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    if (n->fast->hosts.coming) return HVD_OK; /* tensors that rounds give back are reported first */
+    /* tensors that come back from rounds must be reported first */
+    if (n->fast->hosts.coming) return HVD_OK;
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);
@@ -101,8 +102,8 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
-/* Finds the item's tensor, which this rank has reported to the coordinator or which has batches
- * already. */
+/* Finds the item's tensor: one that this rank has reported to the coordinator (TENSOR_SAID), or
+ * of which some pieces are in batches already (TENSOR_AGREED). */
 static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
                 struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
@@ -131,7 +132,7 @@ static uint32_t rows_expected(const struct negotiation *n, const struct request 
     return r->kind == HVD_JOIN ? 1 : 0;
 }
 
-/* All ranks know the tensor. */
+/* Notes whether the callers of all ranks wait for the tensor. */
 static int note_waits(struct negotiation *n, const struct wire_item *item,
                       const struct tensor *tensor, hvd_error *err) {
     if (item->waited) return fast_path_agreed(n->fast, tensor, err);
@@ -144,7 +145,8 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
     struct request *r = &tensor->request;
-    uint32_t nrows = item->whole ? 0 : item->nrows; /* else ranks that have joined */
+    /* with the whole request the rows are the ranks that have joined */
+    uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return contradiction(r->name, err);
@@ -156,7 +158,8 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct)
-        r->region = 0; /* fusion_fits compares regions, and must find what the coordinator found */
+        /* as on the coordinator: fusion_fits compares regions and must decide alike */
+        r->region = 0;
     return HVD_OK;
 }
 
@@ -167,7 +170,8 @@ static int add_zeros(struct negotiation *n, const struct wire_item *item, struct
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
-/* The item's tensor, which this rank has submitted or, if it has joined, makes of zeros. */
+/* Finds the item's tensor, which this rank has submitted; if this rank has joined, makes it of
+ * zeros. */
 static int first_piece(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                        hvd_error *err) {
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
@@ -187,7 +191,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
     return HVD_OK;
 }
 
-/* Takes the piece's bytes: a tensor's pieces come in order. */
+/* Notes that the piece's bytes are in a batch. The pieces of a tensor come in order. */
 static int take_piece(const struct wire_item *item, struct tensor *tensor, struct batch_piece *out,
                       hvd_error *err) {
     const struct request *r = &tensor->request;

@@ -21,13 +21,13 @@ struct negotiation {
     struct tensors *tensors;
     struct fast_path *fast;
     struct p2p *p2p;
-    struct cache *cache;             /* of this rank */
+    struct cache *cache;             /* what this rank knows about its own tensors */
     struct coordinator *coordinator; /* on rank 0, else NULL */
-    struct wire_writer out, decided; /* messages: up the tree, down the tree */
-    double now;                      /* of this step, by clock_now */
+    struct wire_writer out, decided; /* messages that go up the tree, and down the tree */
+    double now;                      /* time of this step, by clock_now */
     struct run_log run_log;
-    struct flight *flight; /* NULL: none */
-    int group;             /* its number there */
+    struct flight *flight; /* the flight recorder; NULL: none */
+    int group;             /* the group's number in the flight recorder */
     bool left;             /* this rank has sent LEAVE */
     struct tensor *joins;  /* a join that waits until this rank's rounds are over; NULL: none */
     struct tree tree;
@@ -35,9 +35,9 @@ struct negotiation {
     struct watch watch;
     double reported; /* submission time of the last send or receive whose wait was reported */
     const struct log *log;
-    hvd_error lost; /* a rank is silent; code 0: none */
+    hvd_error lost; /* the error about a silent rank; code 0: no rank is silent */
     int lost_rank;
-    hvd_error abort_cause; /* of another rank's ABORT; code 0: none came */
+    hvd_error abort_cause; /* the cause in another rank's ABORT; code 0: no ABORT came */
     bool sent_abort;
     bool bye; /* every rank has left */
 };
@@ -48,8 +48,8 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
                    const struct coordinator_config *config, const struct log *log, hvd_error *err);
 void negotiate_close(struct negotiation *n);
 
-/* Reports submitted tensors, handles messages, decides. Sets *progress if it did anything. An error
- * ends the job: another rank's ABORT, a silent rank, or this rank's own failure. */
+/* Reports submitted tensors, handles messages, decides. Sets *progress if there was anything to
+ * do. An error ends the job: another rank's ABORT, a silent rank, or this rank's own failure. */
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 
 /* Tells the other ranks, as far as possible, that this rank can't go on. */
@@ -66,38 +66,39 @@ void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 /* Adds the tensors submitted since the last call to the message to the coordinator. */
 int follow_report(struct negotiation *n, hvd_error *err);
 
-/* A message of a round of the fast path. Reports a tensor that the round gives back. */
+/* Takes a message of a round of the fast path. Reports the tensor that comes back from the
+ * round, if any. */
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
 
 /* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left;
  * it reports once. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
-/* One item from the coordinator: a part of a batch, an error, a question. */
+/* Follows one item from the coordinator: a part of a batch, an error, or a question. */
 int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
-/* Another rank's ABORT: keeps its text and fails with it. */
+/* Takes another rank's ABORT: keeps its text and fails with this text. */
 int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err);
 
 /* ---- silence.c: ranks that do not answer ----
  *
  * The coordinator waits for all ranks; another rank waits for the coordinator and for the ranks
  * between them in the tree. */
-/* Takes the limits from the options: seconds until silence is reported, or fails; 0: never. The
- * transport's limit is for waits for data. */
+/* Takes the limits from the options: seconds until a silent rank is reported, and until it fails
+ * the job; 0: never. Also sets the transport's limit of waits for data. */
 void silence_limits(struct negotiation *n, const struct options *options);
 
-/* Call it in each step. Reports stalls and silent ranks; fails after the limit with
- * HVD_RANK_DEAD. */
+/* Reports stalls and silent ranks; fails with HVD_RANK_DEAD when a rank has been silent beyond
+ * the limit. Called in each step. */
 int silence_look(struct negotiation *n, hvd_error *err);
 
 /* Answers another rank's ASK. */
 int silence_answer(struct negotiation *n, int from, hvd_error *err);
 
-/* The coordinator's report of a silent rank, for the other ranks that wait. */
+/* Takes the coordinator's report of a silent rank, and logs it if this rank waits for a tensor. */
 void silence_report(struct negotiation *n, int rank, const char *text);
 
-/* Adds the silent ranks to the error of a failed transfer. */
+/* Adds the silent ranks to the text and the causes of a failed transfer's error. */
 void silence_blame(const struct negotiation *n, hvd_error *why);
 
 #endif

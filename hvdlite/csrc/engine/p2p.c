@@ -76,7 +76,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     const void *data = tensor->in;
     tensor->id = head.number;
     tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
-    tensor->direct = false; /* not by the lane */
+    tensor->direct = false; /* the data goes in messages, not through the lane */
     tensor->met = 0;
     tensor_list_add(&p->sends, tensor, tensor);
     if (bytes > P2P_SHORT) {
@@ -86,7 +86,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return p2p_post(p, to, head, tensor->request.name, data, size, err);
 }
 
-/* Fills free slots of the lane. */
+/* Fills free slots of the lane with the tensor's next data. */
 static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     int to = tensor->request.root, slot;
@@ -105,7 +105,7 @@ static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A slot is free: the sends that use the lane go on, in order. */
+/* A slot has become free: the sends that use the lane go on, in order. */
 static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
     struct lane *lane = &p->peers[from].to;
     lane->busy &= ~(1u << (code - 1));
@@ -159,7 +159,8 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
         t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
         code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
     }
-    if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest); /* to be failed */
+    /* moved to the list, whose tensors all fail */
+    if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
     return code;
 }
 
@@ -180,7 +181,7 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
                    size_t size, hvd_error *err) {
     bool comes = head->type == P2P_PIECE;
     const struct lane *lane = &p->peers[m->from].from;
-    if (comes && head->code) { /* where it lies */
+    if (comes && head->code) { /* the data is in a slot of the lane */
         if (!lane->memory || head->code > LANE_SLOTS || head->bytes > LANE_SLOT)
             return damaged(m, err);
         rest = lane_slot(lane, (int)head->code - 1);
@@ -242,7 +243,7 @@ const struct tensor *p2p_oldest(const struct p2p *p) {
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {
     bool ignored;
     if (p->left) return HVD_OK;
-    HVD_TRY(p2p_step(p, &ignored, err)); /* what was submitted before */
+    HVD_TRY(p2p_step(p, &ignored, err)); /* first matches what was submitted before */
     p->left = true;
     snprintf(p->reason, sizeof p->reason, "%s", reason);
     for (int r = 0; p->peers && r < p->t->at.size; r++)

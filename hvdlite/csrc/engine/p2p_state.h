@@ -10,19 +10,21 @@
 enum {
     P2P_SHORT = 8 << 10, /* bytes that are sent with the offer */
     P2P_PART = 32 << 10,
-    P2P_STEP = 2 * P2P_PART, /* what is asked for at once; */
-    P2P_AHEAD = 4 * P2P_STEP /* and before it has come */
+    P2P_STEP = 2 * P2P_PART, /* bytes that a P2P_WANT asks for, and */
+    P2P_AHEAD = 4 * P2P_STEP /* the most that are asked for and have not come */
 };
 
 /* The first byte of a message; messages of wire.h begin with another. */
 enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
-    P2P_HELLO, /* the sender waits for the receiver, which must report when it leaves */
+    P2P_HELLO, /* asks the receiver to tell the sender when it leaves */
     P2P_OFFER, /* name, total bytes, data if short, else the address of a lane, if any */
-    /* asks for a send's bytes up to `bytes`; all: the send is matched; code 1: by the lane */
+    /* asks for a send's bytes up to `bytes`, or says by `bytes` = all that a receive has
+     * matched; code 1: the data must go through the lane */
     P2P_WANT,
-    P2P_PIECE,  /* a send's next data; code: 1 + the lane's slot with the data, or 0 */
+    /* a send's next data; code: 1 + the lane's slot that holds the data; 0: the data follows */
+    P2P_PIECE,
     P2P_FREE,   /* code: 1 + a slot that is free again */
     P2P_REFUSE, /* a send fails: code, text */
     P2P_LEFT    /* text */
@@ -44,23 +46,26 @@ enum { LANE_SLOTS = 4, LANE_SLOT = 256 << 10 };
 
 struct lane {
     char *memory;  /* NULL: none */
-    int file;      /* the sender's; 0: none */
-    bool failed;   /* no memory: do not try again */
-    unsigned busy; /* the sender's: a bit for each slot */
+    int file;      /* the sender's descriptor of the memory; 0: none */
+    bool failed;   /* there was no memory, so a lane is not tried again */
+    unsigned busy; /* for the sender: a bit for each busy slot */
 };
 
-/* The sender makes the lane, the receiver maps it. False: impossible; data must go in messages. */
+/* The sender makes the lane, the receiver maps it. False: there is no lane, so data must go in
+ * messages. */
 bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]);
 bool lane_map(struct lane *l, const char *address);
 void lane_close(struct lane *l);
 
-int lane_take(struct lane *l); /* a slot; -1: all are busy */
+int lane_take(struct lane *l); /* takes a free slot; -1: all are busy */
 static inline char *lane_slot(const struct lane *l, int slot) {
     return l->memory + (size_t)slot * LANE_SLOT;
 }
 
 struct p2p_peer {
-    bool knows; /* a message has passed between the two: tell the peer when this rank leaves */
+    /* a message has passed between this rank and the peer, so the peer must be told when this
+     * rank leaves */
+    bool knows;
     bool left;
     struct lane to, from;
     char reason[256];
@@ -72,7 +77,7 @@ struct p2p_offer {
     struct p2p_head head;
     size_t size; /* bytes of data */
     const char *name;
-    char text[]; /* name, zero, data */
+    char text[]; /* the name, a zero byte, the data */
 };
 
 /* ---- p2p_message.c ---- */
@@ -87,7 +92,7 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);
 int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
                    size_t size, hvd_error *err);
-/* code: as of P2P_PIECE. */
+/* `code`: as in P2P_PIECE. */
 int p2p_take_piece(struct p2p *p, struct tensor *tensor, char *data, size_t size, uint32_t code,
                    hvd_error *err);
 void p2p_take_left(struct p2p *p, int from, const char *text, size_t size);

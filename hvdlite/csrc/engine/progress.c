@@ -16,7 +16,8 @@ void progress_close(struct progress *p) {
 
 int progress_take(struct progress *p, bool *progress, hvd_error *err) {
     mutex_lock(&p->stepping);
-    floats_exact(); /* the thread has the mode of the one that has started it */
+    /* a new thread inherits the floating-point mode of the thread that started it */
+    floats_exact();
     if (!p->failure.code) return p->step(p->engine, progress, err);
     *err = p->failure;
     return err->code;
@@ -42,7 +43,7 @@ unsigned progress_wakes(struct progress *p) {
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
-    static const double LOOK = 1e-3; /* messages of ranks that call nothing here ring nobody */
+    static const double LOOK = 1e-3; /* how often a parked thread checks: messages do not wake it */
     mutex_lock(&p->lot);
     if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
     mutex_unlock(&p->lot);
@@ -64,7 +65,8 @@ bool progress_try(struct progress *p, progress_step *step, void *arg) {
     return well;
 }
 
-/* Most threads step for less time than a wake-up takes. */
+/* Spins before it waits for the lock, because most threads step for less time than a wake-up
+ * takes. */
 static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
     enum { TRIES = 2000 };
     for (int i = 0; i < TRIES && !done(arg); i++) {
@@ -74,8 +76,8 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
     return false;
 }
 
-/* Sleeps where the transport can: to hand over to the engine's thread, and back, takes as long as
- * most of these sleeps. */
+/* Sleeps, if the transport can wake this thread. Handing over to the engine's thread and back
+ * would take as long as most of these sleeps. */
 static bool nap(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;
@@ -85,14 +87,15 @@ static bool nap(struct transport *t, unsigned ticket, int *naps) {
 }
 
 static void drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
-    enum { UNTIMED = 8 }; /* looks for one look at the clock */
+    enum { UNTIMED = 8 }; /* the clock is read at every UNTIMED-th check */
     struct wait_policy policy = transport_policy(t);
     struct waiter waiter = {0};
     int naps = 0;
     for (unsigned looks = 0; !done(arg) && !p->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
-        unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0; /* else no nap needs one */
+        /* without a blocking transport no sleep needs a ticket */
+        unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0;
         if (p->step(p->engine, &progress, &p->failure)) return;
         if (progress) waiter = (struct waiter){0};
         if (progress) naps = 0;

@@ -16,12 +16,12 @@ typedef int progress_step(void *engine, bool *progress, hvd_error *err);
 struct progress {
     progress_step *step;
     void *engine;
-    struct mutex stepping; /* the stepping thread holds it; it guards: */
-    hvd_error failure;     /* of a caller's step; code 0: none */
+    struct mutex stepping; /* the stepping thread holds it; guards the two fields below */
+    hvd_error failure;     /* the error of a caller's step; code 0: none */
     double driven;         /* when a caller last stepped, by clock_now; 0: never */
     atomic_int callers;    /* threads that step or wait to step, apart from the engine's */
-    struct mutex lot;      /* the parked thread waits here; it guards: */
-    unsigned wakes;        /* how often the parked thread was to wake */
+    struct mutex lot;      /* the parked thread waits here; guards `wakes` */
+    unsigned wakes;        /* how often the parked thread was told to wake */
 };
 
 void progress_open(struct progress *p, progress_step *step, void *engine);
@@ -32,17 +32,19 @@ void progress_close(struct progress *p);
 int progress_take(struct progress *p, bool *progress, hvd_error *err);
 void progress_leave(struct progress *p);
 bool progress_has_callers(struct progress *p);
-bool progress_was_driven(struct progress *p); /* a moment ago, so callers may step again soon */
+/* true: a caller stepped a moment ago, so callers may step again soon */
+bool progress_was_driven(struct progress *p);
 unsigned progress_wakes(struct progress *p);
-void progress_park(struct progress *p, unsigned wakes); /* until the next wake, or for a moment */
+/* parks the engine's thread until the next wake, or for a moment */
+void progress_park(struct progress *p, unsigned wakes);
 
 /* ---- any thread ---- */
 void progress_wake(struct progress *p);
-/* Takes one step of another kind, unless another thread steps. Its failure fails the next step.
- * False: the step failed or was not taken. */
+/* Calls `step` in place of a step of the engine, unless another thread steps. A failure also
+ * fails the engine's next step. False: the step failed or was not taken. */
 bool progress_try(struct progress *p, progress_step *step, void *arg);
-/* Steps until done(arg), or until the wait policy says to sleep; on a transport that blocks, a few
- * short sleeps longer. False: another thread stepped all the time. */
+/* Steps until done(arg), or until the wait policy says to sleep; on a transport that blocks it
+ * first sleeps a few short times. False: another thread stepped all the time. */
 bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg);
 
 #endif

@@ -66,7 +66,8 @@ static void write_timeline(struct timeline *timeline, const struct batch *batch,
         .decided = batch->decided, .started = started, .completed = now, .batch = batch->number};
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
-        bool here = !tensor->zeros && !batch->pieces[i].begin; /* it waited for this decision */
+        /* true: the tensor is this rank's, and this is its first piece */
+        bool here = !tensor->zeros && !batch->pieces[i].begin;
         times.later = batch->pieces[i].begin;
         times.submitted = here ? tensor->submitted : batch->decided;
         timeline_tensor(timeline, &tensor->request, times, batch->n);

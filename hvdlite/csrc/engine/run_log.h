@@ -18,7 +18,7 @@ struct batch_piece {
 struct batch {
     struct batch *next;
     double decided;  /* when it was appended to the log, by clock_now */
-    uint64_t number; /* in the log, from 1 */
+    uint64_t number; /* number in the log, from 1 */
     size_t n;
     struct batch_piece pieces[];
 };
@@ -28,9 +28,9 @@ static inline bool batch_piece_is_last(const struct batch_piece *piece) {
 }
 
 struct run_log {
-    struct batch *first, *last; /* not run yet; NULL: none */
-    uint64_t appended;          /* so far */
-    struct batch_piece *open;   /* of the batch that the next append closes */
+    struct batch *first, *last; /* the batches that have not run yet; NULL: none */
+    uint64_t appended;          /* number of batches appended so far */
+    struct batch_piece *open;   /* pieces of the open batch, which the next append closes */
     size_t nopen, capacity;
 };
 
@@ -41,13 +41,14 @@ int run_log_append(struct run_log *log, double now, hvd_error *err);
 /* Takes the oldest batch; NULL: there is none. The caller frees it. */
 struct batch *run_log_take(struct run_log *log);
 
-/* ---- notes on a tensor on its way: in the flight recorder and in a timeline that is on ---- */
-/* All ranks have submitted the batch's tensors. */
+/* ---- write a batch's progress to the flight recorder, and to the timeline if it is on ---- */
+/* Notes that all ranks have submitted the batch's tensors. */
 void record_agreed(struct flight *flight, const struct batch *batch);
 
-/* flight, timeline: NULL: none. Returns when the batch started; 0 if neither needs it. */
+/* Notes that the batch starts; flight and timeline may be NULL. Returns the time, or 0 if
+ * neither needs the time. */
 double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch);
-/* Call it before the batch's tensors complete. */
+/* Notes that the batch has ended. To be called before its tensors complete. */
 void record_ended(struct flight *flight, struct timeline *timeline, const struct batch *batch,
                   double started);
 

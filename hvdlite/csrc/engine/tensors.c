@@ -7,16 +7,16 @@
 #include <string.h>
 
 struct tensors {
-    struct mutex mutex; /* guards: */
+    struct mutex mutex; /* guards the fields up to `corks` */
     struct map names;
-    struct tensor_list fresh; /* added, not yet taken */
+    struct tensor_list fresh; /* tensors that were added and not taken yet */
     int corks;                /* while > 0, no tensor is taken */
     bool closed;
     hvd_error why;
-    /* The engine thread's own: */
+    /* Only the stepping thread uses these: */
     struct tensor_list taken;
-    struct tensor_list zeros; /* owned by the table */
-    struct map ids;           /* of taken tensors whose cache id was sent */
+    struct tensor_list zeros; /* zeros for other ranks' tensors, owned by the table */
+    struct map ids;           /* taken tensors by the cache id that was sent for them */
 };
 
 struct tensors *tensors_new(void) {
@@ -92,7 +92,8 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A tensor with an update must be in place: its own memory may receive the result. */
+/* Checks an update. Its tensor must be in place, because the tensor's own memory may receive the
+ * result. */
 static int check_update(const struct tensor *tensor, hvd_error *err) {
     const hvd_update *u = &tensor->update;
     if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
@@ -121,7 +122,7 @@ static size_t aligned(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* -1: a number is negative, or the bytes overflow. */
+/* The sum of the n numbers of rows; -1: a number is negative, or the bytes overflow. */
 static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row_bytes) {
     const int64_t limit = (int64_t)((size_t)INT64_MAX / 2 / (row_bytes ? row_bytes : 1));
     int64_t rows = 0;
@@ -164,7 +165,7 @@ static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
 
 /* Removes the tensor's name and enters the tensor that is queued behind it. */
 static void forget(struct tensors *t, struct tensor *tensor) {
-    hvd_error none; /* map_put does not fail: a name was just removed */
+    hvd_error none; /* map_put does not fail, because a name was just removed */
     map_remove(&t->names, &tensor->node);
     if (!tensor->behind) return;
     tensor->behind->last = tensor->last;
@@ -178,7 +179,7 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
                      tensor->request.name);
 }
 
-/* *first: of its name; NULL: none. */
+/* *first: the first tensor of this name; NULL: none. */
 static int check_locked(struct tensors *t, const struct tensor *tensor, struct tensor **first,
                         hvd_error *err) {
     *first = map_find(&t->names, &tensor->node);
@@ -200,12 +201,12 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     size_t n = request_count(r);
     tensor->message = NULL;
     if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    HVD_TRY(
-        check(t, tensor, err)); /* now: after the encoding it would be too late for the residual */
+    HVD_TRY(check(t, tensor, err)); /* checked now, because the encoding changes the residual */
     if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));
-    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
+    /* + 1, because malloc(0) may return NULL */
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1);
     if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
     int code =
         codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
@@ -322,7 +323,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     forget(t, tensor);
     mutex_unlock(&t->mutex);
     free_additions(tensor);
-    if (!error) return tensor->complete(tensor->arg, NULL); /* which may free it */
+    if (!error) return tensor->complete(tensor->arg, NULL); /* the completion may free the tensor */
     hvd_error own = *error;
     error_of(&own, tensor->request.name);
     tensor->complete(tensor->arg, &own);

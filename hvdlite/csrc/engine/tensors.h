@@ -1,8 +1,8 @@
 /* The tensor table: the tensors that this rank has submitted and that are not complete.
  *
  * Any thread submits; the engine thread takes, finds and finishes. One lock guards the table's
- * members; no completion is called under it. Tensors are not copied: 500 small gradients in flight
- * exceed a core's cache, so each is written once. */
+ * members; no completion is called under it. The caller's struct tensor is not copied into the
+ * table: 500 small tensors in flight exceed a core's cache. */
 #ifndef HVDLITE_ENGINE_TENSORS_H
 #define HVDLITE_ENGINE_TENSORS_H
 
@@ -22,40 +22,44 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out; /* allreduce, broadcast: as many bytes as `in`, may be `in`; else out_rows rows */
     int64_t out_rows;
-    /* Weights' ranges that this rank settles once all ranks have submitted and none reads them. */
+    /* Ranges of weights that this rank settles when all ranks have submitted the tensor, so that
+     * no rank reads the weights any more. */
     const struct host_range *views;
     size_t nviews;
-    hvd_update update; /* of request.rule; allreduce */
+    hvd_update update; /* the update by request.rule, for an allreduce */
     float *residual;   /* the codec's, as many values as `in`; used only during the submission */
     void *message;     /* the codec's encoding of `in`, freed by the table; NULL: no codec */
-    const int64_t *splits; /* alltoall: [to]: rows; NULL: equally many to each rank */
-    size_t nsplits;        /* ranks; 0: NULL */
-    const char *why;       /* of a failed request, for the error; NULL: no text */
+    const int64_t *splits; /* alltoall: [to]: rows for the rank; NULL: equally many for each */
+    size_t nsplits;        /* length of `splits`; 0 if it is NULL */
+    const char *why;       /* why the request has failed, for the error; NULL: no text */
     bool open;             /* out_rows is a guess; see tensor_settle_output */
-    void *made; /* by tensor_settle_output: [from]: rows, then the output; the caller's */
+    /* made by tensor_settle_output: [from]: rows, then the output; the caller owns it */
+    void *made;
     tensor_complete *complete;
     void *arg;
-    const struct region *region; /* the one of request.region; NULL: none */
-    double submitted;            /* by clock_now */
-    bool queued;                 /* it may wait behind another tensor of its name */
-    uint64_t turn;               /* of a delegated tensor; see hvd_turn */
-    /* The engine thread's own: */
+    const struct region *region; /* the region with the number request.region; NULL: none */
+    double submitted;            /* when it was submitted, by clock_now */
+    bool queued;                 /* true: it may wait behind another tensor of its name */
+    uint64_t turn;               /* turn of a delegated tensor; see hvd_turn */
+    /* Only the stepping thread uses these: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
-    enum tensor_stage stage; /* the negotiation's */
+    enum tensor_stage stage; /* how far the negotiation has come */
     size_t agreed;           /* bytes that are in batches */
-    uint64_t flight;         /* its number in the flight recorder; 0: none */
-    bool direct;             /* it lies at the same offset of that region on every rank */
-    bool uneven;             /* some rank chooses its own splits */
+    uint64_t flight;         /* number of its operation in the flight recorder; 0: none */
+    bool direct;             /* true: it lies at the same offset of its region on every rank */
+    bool uneven;             /* true: a rank has chosen its own splits */
     double met;              /* send, recv: when the other rank's tensor met it, by clock_now */
-    int64_t *rows;           /* every rank's, once agreed on, if they vary; freed by the table */
-    struct map_node node;    /* by name */
-    /* The table sets: */
+    /* rows of every rank, once agreed on, if they vary; freed by the table */
+    int64_t *rows;
+    struct map_node node; /* in the map of names */
+    /* The table sets these: */
     uint64_t id; /* the cache id that was sent; 0: the whole request */
     struct map_node by_id;
     struct tensor *newer, *older; /* neighbours in the table's list */
-    struct tensor *behind;        /* queued until this tensor is done */
-    struct tensor *last;          /* in a name's first tensor: the last queued one, or itself */
-    struct request request;       /* at the end, because its used part has no fixed size */
+    struct tensor *behind;        /* the tensor that is queued until this one is done */
+    /* in the first tensor of a name: the last queued tensor, or itself */
+    struct tensor *last;
+    struct request request; /* at the end, because its used part has no fixed size */
 };
 
 struct tensor_list {
@@ -66,16 +70,16 @@ struct tensor_list {
 void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
-/* came[rank * stride]: how many rows come from each of n ranks. Fails if they do not fill the
- * output. For an open tensor it makes memory with the n numbers, then the output, unless the rows
- * fit the caller's output. */
+/* Fits the output to the rows that come from n ranks, came[rank * stride] from each. For an open
+ * tensor makes memory for the n numbers and the output, unless the rows fit the caller's output.
+ * Otherwise fails if the rows do not fill the output. */
 int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
                          hvd_error *err);
 
 struct tensors;
 
 struct tensors *tensors_new(void);    /* NULL: no memory */
-void tensors_free(struct tensors *t); /* empty, except for zeros */
+void tensors_free(struct tensors *t); /* no tensor may be in the table, except zeros */
 
 /* Checks what request_check does not: the update, and that the splits, or a reducescatter's
  * out_rows, fit the request. */
@@ -87,13 +91,15 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 /* Sets the error that a tensor of this name is under way on this rank. */
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
-/* Any thread. tensor->node is set. The table keeps the tensor until its completion is called; on an
- * error the caller keeps it. Fails if the name is under way, and after tensors_refuse. But if
- * `queued` is set, or the tensor under way has `failed`, so that no caller waits for it, the tensor
- * is queued behind that one. *corked: tensors_take does not return the tensor yet. */
+/* Any thread. tensor->node is set. The table keeps the tensor until its completion is called; on
+ * an error the caller keeps it. Fails if the name is under way, and after tensors_refuse.
+ * Instead of failing, queues the tensor behind the tensor under way if `queued` is set, or if
+ * the tensor under way has `failed`, so that no caller waits for it. *corked: a cork holds the
+ * tensor back from tensors_take. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
-size_t tensors_count(struct tensors *t); /* added, not finished */
-/* For the stepping thread. The same count; and the name of the oldest taken tensor, if any. */
+size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */
+/* For the stepping thread. Returns tensors_count, and the name of the oldest taken tensor, if
+ * any. */
 size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]);
 
 /* While corked, until tensors_refuse, tensors_take returns NULL. Any thread; calls nest. */
@@ -103,7 +109,7 @@ void tensors_cork(struct tensors *t, bool corked);
  * by `newer`; NULL: none. */
 struct tensor *tensors_take(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
-struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* the same; id: not 0 */
+struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* NULL: not there; id: not 0 */
 /* Notes the cache id that is sent for the taken tensor; 0: the whole request. */
 int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 

@@ -21,7 +21,7 @@ void timeline_forked(struct timeline *t) {
 
 /* ---- writing, with the lock held ---- */
 
-/* Writes nothing after a failed write: the file would have a gap. */
+/* Writes nothing after a failed write, because the file would have a gap. */
 __attribute__((format(printf, 2, 3))) static void write_text(struct timeline *t, const char *format,
                                                              ...) {
     va_list args;
@@ -47,7 +47,7 @@ static void escape(const char *name, char *text, size_t size) {
     text[used] = 0;
 }
 
-/* One end of a span. */
+/* Writes the begin or the end of a span. */
 static void write_end(struct timeline *t, char begin_or_end, const char *what, double time,
                       const char *rest) {
     write_text(
@@ -109,7 +109,7 @@ void timeline_cycle(struct timeline *t, double now) {
     mutex_unlock(&t->mutex);
 }
 
-/* For merging several ranks' timelines; viewers ignore it. */
+/* Writes the clock, by which timelines of several ranks are merged; viewers ignore it. */
 static void write_clock(struct timeline *t) {
     write_text(
         t,

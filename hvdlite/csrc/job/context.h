@@ -1,4 +1,4 @@
-/* The context: this process's only job, with the lock of the only pointer to it.
+/* The context: the one job of this process, and the lock of the one pointer to that job.
  *
  * Any thread. */
 #ifndef HVDLITE_JOB_CONTEXT_H
@@ -6,17 +6,18 @@
 
 #include "job/job.h"
 
-/* Between enter and leave the job and its groups stay. In a forked child all calls fail except
- * hvd_where, which a data loader needs to find its part of the data. */
+/* Between context_enter and context_leave no thread closes the job or its groups. In a forked
+ * child context_enter fails, so only hvd_where works, which a data loader needs to find its part
+ * of the data. */
 int context_enter(hvd_error *err);
 void context_leave(void);
 
-/* Enters and finds the group. name: the tensor's, for the error text. */
+/* Enters and finds the group. name: the tensor's name, for the error text. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
 
 /* ---- between enter and leave ---- */
 struct job *context_job(void);
-struct group *context_world(void); /* all ranks of the job */
+struct group *context_world(void); /* the group of all ranks of the job */
 /* HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 
@@ -28,6 +29,7 @@ int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);
 /* Fails if the held job has been closed. */
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
-struct group *context_take_group(int id); /* NULL: no such group */
+/* removes the group from the job; NULL: there is no such group */
+struct group *context_take_group(int id);
 
 #endif

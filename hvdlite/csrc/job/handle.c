@@ -15,7 +15,8 @@ struct hvd_handle *handle_new(hvd_error *err) {
     return h;
 }
 
-/* A thread that is gone may have held the mutex at the fork, so a child touches no mutex. */
+/* True in a child forked since the handle was made. A child locks no mutex, because a thread of
+ * the parent may have held the mutex at the fork. */
 static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
 
 void hvd_drop(hvd_handle *h) {

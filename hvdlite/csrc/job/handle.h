@@ -15,27 +15,29 @@
 
 struct hvd_handle {
     struct tensor tensor; /* hvd_drop frees its splits, why and made */
-    int group;            /* of ranks, whose engine completes it */
-    pid_t process;        /* whose engine completes it: a child forked from that has none */
+    int group;            /* number of the group whose engine completes the tensor */
+    /* process whose engine completes the tensor; a child forked from it has no engine */
+    pid_t process;
     atomic_int holders;
-    atomic_bool done;     /* then `error` stays as it is */
-    atomic_bool given_up; /* nobody waits any more */
+    atomic_bool done;     /* the tensor is done, and `error` is final */
+    atomic_bool given_up; /* all waits end at once, see hvd_give_up */
     hvd_error error;
-    struct mutex mutex;         /* for waits for `done` */
-    void (*watcher)(void *arg); /* called when the tensor is done; NULL: none */
+    struct mutex mutex;         /* waits for `done` sleep on it */
+    void (*watcher)(void *arg); /* called when the tensor is done; may be NULL */
     void *watcher_arg;
 };
 
 struct hvd_handle *handle_new(hvd_error *err);
-/* Call it before the submission of the filled-in tensor; drop the handle if the submission
- * fails. */
+/* Makes the engine a holder of the handle. Call it when the tensor is filled in, before its
+ * submission; if the submission fails, drop the handle. */
 void handle_lend(struct hvd_handle *h);
 
-/* The same for a tensor that was submitted before and is done. */
+/* handle_lend for a tensor that was submitted before and is done. */
 void handle_renew(struct hvd_handle *h, const void *in, void *out);
-void handle_refuse(struct hvd_handle *h, const hvd_error *err); /* the engine did not take it */
+/* ends the handle with the error: the engine has refused its tensor */
+void handle_refuse(struct hvd_handle *h, const hvd_error *err);
 
-/* As hvd_finish, but does not step the engine. */
+/* hvd_finish without stepping the engine. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
 
 #endif

@@ -21,9 +21,9 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
 }
 
 /* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between
- * yielding threads, in 26 us through a futex. So the default busy-waits for about the time of a
- * futex, then yields as long as a futex would add much. The number of all ranks of the host counts,
- * because they share the cores, not the number of the group's ranks. */
+ * yielding threads, in 26 us through a futex. So by default a wait spins for about the time of a
+ * futex, then yields while a futex would add much. local_size counts all ranks of the host, not
+ * only those of a group, because all of them share the cores. */
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
@@ -59,7 +59,8 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
     return HVD_OK;
 }
 
-/* The group's number in the flight recorder: the same on all its ranks; 0: all ranks of the job. */
+/* The group's number in the flight recorder, equal on all ranks of the group; 0: the group of
+ * all ranks. */
 static int group_number(const int *job_ranks, int size) {
     enum { PRIME = 8191, LEAST = 1 };
     unsigned number = 0;
@@ -68,9 +69,9 @@ static int group_number(const int *job_ranks, int size) {
     return job_ranks ? LEAST + (int)number : 0;
 }
 
-/* Without spinning between hosts: a message from another host takes longer than a spin, and
- * yielding finds it as soon. 2x1 ranks lose nothing; where hosts share cores, as in tests, 4 KB
- * take 0.49 instead of 0.64 ms on 8x1 and 0.40 instead of 0.85 ms on 4x2. */
+/* Between hosts waits do not spin: a message from another host takes longer than a spin, and a
+ * yielding thread finds the message as soon. 2x1 ranks lose nothing; where hosts share cores, as
+ * in tests, 4 KB take 0.49 instead of 0.64 ms on 8x1 and 0.40 instead of 0.85 ms on 4x2. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;
@@ -88,7 +89,7 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     return engine_start(&g->engine, g->transport, &config, err);
 }
 
-/* job_ranks: NULL: the group is the job. */
+/* job_ranks NULL: the group has all ranks of the job. */
 static int open_transport(const struct job *j, struct group *g, struct reach *reach,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
@@ -168,7 +169,8 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC only allows a later start_timeline(), which hvdlite always allows. */
+/* HVDLITE_TIMELINE=DYNAMIC, in Horovod the permission to call start_timeline() later, means
+ * nothing here: hvdlite always permits the call. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
     if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
@@ -186,7 +188,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
-/* Measures the cost of messages. All ranks use rank 0's pace, to cut and choose alike. */
+/* Measures the cost of messages. All ranks use rank 0's pace, so that they cut tensors and
+ * choose algorithms alike. */
 static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
@@ -206,7 +209,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
-/* All ranks have opened the window: each knows what cores the others may use. */
+/* Call it when all ranks have opened the window, which shows the cores that each rank may use. */
 static void open_helpers(struct job *j, const struct transport *t) {
     enum { DEFAULT_MOST = 8 };
     const struct window *window = t->layout.host.window;
@@ -218,8 +221,8 @@ static void open_helpers(struct job *j, const struct transport *t) {
     j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0);
 }
 
-/* Opens the world's transport first: by it all ranks learn if a rank has failed to read its
- * environment (`code`, *err). */
+/* Opens the transport even if this rank could not read its environment (`code`, *err), because
+ * all ranks learn of the failure by the transport. */
 static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
                       hvd_error *err) {
     HVD_TRY(open_transport(j, world, reach, NULL, err));
@@ -238,7 +241,7 @@ static int open_world(struct job *j, struct group *world, struct reach *reach, i
     return start_group(j, world, NULL, err);
 }
 
-/* A job runs without a recorder, too. */
+/* Ignores errors, because a job also runs without a recorder. */
 static void open_flight(struct job *j) {
     hvd_error ignored;
     if (!j->config.options.flight_recorder || flight_open(&j->flight, &ignored)) return;
@@ -267,7 +270,7 @@ static void close_timeline(struct job *j) {
     timeline_destroy(&j->timeline);
 }
 
-/* Closes the world last, when the other groups' engines have sent their last messages. */
+/* Closes group 0 last, after the engines of the other groups have sent their last messages. */
 void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);

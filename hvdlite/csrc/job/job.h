@@ -12,36 +12,37 @@
 
 #include <stdatomic.h>
 
-/* How the ranks reach each other. */
+/* What the ranks of a job or of a group need to reach each other. */
 struct reach {
-    hvd_by_mpi mpi;      /* zeroed: by sockets */
-    hvd_sockets sockets; /* of a job */
-    bool taken;          /* the sockets have an owner */
-    int size, number;    /* of a group among ranks of a job by sockets */
+    hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
+    hvd_sockets sockets; /* for a job by sockets */
+    bool taken;          /* true: the transport owns the sockets */
+    int size, number;    /* of a group in a job by sockets */
 };
 
 struct group {
     struct transport *transport;
     struct engine *engine;
-    int *job_ranks; /* [rank of the group]: its rank in the job; NULL: the same */
+    int *job_ranks; /* [rank of the group]: the rank's number in the job; NULL: the same */
 };
 
 struct job {
-    struct group **groups; /* [id]; NULL: closed. Ids are not reused */
+    struct group **groups; /* [id]; NULL: the group is closed. Ids are not reused */
     int ngroups;
     atomic_bool left;        /* this rank has left all groups */
-    struct transport *world; /* of group 0 */
+    struct transport *world; /* the transport of group 0 */
     struct engine_config config;
     struct patience patience;
     struct pace pace;
-    struct cost cost;         /* between hosts, measured at the start */
-    struct timeline timeline; /* of all groups, like the stats */
+    struct cost cost;         /* of messages between hosts, measured at the start */
+    struct timeline timeline; /* one for all groups */
     struct stats stats;       /* used where there is no flight recorder */
     struct helpers *helpers;  /* NULL: none */
     struct flight *flight;    /* NULL: switched off, or no memory for it */
 };
 
-/* Collective. Reads the environment; keeps config.give_up. job_close also takes a zeroed job. */
+/* Collective. Reads the environment into j->config, except give_up, which the caller has set.
+ * job_close also takes a zeroed job. */
 int job_open(struct job *j, struct reach *reach, hvd_error *err);
 void job_close(struct job *j);
 
@@ -56,9 +57,11 @@ struct group *job_group(const struct job *j, int id);
 int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
-struct group *job_take(struct job *j, int id); /* the caller owns it; NULL: no such group */
+/* removes a group, which the caller then owns; NULL: no such group */
+struct group *job_take(struct job *j, int id);
 
-/* Stops the engine and frees the group; NULL does nothing. No lock, for a taken group. */
+/* Stops the engine and frees the group; NULL does nothing. No lock, because the group is no
+ * longer in the job. */
 void group_close(struct group *g);
 
 #endif

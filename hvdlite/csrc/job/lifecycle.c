@@ -111,7 +111,7 @@ int hvd_timeline_stop(hvd_error *err) {
 
 /* ---- groups ---- */
 
-/* Does not enter: a caller that waits here must not block others. */
+/* Holds the job instead of entering it, because a caller that waits here must not block others. */
 static int open_group(struct reach *reach, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
@@ -152,7 +152,7 @@ int hvd_wait_end(int group, double seconds) {
     return ended;
 }
 
-/* Keeps the job meanwhile: the group uses its sockets and its recorder. */
+/* Holds the job meanwhile, because the group uses the job's sockets and recorder. */
 void hvd_group_close(int group) {
     struct job *job;
     if (context_hold(&job, NULL)) return;
@@ -167,7 +167,7 @@ struct hvd_limit {
     double seconds, until;
     int code;
     const char *words;
-    int nranks, *ranks; /* for which the process waits in MPI; none: not known */
+    int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: not known */
     struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
@@ -207,7 +207,7 @@ static void await_all(const struct hvd_limit *l, int by) {
     context_leave();
 }
 
-/* One block of memory with the ranks, then the words. */
+/* Allocates one block for the limit, its ranks and its words. */
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *words) {
     size_t bytes = (size_t)nranks * sizeof *ranks;
@@ -239,7 +239,7 @@ void hvd_limit_lift(hvd_limit *l) {
     free(l);
 }
 
-static int exit_code; /* an exit function has no argument */
+static int exit_code; /* a variable, because an exit function has no argument */
 
 void hvd_end_child_with(int code) { exit_code = code; }
 

@@ -54,10 +54,11 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err) {
 
 struct hvd_region {
     struct region region; /* first member: to the engine hvd_region is a struct region */
-    int fd;               /* of this rank's part; other ranks open it through /proc */
+    int fd;               /* file of this rank's part, which other ranks open through /proc */
 };
 
-/* The topology, if the ranks of hosts share memory; else there are no regions. */
+/* Gets the topology. Fails unless the ranks of each host share memory, without which there are
+ * no regions. */
 static int where_on_windows(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));

@@ -1,8 +1,9 @@
 /* Stacks: a signal makes a thread append its C stack to a file, then calls the previous handlers.
  *
- * Only this file handles signals. A handler has no argument, so its data is global, written before
- * the handler is installed. Two previous handlers are called: the user's, and the one that was
- * installed over it since, which writes the Python stacks. Neither of them calls the other. */
+ * Only this file handles signals. A handler has no argument for data, so its data is global and
+ * is written before the handler is installed. The handler calls two previous handlers, because
+ * neither of them calls the other: the user's, and the one installed over it, which writes the
+ * Python stacks. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "hvd.h"
 
@@ -40,7 +41,7 @@ static void call(const struct sigaction *action, int number, siginfo_t *info, vo
         action->sa_handler(number);
 }
 
-/* Functions that are safe in a handler only. */
+/* Calls only functions that are safe in a signal handler. */
 static void handle(int number, siginfo_t *info, void *context) {
     static const char MAIN[] = "C stack of the main thread:\n", OTHER[] = "C stack of a thread:\n";
     int error = errno;
@@ -61,7 +62,7 @@ void hvd_stacks_install(int number, int file) {
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     stacks_file = file;
-    backtrace(frames, 1); /* loads libgcc, which a handler must not do */
+    backtrace(frames, 1); /* a first call loads libgcc, which the handler must not do */
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &before);
     sigaction(number, &action, NULL);

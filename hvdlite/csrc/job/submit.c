@@ -11,7 +11,8 @@ _Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == size
                "the request is last: all before its dims is zeroed");
 
 static int rule_of(const hvd_update *update) {
-    if (update->rule < 0 || update->rule > HVD_RULES) return HVD_RULES; /* which is refused */
+    /* out of range, so request_check refuses it */
+    if (update->rule < 0 || update->rule > HVD_RULES) return HVD_RULES;
     return update->dealt ? update->rule | REQUEST_DEALT : update->rule;
 }
 
@@ -55,7 +56,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     return HVD_OK;
 }
 
-/* Checks the tensor and fills in `to`, without copies. */
+/* Checks the tensor and fills in `to`, which points to the memory of `from`. */
 static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
@@ -104,7 +105,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group is gone; its corked tensors are gone, too. */
+/* Does nothing if the group has been closed, with its corked tensors. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
@@ -128,7 +129,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     if (!h) return NULL;
     handle_lend(h);
     if (hvd_submit(h->group, &h->tensor, err) == HVD_OK) return h;
-    hvd_drop(h); /* for the engine */
+    hvd_drop(h); /* drops the engine's hold, then the caller's */
     hvd_drop(h);
     return NULL;
 }
@@ -150,7 +151,7 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return handle_finish(h, seconds, err);
 }
 
-/* The plan may have been prepared in an earlier job. */
+/* Checks the tensor again, because the plan may come from an earlier job. */
 static int submit_and_drive(hvd_handle *h, hvd_error *err) {
     struct request *r = &h->tensor.request;
     struct group *g;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* memcpy: ISO C has no cast from an object pointer to a function pointer. */
+/* Copies the pointer, because ISO C has no cast from an object pointer to a function pointer. */
 static bool find(void *library, const char *name, void *function) {
     void *address = dlsym(library, name);
     memcpy(function, &address, sizeof address);
@@ -36,7 +36,8 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
             return error_set(err, HVD_UNSUPPORTED,
                              "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
                              needed[i].name);
-    /* MXNet 2.0 dropped the suffix Ex, which distinguished them from an older MXNDArrayGetShape. */
+    /* MXNet 2.0 dropped the suffix Ex, which distinguished these functions from an older
+     * MXNDArrayGetShape. */
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
         !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
         !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))
@@ -160,9 +161,9 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
     return api->shallow_copy(array, own) ? mxnet_failed(api, name, err) : HVD_OK;
 }
 
-/* Without the symbols for oneDNN layouts only get_data restores the layout. get_data waits for the
- * array, which an operation that holds the array must not do, so this waits before the operation is
- * pushed. */
+/* Where MXNet exports no symbols for oneDNN layouts, only get_data restores the plain layout.
+ * get_data waits for the array. An operation that holds the array must not wait for it, so
+ * get_data is called here, before the operation is pushed. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err) {
     void *data;

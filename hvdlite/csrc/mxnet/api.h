@@ -9,7 +9,8 @@
 
 typedef void *NDArrayHandle;
 
-/* mxnet::engine::CallbackOnComplete: three words in all versions. `error`: a dmlc::Error. */
+/* mxnet::engine::CallbackOnComplete: three words in all versions of MXNet. `error` points to a
+ * dmlc::Error. */
 struct on_complete {
     void (*call)(void *engine, void *param, const void *error);
     void *engine, *param;
@@ -20,11 +21,12 @@ struct device {
 };
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-/* FnProperty kAsync: an operation whose arrays are free runs at once on the pushing thread, else on
- * its device's worker. NOBODYS_DEVICE is number 15 of shared memory, whose worker runs no
- * operators. (A CPU number above the cores makes MXNet's profiler abort.) */
+/* FnProperty kAsync: an operation whose arrays are free runs at once on the pushing thread, else
+ * on its device's worker. NOBODYS_DEVICE: device 15 of the device type "shared memory", whose
+ * worker runs no operators. (A CPU device with a number above the cores makes MXNet's profiler
+ * abort.) */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
-/* kCPUPrioritized: on a pool of workers that runs no operators; higher priority first. */
+/* kCPUPrioritized: an operation runs on a pool of workers that runs no operators, by priority. */
 enum { CPU_PRIORITIZED = 3 };
 enum { DENSE = 0 }; /* storage type */
 
@@ -45,7 +47,8 @@ struct mxnet_api {
     int (*release)(NDArrayHandle);
     int (*get_data)(NDArrayHandle, void **);
     int (*get_shape)(NDArrayHandle, int *ndim, const int64_t **dims);
-    int (*get_shape32)(NDArrayHandle, int *ndim, const int **dims); /* where get_shape is missing */
+    int (*get_shape32)(NDArrayHandle, int *ndim,
+                       const int **dims); /* for an MXNet without get_shape */
     int (*get_dtype)(NDArrayHandle, int *);
     int (*get_storage_type)(NDArrayHandle, int *);
     int (*get_context)(NDArrayHandle, int *type, int *id);
@@ -54,7 +57,8 @@ struct mxnet_api {
     /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL: not exported. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
-    /* std::runtime_error, which dmlc::Error extends without members. */
+    /* Constructor and destructor of std::runtime_error, which dmlc::Error extends without
+     * members. */
     void (*make_error)(void *error, const char *text);
     void (*destroy_error)(void *error);
 };
@@ -62,7 +66,7 @@ struct mxnet_api {
 /* libmxnet: the path of the library, which is already loaded. */
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
-/* ---- of an NDArray; errors name the tensor ---- */
+/* ---- properties of an NDArray; errors name the tensor ---- */
 
 /* Fills in dtype, ndim and dims of *tensor; tensor->dims is `dims`, which must live as long. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
@@ -76,11 +80,12 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                size_t count, hvd_error *err);
 
-/* Makes a handle of hvdlite's own to the array. */
+/* Makes another handle to the array, which hvdlite owns. */
 int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                      NDArrayHandle *own, hvd_error *err);
 
-/* Call it before an operation on the array is pushed. */
+/* Restores the plain layout where only a waiting call can. To be called before an operation on
+ * the array is pushed. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err);
 

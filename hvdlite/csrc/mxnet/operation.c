@@ -6,9 +6,9 @@
 
 /* ---- memory ---- */
 
-/* Memory of operations of one collective is kept: malloc is slow for a block that one thread
- * allocates and another frees, because the threads wait for each other, which takes a tenth of the
- * time of pushing a small gradient. */
+/* Keeps the memory of operations with one collective for reuse. If one thread allocates and
+ * another frees, the two wait for each other in malloc, which takes a tenth of the time of
+ * pushing a small gradient. */
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
     void **kept = NULL;
     if (n == 1) {
@@ -53,7 +53,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
     atomic_fetch_add(&lib->waiting, n);
     *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, 2 * n);
-    for (int i = 0; i < n; i++) { /* the tensors are large: the caller fills them in */
+    for (int i = 0; i < n; i++) { /* not the tensors, which are large: the caller fills them in */
         op->collectives[i].op = op;
         op->collectives[i].tensor.splits = NULL;
         memset(op->collectives[i].arrays, 0, sizeof op->collectives[i].arrays);
@@ -64,7 +64,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-/* Keeps the error's fields for hvd_mxnet_failure_of: MXNet raises only the text. */
+/* Keeps the error's fields for hvd_mxnet_failure_of, because MXNet raises only the text. */
 static void keep_failure(struct operation *op) {
     hvd_mxnet *lib = op->lib;
     if (op->error == &lib->no_memory) return;
@@ -77,7 +77,7 @@ static void keep_failure(struct operation *op) {
 static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
-    struct on_complete done = op->done; /* the call may free the operation */
+    struct on_complete done = op->done; /* a copy, because the call may free the operation */
     mutex_lock(&lib->reporting);
     lib->api.make_error(exception, op->error->text);
     keep_failure(op);
@@ -96,7 +96,8 @@ static void complete(struct operation *op) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations: append nothing to it */
+    /* shared by all operations, so nothing may be appended to it */
+    hvd_error *no_memory = &op->lib->no_memory;
     mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
     if (!op->error) op->error = no_memory;
@@ -104,8 +105,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* The last user completes the operation, which may free it. For a dropped operation MXNet itself
- * raises the reason. */
+/* The last thread that uses the operation completes it, which may free it. If MXNet has dropped
+ * the operation, MXNet itself raises the reason. */
 static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
@@ -129,7 +130,8 @@ static int find_memory(struct collective *m, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Submits a failed tensor without data; else the other ranks would wait for this rank. */
+/* Submits the tensor; a failed one without data, because otherwise the other ranks would wait
+ * for this rank. */
 static int submit(struct collective *m, hvd_error *err) {
     if (!m->tensor.request.failed) HVD_TRY(find_memory(m, err));
     return hvd_submit(m->group, &m->tensor, err);
@@ -141,7 +143,7 @@ static void submit_in_order(struct queues *queues, struct collective *m) {
     for (struct queue_entry *entry = queue_ready(queues, &m->entry); entry;) {
         struct collective *due = entry->value;
         struct operation *op = due->op;
-        hvd_error err; /* there is no job any more, for instance */
+        hvd_error err; /* fails, for instance, if the job has ended */
         if (submit(due, &err)) operation_collective_ended(due, &err);
         atomic_fetch_sub(&op->lib->waiting, 1);
         entry = queue_next(queues, entry);
@@ -163,7 +165,8 @@ static int find_held(struct operation *op, hvd_error *err) {
 
 static void submit_all(struct operation *op, bool failed) {
     struct queues *queues = &op->lib->queues;
-    for (int i = 0, n = op->n; i < n; i++) { /* the last one may free the operation */
+    /* n is copied, because the last collective may free the operation */
+    for (int i = 0, n = op->n; i < n; i++) {
         struct collective *m = &op->collectives[i];
         if (failed) m->tensor.request.failed = true;
         submit_in_order(queues, m);
@@ -180,7 +183,7 @@ void operation_enter(struct operation *op) {
 void operation_run3(void *run_context, struct on_complete *done, void *param) {
     (void)run_context;
     struct operation *op = param;
-    op->done = *done; /* MXNet's copy is on its stack */
+    op->done = *done; /* copied, because MXNet's struct is on a stack */
     op->ran = true;
     const int group = op->collectives[0].group;
     const bool several = op->n > 1;
@@ -193,7 +196,7 @@ void operation_run3(void *run_context, struct on_complete *done, void *param) {
 }
 
 void operation_run4(void *run_context, void *on_start, struct on_complete *done, void *param) {
-    (void)on_start; /* does nothing on CPUs */
+    (void)on_start; /* not called, because it does nothing on CPUs */
     operation_run3(run_context, done, param);
 }
 

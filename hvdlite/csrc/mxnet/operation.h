@@ -19,14 +19,18 @@ struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
-    atomic_int waiting;     /* collectives that are pushed and not yet submitted */
-    struct queues queues;   /* of these */
+    atomic_int waiting;     /* number of collectives that are pushed and not yet submitted */
+    struct queues queues;   /* the queues of these collectives */
     struct mutex reporting; /* taken around each error: MXNet's list of exceptions has no lock */
     struct mutex freeing;   /* guards `freed` */
-    void *freed;            /* memory of operations of one collective; each has the next first */
-    hvd_error *failures[MXNET_FAILURES]; /* given to MXNet, the last ones; owned, as is: */
-    size_t nfailures;                    /* how many there were; both guarded by reporting */
-    hvd_error no_memory;                 /* of an operation without memory for its own error */
+    /* list of blocks for operations with one collective; each block begins with a pointer to the
+     * next */
+    void *freed;
+    /* the last failures given to MXNet, owned by this struct */
+    hvd_error *failures[MXNET_FAILURES];
+    /* number of failures so far; `reporting` guards it and `failures` */
+    size_t nfailures;
+    hvd_error no_memory; /* the error of an operation that has no memory for one of its own */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
@@ -35,7 +39,8 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 struct collective {
     struct operation *op;
     struct queue_entry entry;
-    /* hvdlite's own: the user may free theirs before the operation runs; NULL: none */
+    /* handles that hvdlite owns, because users may free theirs before the operation runs; NULL:
+     * none */
     NDArrayHandle arrays[ARRAYS];
     int group;
     struct tensor tensor; /* owns its splits */
@@ -44,21 +49,23 @@ struct collective {
 /* An array that the operation holds. */
 struct held {
     NDArrayHandle array;     /* hvdlite's handle */
-    struct host_range *view; /* its range of a view; NULL: it lies in none */
+    struct host_range *view; /* the range of a view in which the array lies; NULL: none */
 };
 
-/* What is pushed. MXNet's deleter ends it, inside the completion at the earliest. */
+/* What hvdlite pushes to MXNet. MXNet's deleter ends it, inside the completion at the earliest. */
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
     bool pushed,
-        ran; /* MXNet dropped it without running it, because one of its arrays has failed */
-    hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
-    hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
-    atomic_int left;   /* collectives that have not ended, and entries of the queues */
+        ran; /* false: MXNet has dropped the operation, because one of its arrays has failed */
+    /* the naive engine ignores errors, so the thread that pushed waits and reads the error here */
+    hvd_error *report;
+    /* the errors of all failed collectives; NULL: none failed; lib->reporting guards it */
+    hvd_error *error;
+    atomic_int left;   /* number of collectives that have not ended, and of entries in the queues */
     struct held *held; /* [nheld] */
     int nheld;
-    struct host_range *views; /* of the held arrays, by collectives */
+    struct host_range *views; /* the ranges of the held arrays, in the order of the collectives */
     int n;
     struct collective collectives[];
 };
@@ -66,8 +73,8 @@ struct operation {
 /* The caller fills in the collectives' tensors, which are not zeroed. */
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err);
 
-/* Ends an operation, pushed or not; MXNet's deleter. Frees the operation now or after its
- * collectives. */
+/* Ends an operation, whether it was pushed or not; MXNet calls it as the deleter. Frees the
+ * operation now, or after its collectives. */
 void operation_end(void *param);
 
 /* Queues an operation's collectives behind earlier ones of the same names. */

@@ -8,7 +8,8 @@
 static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE};
 static const int AT_ONCE = ASYNC;
 
-/* Keeps an array of the collective in that role; NULL: none. `described` is already checked. */
+/* Keeps an array of the collective in that role; the array may be NULL. `described` is a tensor
+ * that has been checked already. */
 static int keep_array(struct collective *m, enum array role, NDArrayHandle array,
                       NDArrayHandle described, hvd_error *err) {
     if (!array) return HVD_OK;
@@ -77,9 +78,10 @@ static bool is_coded(const struct operation *op) {
     return false;
 }
 
-/* Hands the operation to MXNet, which frees it, even if the push fails. No two arrays share memory.
- * All arrays count as written: the layout may change, and the residual does. An operation that only
- * submits runs at once; one that encodes takes longer and runs on MXNet's workers. */
+/* Hands the operation to MXNet, which frees it, even if the push fails. No two arrays may share
+ * memory. MXNet is told that all arrays are written: a layout may change, and the residual does.
+ * An operation that only submits its tensors runs at once; an operation that encodes takes
+ * longer, so it runs on MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device SHARED = {CPU, 0};
     static const int BY_WORKERS = CPU_PRIORITIZED;
@@ -181,7 +183,8 @@ int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t 
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
-/* MXNet has raised this error. Some versions put the kind of exception in front of its text. */
+/* True: the raised text is that of this error. Some versions of MXNet put the kind of exception
+ * in front of the text. */
 static bool is_raised(const hvd_error *error, const char *raised) {
     static const char KIND[] = "MXNetError: ";
     if (strncmp(raised, KIND, strlen(KIND)) == 0) raised += strlen(KIND);
@@ -204,7 +207,7 @@ int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
 /* ---- watching ---- */
 
 struct hvd_mxnet_watch {
-    atomic_int users; /* MXNet until its operation ends, and the caller */
+    atomic_int users; /* number of users: MXNet until its operation ends, and the caller */
 };
 
 static void drop(void *param) {

@@ -22,9 +22,9 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
  * op, root, group, priority, scales, out_rows, splits, codec and parameter of *tensor; dtype, shape
  * and memory come from the arrays. */
 typedef struct hvd_mxnet_work {
-    void *in; /* NULL: in place in `out` */
+    void *in; /* NULL: `out` is also the input */
     void *out;
-    void *residual; /* float32, as many values; NULL where the codec needs none */
+    void *residual; /* float32, with as many values as `out`; NULL if the codec needs no residual */
     const hvd_tensor *tensor;
 } hvd_mxnet_work;
 
@@ -33,16 +33,17 @@ typedef struct hvd_mxnet_work {
 typedef struct hvd_mxnet_held {
     void *array;
     hvd_memory
-        *memory; /* the memory in whose view the array lies, in pages of its own; NULL: none */
+        *memory; /* the memory in whose view the array lies, alone in its pages; NULL: none */
     int work;    /* index of the collective that settles the view; rising */
 } hvd_mxnet_held;
 
-/* Pushes n collectives as one operation. They are submitted together when all arrays are free, and
- * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays. If
- * two arrays share memory, the collectives are pushed one by one. A wrong argument fails at once
- * and pushes nothing. With the naive engine it returns when they are done, with their error. */
+/* Pushes n collectives as one operation. They are submitted together when all arrays are free,
+ * and end together. If some fail, MXNet raises their errors at the first wait for any of the
+ * arrays. If two arrays share memory, the collectives are pushed one by one. A wrong argument
+ * fails at once and pushes nothing. With MXNet's naive engine the call returns when the
+ * collectives are done, with their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
-/* The same, for an operation that also holds arrays. No two arrays may share memory. */
+/* hvd_mxnet_push for an operation that also holds arrays. No two arrays may share memory. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
                            const hvd_mxnet_held *held, int nheld, hvd_error *err);
 
@@ -59,8 +60,8 @@ int hvd_mxnet_references(void *array);
 /* Number of collectives that are pushed but not submitted: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 
-/* 1: *err is the last failure that MXNet has raised with exactly this text; 0: there is none. MXNet
- * keeps nothing of a failure but its text. */
+/* Finds the last failure that MXNet has raised with exactly this text, because MXNet keeps only
+ * the text. 1: *err is that failure; 0: there is none. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
 /* A watch tells, without waiting, whether NDArrays have been written, by an empty operation that
@@ -69,9 +70,9 @@ int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
 /* Watches the operations pushed so far on n arrays, given by their handles; NULL: see *err. */
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);
-/* 1: all are done or have failed; 0: not yet. */
+/* 1: all watched operations are done or have failed; 0: not yet. */
 int hvd_mxnet_watch_done(hvd_mxnet_watch *w);
-void hvd_mxnet_watch_end(hvd_mxnet_watch *w); /* at any time */
+void hvd_mxnet_watch_end(hvd_mxnet_watch *w); /* frees the watch; may be called at any time */
 /* cdef end */
 
 #endif

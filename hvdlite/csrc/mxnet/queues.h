@@ -8,14 +8,14 @@
 
 #include "base/sync.h"
 
-enum { QUEUES = 1024 }; /* a power of two: the queues are short even for 10,000 gradients */
+enum { QUEUES = 1024 }; /* a power of two; enough to keep queues short for 10,000 gradients */
 
 struct queue_entry {
-    struct queue_entry *next; /* entered later, in the same queue */
-    uint64_t hash;            /* of the name */
+    struct queue_entry *next; /* the next entry of the same queue, which entered later */
+    uint64_t hash;            /* hash of the name */
     const char *name;
     int group;
-    bool ready; /* may be submitted as soon as it is the oldest of its name */
+    bool ready; /* true: may be submitted when it is the oldest entry of its name */
     void *value;
 };
 
