@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from jobs import MPI_SETTINGS
 from places import WITHOUT_MPI
+from torchft.coordination import LighthouseServer
 
 SCRIPTS = Path(__file__).parent / "scripts"
+REPLICAS = "first", "second", "victim", "new"
 pytestmark = pytest.mark.timeout(200)
 
 
@@ -32,6 +35,24 @@ def test_ranks_go_on_without_the_dead_and_with_new_ones():
         "\n".join(said)
     )
     assert [rank.returncode for rank in ranks] == [0, -9, 0, 0]
+
+
+def test_torchft_trains_on_without_the_dead_and_heals_a_new_replica():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    lighthouse = LighthouseServer(
+        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=2000
+    )
+    store.set("lighthouse", lighthouse.address())
+    line = str(SCRIPTS / "torch_replica.py"), str(store.port)
+    ranks = [started(*line, name, **WITHOUT_MPI) for name in REPLICAS]
+    with ThreadPoolExecutor() as readers:  # all at once: torchft logs more than a pipe holds
+        said = list(readers.map(lambda rank: rank.communicate(timeout=150)[0], ranks))
+    lighthouse.shutdown()
+    step = store.get("last").decode()
+    assert [f"ALL RIGHT {name} {step} " in text for name, text in zip(REPLICAS, said)] == [
+        True, True, False, True,
+    ], "\n".join(said)  # fmt: skip
+    assert [rank.returncode for rank in ranks] == [0, 0, -9, 0]
 
 
 REFUSED = """
