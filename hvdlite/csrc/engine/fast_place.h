@@ -44,6 +44,7 @@ bool fast_place_takes(const struct fast_path *x, const struct tensor *tensor);
 struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like);
 /* NULL: no memory. Open no more places then: they would differ from those of other ranks. */
 struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
+void fast_place_free_all(struct fast_path *x);
 /* Ends a round; returns its batch number, equal on all ranks. */
 static inline uint64_t fast_place_batch(struct fast_place *p) {
     return BATCHES + (p->generation << 32) + p->round++;
