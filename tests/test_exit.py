@@ -1,30 +1,10 @@
-"""How jobs end: a rank that leaves while others wait for it, signals, work that is pending."""
+"""How jobs end: a rank that leaves while others wait for it, and work that is pending."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import uuid
 
 import pytest
-from deaths import cases, run
-from jobs import (
-    MARK,
-    MPI_SETTINGS,
-    TESTS,
-    alone,
-    assert_passed,
-    find_mpirun,
-    kill_all,
-    mpirun,
-    processes_of,
-    script,
-    wait_until,
-)
-from places import CARRIERS, on_carrier, results_without, start_ranks
-
-SECONDS = 120  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
+from jobs import TESTS, alone, assert_passed, mpirun, script
+from places import CARRIERS, on_carrier
 
 LEAVE, EXITS = (str(TESTS / "scripts" / f"{name}.py") for name in ("leave", "exits"))
 every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
@@ -106,39 +86,6 @@ def test_operator_that_fails_on_one_rank():
     for text in texts.values():
         assert re.search(r"tensor 'allreduce\.w'.*(" + told + ")", text), text
     assert job.status != 0
-
-
-@pytest.mark.parametrize(
-    "dead, when, window",
-    [
-        (0, "while they wait", "1"),
-        (2, "while they wait", "0"),
-        (0, "later", "0"),
-        (2, "later", "1"),
-    ],
-)
-def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
-    """Before, the other ranks waited for ever, and so did shutdown()."""
-    killed = str(TESTS / "scripts" / "killed.py")
-    ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
-    texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}
-    first = texts[1][0]
-    assert first.startswith(f"rank {dead} (process ")
-    for waiting, later in texts.values():  # the later call is refused at once
-        assert later == first.partition(",")[0]
-        assert waiting.partition(", while tensor 'allreduce.lost' waited")[0] == later
-
-
-def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_checkpoint(tmp_path):
-    saves = str(TESTS / "scripts" / "killed_in_save.py")
-    for result in results_without({0}, start_ranks(3, saves, str(tmp_path), "save")).values():
-        assert result["begin"] == 0
-        assert f"the checkpoint {tmp_path}/00000002 may be unfinished" in result["text"]
-        assert ": rank 0 (process " in result["text"]
-        assert result["left"] == [".unfinished", "00000001"]
-    again = assert_passed(script(2, "killed_in_save", str(tmp_path), "go on"))
-    expected = {"begin": 1, "text": "", "left": ["00000002", "00000003"]}
-    assert again.results() == {0: expected, 1: expected}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -273,59 +220,6 @@ def test_a_process_and_what_it_has_spawned_meet_in_init():
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
 
 
-def signal_when_ready(folder, ranks: int, number: int):
-    def send(process) -> None:
-        assert wait_until(lambda: len(os.listdir(folder)) == ranks, SECONDS), (
-            "ranks did not get ready"
-        )
-        process.send_signal(number)
-
-    return send
-
-
-WAYS_TO_LIVE_ON = """
-import sys, time, numpy as np, hvdlite as hvd
-hvd.init()
-hvd.numpy.allreduce(np.ones(1))
-sys.stdout.write("UP\\n")
-sys.stdout.flush()
-while True:
-    if sys.argv[1] == "train": hvd.numpy.allreduce(np.ones(1000), name="gradient")
-    elif sys.argv[1] == "sleep": time.sleep(600)
-"""
-
-
-@pytest.mark.xdist_group("hosts")  # an mpirun does not start while another test ends a host
-@pytest.mark.parametrize(
-    "what, shell", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
-)
-def test_ranks_of_a_killed_mpirun_end(what, shell):
-    """Open MPI's daemon is in mpirun itself, and SIGKILL leaves it no time to end its ranks."""
-    job = uuid.uuid4().hex
-    command = [sys.executable, "-c", WAYS_TO_LIVE_ON, what]
-    if shell:
-        command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
-    process = subprocess.Popen(
-        [find_mpirun(), "-n", "2", *command], env={**os.environ, **MPI_SETTINGS, MARK: job},
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert [process.stdout.readline() for _ in range(2)] == [b"UP\n", b"UP\n"]
-        process.kill()
-        assert wait_until(lambda: not processes_of(job), SECONDS)  # in 0.5 s, if nothing else runs
-    finally:
-        kill_all(process, job)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_signals_to_the_launcher_end_everything(number, tmp_path):
-    job = script(
-        3, "exits", "wait_to_be_killed", env={"READY": str(tmp_path)},
-        while_running=signal_when_ready(tmp_path, 3, number),
-    )  # fmt: skip
-    assert job.status != 0
-
-
 OUTLIVES = """
 import ctypes, sys, weakref, hvdlite, mxnet as mx, numpy as np
 
@@ -343,14 +237,3 @@ assert ended() is None  # as by MXNet's own
 def test_shared_memory_that_outlives_mxnets_modules_does_not_crash_at_the_end():
     """Gradients of a parameter that something keeps do."""
     assert alone(OUTLIVES) == ""
-
-
-FEW = [case for case in cases(seed=7, count=30) if case["when"] != "init"][:14]  # init: a limit
-SLOW = 10  # seconds that a busy machine may take longer; a wait that does not end takes for ever
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("case", FEW, ids=[case["seed"] for case in FEW])
-def test_each_wait_ends_when_a_rank_dies_at_a_random_moment(case):
-    ended = run(case)
-    assert not ended.is_late(SLOW), f"{case}\n{ended}\n{ended.trouble}\n{ended.story}"

@@ -36,7 +36,10 @@ TOGETHER = {
 # Of PyTorch, what pairs of ranks do otherwise than three: process groups.
 OF_PAIRS = [
     "tests/contract/test_prepared.py",
-    *(f"tests/frameworks/parallel/test_torch_{name}.py" for name in ("backend", "messages")),
+    *(
+        f"tests/frameworks/parallel/test_torch_{name}.py"
+        for name in ("backend", "groups", "messages")
+    ),
 ]
 
 CONTRACT_OF = {

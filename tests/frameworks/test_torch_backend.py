@@ -1,32 +1,18 @@
-"""hvdlite as PyTorch's backend: programs for torchrun as they are, failures, compilation."""
+"""hvdlite as PyTorch's backend: programs for torchrun as they are, and compilation."""
 
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from jobs import MPI_SETTINGS
 from places import WITHOUT_MPI
+from torch_jobs import SCRIPTS, TORCHRUN, came_to, started_by
 
 from benchmarks import serving
 
 pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
-SCRIPTS = Path(__file__).parent / "scripts"
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
-TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
-
-
-def started_by(*command: str, timeout=250, **env) -> subprocess.CompletedProcess:
-    """Run a program of this Python's folder."""
-    line = [str(Path(sys.executable).parent / command[0]), *command[1:]]
-    env = {**os.environ, **MPI_SETTINGS, "GLOO_SOCKET_IFNAME": "lo", **env}
-    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=timeout)
-
-
-def came_to(output: str) -> dict:
-    return dict(re.findall(r"CAME TO (\w+) (\S+)", output))
 
 
 def test_programs_come_to_what_they_come_to_with_gloo():
@@ -117,139 +103,6 @@ def test_groups_that_only_their_members_create(launch, tmp_path):
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
     ended = started_by(*launch, str(tmp_path / "pairs.py"), timeout=120, **env)
     assert ended.stdout.count("ALL RIGHT") == int(launch[-1]), ended.stdout + ended.stderr
-
-
-DIES_WHILE_DELEGATED = """
-import os, signal, sys, time
-import torch, torch.distributed as dist, hvdlite.torch as hvd
-from hvdlite.torch import delegate, tensors
-hvd.init()
-tensors.DELEGATED.add("cpu")
-delegate.GROUPS["cpu"] = dist.ProcessGroupGloo  # in place of NCCL
-hvd.allreduce(torch.ones(3))
-mover = next(iter(delegate._agreements.made.values())).made
-if hvd.rank() == 1 and sys.argv[1] == "before":
-    os.kill(os.getpid(), signal.SIGKILL)
-if hvd.rank() == 1:
-    sys.modules["hvdlite.torch.mover"].move_by = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-begin = time.monotonic()
-for _ in range(2):
-    try:
-        hvd.allreduce(torch.ones(3))
-    except hvd.HvdliteError as error:
-        print(f"RAISED {hvd.rank()} {error.ranks} {time.monotonic() - begin < 5}", flush=True)
-os._exit(7)
-"""
-
-
-@pytest.mark.parametrize("when", ["before", "while"])
-def test_a_death_while_another_library_moves_the_data_is_named(when, tmp_path):
-    (tmp_path / "dies.py").write_text(DIES_WHILE_DELEGATED)
-    ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "dies.py"), when)
-    raised = sorted(re.findall(r"RAISED .*", ended.stdout))
-    assert raised == [f"RAISED {r} (1,) True" for r in (0, 0, 2, 2)], ended.stdout + ended.stderr
-
-
-FAILS = """
-import datetime, os, signal, sys, time
-import torch, torch.distributed as dist
-how = sys.argv[1]
-limit = 3 if how == "frozen" else 60
-dist.init_process_group("hvdlite", timeout=datetime.timedelta(seconds=limit))
-rank, t = dist.get_rank(), torch.ones(1000)
-group, everyone = dist.new_group([0, 2]), dist.new_group()
-dist.all_reduce(t)
-if rank == 1:
-    time.sleep(0.3)
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    t = torch.ones(999)
-begin = time.monotonic()
-works = []
-if how == "killed":
-    works = [dist.irecv(torch.ones(9), 1), dist.isend(t, 1)]
-    works.append(dist.all_reduce(t.clone(), group=everyone, async_op=True))
-futures = [work.get_future() for work in works]
-
-def tell_of(call):
-    try:
-        call()
-    except RuntimeError as error:
-        seconds = time.monotonic() - begin
-        text = str(error).splitlines()[0]
-        print(f"RAISED {rank} {type(error).__name__} {seconds:.1f} s: {text}", flush=True)
-
-if how == "frozen" and rank == 1:
-    time.sleep(60)
-else:
-    tell_of(lambda: dist.all_reduce(t))
-    for future in futures:
-        tell_of(future.wait)
-if how == "killed":
-    tell_of(dist.group.WORLD.monitored_barrier)
-if how == "mismatch":
-    tell_of(lambda: dist.all_reduce(t, async_op=True).get_future().wait())
-if how != "killed" and rank != 1:
-    dist.all_reduce(t, group=group)
-    print("GOES ON", rank, flush=True)
-if how == "killed" or how == "frozen":
-    os._exit(7)
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize(
-    "how, who, text",
-    [
-        ("killed", "0000022222", "rank 1 .*(died|dead|gone|ended)"),
-        ("frozen", "02", "Timed out waiting 3000 ms for"),
-        ("mismatch", "001122", r"ranks disagree on the shape: .*rank 1: \(999,\)"),
-    ],
-)
-def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
-    script = tmp_path / "fails.py"
-    script.write_text(FAILS)
-    ended = started_by("hvdliterun", "-n", "3", str(script), how)
-    raised = re.findall(r"RAISED (\d) (\w+) (\S+) s: (.*)", ended.stdout)
-    assert sorted(rank for rank, *_ in raised) == list(who), ended.stdout + ended.stderr
-    for _, kind, seconds, told in raised:
-        assert kind == "DistBackendError" and float(seconds) < 30 and re.search(text, told), told
-    if how != "killed":
-        assert sorted(re.findall("GOES ON (.)", ended.stdout)) == ["0", "2"]
-
-
-AGAIN = """
-import sys, threading, time, torch, torch.distributed as dist
-
-dist.Backend.default_device_backend_map["cpu"] = "hvdlite"
-for turn in range(3):
-    dist.init_process_group(*["hvdlite"][turn:])
-    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "hvdlite"
-    rank = dist.get_rank()
-    if turn == 1 and rank == 0:
-        threading.Timer(1, dist.distributed_c10d._abort_process_group).start()
-        try:
-            dist.all_reduce(torch.ones(4))
-        except dist.DistBackendError as error:
-            print("RAISED", error, flush=True)
-    elif turn != 1:
-        t = torch.ones(4)
-        dist.all_reduce(t)
-        print(f"CAME TO {rank}{turn} {t[0].item()}\\n", end="", flush=True)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    time.sleep(1 - rank)  # the store has what rank 0 told before
-"""
-
-
-def test_groups_are_made_anew_after_destroy_and_abort(tmp_path):
-    script = tmp_path / "again.py"
-    script.write_text(AGAIN)
-    ended = started_by(*TORCHRUN, "2", str(script))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "2.0")
-    assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)
 
 
 DEFAULT = """

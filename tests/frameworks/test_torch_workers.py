@@ -1,12 +1,10 @@
 """Processes that PyTorch starts: workers of a data loader, in each way, and torchrun's."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-from jobs import MPI_SETTINGS, TESTS, Job, assert_passed, mpirun, script
+from jobs import TESTS, Job, assert_passed, mpirun, script
 from places import WITHOUT_MPI
+from torch_jobs import TORCHRUN, started_by
 
 SCRIPT = """
 import argparse
@@ -41,12 +39,6 @@ def test_a_data_loader_with_workers(tmp_path):
     assert assert_passed(job).lines("SUM ") == ["56.0"] * 4
 
 
-def torchrun(*line: str, **env) -> subprocess.CompletedProcess:
-    line = [str(Path(sys.executable).parent / "torchrun"), *line]
-    env = {**os.environ, **MPI_SETTINGS, **WITHOUT_MPI, **env}
-    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=120)
-
-
 SUM = """
 import torch, hvdlite.torch as hvd
 hvd.init()
@@ -60,7 +52,7 @@ def test_an_example_trains_to_mpis_bits():
     theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
     example = str(TESTS / "scripts" / "example_bits.py")
     path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
-    ended = torchrun("--standalone", "--nproc-per-node=2", example, *line, PYTHONPATH=path)
+    ended = started_by(*TORCHRUN, "2", example, *line, **WITHOUT_MPI, PYTHONPATH=path)
     assert Job(ended.returncode, ended.stdout, 0).results() == theirs, ended.stderr
     assert theirs[0] == theirs[1]
 
@@ -69,6 +61,7 @@ def test_torchrun_starts_a_failed_job_anew(tmp_path):
     script = tmp_path / "script.py"
     first = "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'"
     script.write_text(f"{SUM}import os, sys\nif hvd.rank() and {first}: sys.exit(3)\n")
-    ended = torchrun("--standalone", "--max-restarts=1", "--nproc-per-node=2", str(script))
+    run, *options = TORCHRUN
+    ended = started_by(run, "--max-restarts=1", *options, "2", str(script), **WITHOUT_MPI)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("SUM 0 of 2") == 2
