@@ -37,6 +37,7 @@ OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo")
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
+SPINS = {"DeepSpeed": 0.05}  # its OpenMP threads take cores from the next library for so long
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {
     "Open MPI": KEEP_MEMORY,
@@ -192,6 +193,7 @@ def measure(
         for _ in range(BATCHES):
             for name, run in runs.items():
                 taken[name].append(batch(comm, run, calls[name]))
+                time.sleep(SPINS.get(name, 0))
         for name, pairs in taken.items():
             medians = [statistics.median(each) * 1e6 for each in zip(*pairs)]
             found[name][str(nbytes)] = medians

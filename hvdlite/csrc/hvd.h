@@ -3,7 +3,7 @@
  *
  * Python sees the declarations between the markers, through cffi. A function that can fail returns
  * an hvd_code and fills *err. Any thread may call any function. In a forked child all calls
- * fail. */
+ * but hvd_where fail. */
 #ifndef HVDLITE_HVD_H
 #define HVDLITE_HVD_H
 

@@ -21,7 +21,7 @@ typedef enum hvd_code {
     HVD_RANK_LEFT,       /* a rank that the tensor needs has left */
     HVD_STALLED,         /* some ranks did not submit the tensor in time */
     HVD_FAILED,          /* an operator failed on a rank, which so has no data for the tensor */
-    HVD_TRANSPORT,       /* MPI failed or a rank fell silent: the job can't go on */
+    HVD_TRANSPORT,       /* MPI, a connection or another rank's engine failed */
     HVD_RANK_DEAD,       /* a rank's process has died or is silent: the job can't go on */
     HVD_NO_MEMORY,
     HVD_INTERNAL /* a defect of hvdlite */

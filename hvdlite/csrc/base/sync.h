@@ -1,4 +1,4 @@
-/* All use of threads: a mutex with a condition, waits on the monotonic clock, and a thread.
+/* Threads: a mutex with a condition, waits on the monotonic clock, and a thread.
  *
  * pthread calls that fail only through a defect of hvdlite are asserted. */
 #ifndef HVDLITE_BASE_SYNC_H

@@ -1,6 +1,6 @@
 /* The run log: batches that all ranks have agreed on, in the order in which every rank runs them.
  *
- * The engine's thread. */
+ * The thread that does a step of the engine (progress.h). */
 #ifndef HVDLITE_ENGINE_RUN_LOG_H
 #define HVDLITE_ENGINE_RUN_LOG_H
 

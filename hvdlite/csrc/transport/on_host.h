@@ -1,7 +1,7 @@
 /* What a transport has on its own host: the layout, the window, its mailboxes, signs of life.
  *
  * Shared by transport_mpi and transport_tcp. on_host_open uses the transport's `gather`, so it is
- * collective; later only the engine's thread calls these functions. */
+ * collective; later only the thread that does a step of the engine calls these functions. */
 #ifndef HVDLITE_TRANSPORT_ON_HOST_H
 #define HVDLITE_TRANSPORT_ON_HOST_H
 
