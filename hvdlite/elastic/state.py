@@ -4,7 +4,7 @@ A state has parts. By its kind, a part copies a value, restores it, and resets i
 """
 
 import copy
-from typing import Any, Callable, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from hvdlite.core.native import HvdliteError, call, lib
 from hvdlite.core.objects import broadcast_object
 from hvdlite.core.reduce_ops import Max
 from hvdlite.numpy import allgather, allreduce
+from hvdlite.training import left_out
 
 HorovodInternalError = HvdliteError  # Horovod's name
 
@@ -101,6 +102,12 @@ class Part:
         """Return the value as it was when ``taken`` was taken, here or on another rank."""
         return copy.deepcopy(taken)
 
+    def own(self, value) -> Any:
+        """Return a copy of what only this rank has of the value; no other rank gets it."""
+
+    def give_own(self, value, own) -> None:
+        """Restore that after ``give``; ``own`` is None if this rank has none for these values."""
+
     def reset(self, value) -> None:
         """Prepare the value for a job with other ranks. Not collective."""
 
@@ -139,7 +146,7 @@ class ObjectState(State):
         self._parts: Dict[str, Part] = {name: self._part(value) for name, value in values.items()}
         for name, value in values.items():
             setattr(self, name, value)
-        self._saved = self._take()
+        self._saved, self._kept = self._take()
         self._commits = 0
 
     def _part(self, value) -> Part:
@@ -154,32 +161,42 @@ class ObjectState(State):
         taken = self._take()
         if topology.is_initialized():
             call(lib.hvd_check)  # otherwise results of failed work might be kept
-        self._saved = taken
+        self._saved, self._kept = taken
         self._commits += 1
 
     def restore(self) -> None:
-        self._give(self._saved)
+        self._give()
 
     def sync(self) -> None:
         """Give all ranks the newest commit that any of them has; at first, rank 0's values."""
         commits = allgather(np.array([self._commits]), "elastic.commits")
         newest = int(commits.argmax())
         if not self._commits:
-            self._saved = self._take()
+            self._saved, self._kept = self._take()
         self._saved = broadcast_object(self._saved, newest, "elastic.state")
+        if self._commits != commits[newest]:
+            if any(self._kept.values()):
+                left_out.warn(f"rank {newest} has a newer commit, from which training goes on", "")
+            self._kept = {}
         self._commits = int(commits[newest])
-        self._give(self._saved)
+        self._give()
 
     def reset(self) -> None:
         for name, part in self._parts.items():
             part.reset(getattr(self, name))
+            part.give_own(getattr(self, name), self._kept.get(name))
 
-    def _take(self) -> Dict[str, Any]:
-        return {name: part.take(getattr(self, name)) for name, part in self._parts.items()}
+    def _take(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """Return what all ranks get of each value, and what is this rank's own."""
+        parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
+        taken = {name: part.take(value) for name, part, value in parts}
+        return taken, {name: part.own(value) for name, part, value in parts}
 
-    def _give(self, values: Dict[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self, name, self._parts[name].give(getattr(self, name), value))
+    def _give(self) -> None:
+        for name, value in self._saved.items():
+            part = self._parts[name]
+            setattr(self, name, part.give(getattr(self, name), value))
+            part.give_own(getattr(self, name), self._kept.get(name))
 
 
 def _are_ready(members: Membership) -> bool:

@@ -11,11 +11,12 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core import files, progress
+from hvdlite.core import files, progress, topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import RankFailedError
 from hvdlite.core.objects import agree, result_of_root
-from hvdlite.mxnet.states import pack_states, refuse_begun, resume, whole_states
+from hvdlite.mxnet.states import gradients_of, pack_states, refuse_begun, resume, whole_states
+from hvdlite.training import left_out
 
 _META = "checkpoint.json"
 
@@ -34,7 +35,8 @@ class Checkpoint:
 
     A checkpoint is a folder of its own: ``run1/00000003/`` with ``net.params`` and
     ``trainer.states``, which ``net.load_parameters`` and ``gluon.Trainer.load_states`` read without
-    hvdlite too, and ``checkpoint.json``. The folder gets its name when all of it is on the disk, so
+    hvdlite too, and ``checkpoint.json``; ``left_out.3`` has what compression has left out of the
+    gradients of rank 3. The folder gets its name when all of it is on the disk, so
     a process killed at any time leaves the last whole checkpoint.
 
     :param folder: made by the first ``save``; only rank 0 needs to reach it.
@@ -54,6 +56,7 @@ class Checkpoint:
         self._folder, self._keep = Path(folder), keep
         # Blocks first: a Trainer can't load the states of parameters that have no shape yet.
         self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
+        self._of_ranks: List[bytes] = []  # on rank 0, in load(): what each rank had left out
 
     def save(self, epoch: int, **extra) -> None:
         """Write the parts as they are now, on rank 0. All ranks call it, and wait for rank 0.
@@ -73,19 +76,26 @@ class Checkpoint:
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
             checkpoint, and the next ``save`` deletes it.
         """
-        for part in filter(_is_trainer, self._parts.values()):
-            refuse_begun(part)
+        for trainer in self._trainers().values():
+            refuse_begun(trainer)
         text = json.dumps(extra, default=_from_numpy)
-        states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
+        trainers, name = self._trainers(), owner_name("checkpoint")
+        states = {n: whole_states(trainer) for n, trainer in trainers.items()}
+        gradients = {n: gradients_of(trainer) for n, trainer in trainers.items()}
+        own = {n: each.left_out() for n, each in gradients.items() if each is not None}
         meta = {"epoch": epoch, "extra": json.loads(text), "trainers": {}, "sha256": {}}
         try:
-            result_of_root(lambda: self._save(states, meta), 0, owner_name("checkpoint"))
+            of_ranks = left_out.collected(own, name)
+            result_of_root(lambda: self._save(states, meta, of_ranks), 0, name)
         except RankFailedError as error:
             what = f"the checkpoint {self._path(epoch)} may be unfinished, those before it stay"
             error.args = (f"{what}: {error}",)
             raise
 
-    def _save(self, states: Dict[str, Any], meta: Dict[str, Any]) -> None:
+    def _trainers(self) -> Dict[str, Any]:
+        return {name: part for name, part in self._parts.items() if _is_trainer(part)}
+
+    def _save(self, states: Dict[str, Any], meta: Dict[str, Any], of_ranks: List[bytes]) -> None:
         newest = max(map(_epoch_of, self._finished()), default=-1)
         if meta["epoch"] <= newest:
             raise ValueError(
@@ -98,7 +108,7 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
             unfinished.mkdir()
             with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
-                self._write(unfinished, states, meta)
+                self._write(unfinished, states, meta, of_ranks)
             for each in (*unfinished.iterdir(), unfinished):
                 _write_through(each)
             unfinished.rename(path)
@@ -114,8 +124,8 @@ class Checkpoint:
         """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
 
         Collective. Rank 0 reads the files and sends them. Without a checkpoint every rank loads
-        nothing and gets 0 and ``{}``. What compression had left out of gradients is in no
-        checkpoint: a warning says so.
+        nothing and gets 0 and ``{}``. In a job of another number of ranks, what compression had
+        left out of gradients is lost; rank 0 warns.
 
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or they are
             damaged, or the checkpoint lacks a part.
@@ -127,12 +137,27 @@ class Checkpoint:
         if found is None:
             return 0, {}
         meta, files = found
+        own = self._own_left_out(meta.get("left_out_of", 0), name)
         for name, part in self._parts.items():
             if _is_trainer(part):
-                resume(part, {"states": files[name], **meta["trainers"][name]})
+                packed = {"states": files[name], **meta["trainers"][name]}
+                resume(part, packed, own.get(name, {}))
             else:
                 _load_parameters(part, files[name])
         return meta["epoch"], meta["extra"]
+
+    def _own_left_out(self, ranks: int, name: str) -> Dict[str, Any]:
+        """Return what compression had left out on this rank, by the names of trainers. Collective.
+
+        :param ranks: of the job that has saved it; 0: nothing was left out.
+        """
+        of_ranks, self._of_ranks = self._of_ranks, []
+        if ranks == topology.size():
+            return left_out.dealt(of_ranks, name)
+        if ranks and not topology.rank():
+            why = f"a job of {ranks} ranks has saved the checkpoint; the other ranks' is lost, too"
+            left_out.warn(why, "")
+        return {}
 
     def _read(self) -> Optional[Tuple[Dict[str, Any], Dict[str, bytes]]]:
         finished = self._finished()
@@ -141,13 +166,14 @@ class Checkpoint:
         folder = finished[-1]
         try:
             meta = json.loads((folder / _META).read_text())
-            names = {name: _file_name(name, part) for name, part in self._parts.items()}
-            files = {name: (folder / file).read_bytes() for name, file in names.items()}
+            digests = meta.get("sha256", {})
         except ValueError as error:
             raise _damaged(folder / _META) from error
-        for name, digest in meta.get("sha256", {}).items():
-            if name in files and hashlib.sha256(files[name]).hexdigest() != digest:
-                raise _damaged(folder / names[name])
+        is_as_large = meta.get("left_out_of") == topology.size()
+        saved = [f"left_out.{number}" for number in range(topology.size() if is_as_large else 0)]
+        self._of_ranks = [_checked(folder / name, digests.get(name)) for name in saved]
+        names = {name: _file_name(name, part) for name, part in self._parts.items()}
+        files = {n: _checked(folder / name, digests.get(n)) for n, name in names.items()}
         return meta, files
 
     def _path(self, epoch: int) -> Path:
@@ -158,7 +184,9 @@ class Checkpoint:
         paths = self._folder.iterdir() if self._folder.is_dir() else ()
         return sorted((path for path in paths if path.name.isdigit()), key=_epoch_of)
 
-    def _write(self, folder: Path, states: Dict[str, Any], meta: Dict[str, Any]) -> None:
+    def _write(
+        self, folder: Path, states: Dict[str, Any], meta: Dict[str, Any], of_ranks: List[bytes]
+    ) -> None:  # fmt: skip
         for name, part in self._parts.items():
             path = folder / _file_name(name, part)
             if _is_trainer(part):
@@ -168,6 +196,12 @@ class Checkpoint:
             else:
                 part.save_parameters(str(path))
             meta["sha256"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if any(of_ranks):
+            meta["left_out_of"] = len(of_ranks)
+            for number, data in enumerate(of_ranks):
+                name = f"left_out.{number}"
+                _write(folder / name, data)
+                meta["sha256"][name] = hashlib.sha256(data).hexdigest()
         _write(folder / _META, json.dumps(meta, indent=1).encode())
 
 
@@ -177,6 +211,13 @@ def _size_text(folder: Path) -> str:
 
 def _is_trainer(part) -> bool:
     return isinstance(part, mx.gluon.Trainer)
+
+
+def _checked(path: Path, digest: Optional[str]) -> bytes:
+    data = path.read_bytes()
+    if digest and hashlib.sha256(data).hexdigest() != digest:
+        raise _damaged(path)
+    return data
 
 
 def _damaged(path: Path) -> ValueError:

@@ -8,7 +8,6 @@ from hvdlite.elastic.state import ObjectState, Part
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.states import gradients_of, pack_states, unpack_states, whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
-from hvdlite.training import left_out
 
 
 class GluonState(ObjectState):
@@ -90,10 +89,17 @@ class _Trainer(Part):
         unpack_states(value, taken)
         return value
 
+    def own(self, value) -> Any:
+        gradients = gradients_of(value)
+        return gradients.left_out() if gradients else {}
+
+    def give_own(self, value, own) -> None:
+        gradients = gradients_of(value)
+        if gradients:
+            gradients.leave_out(own or {})
+
     def reset(self, value) -> None:
         gradients = gradients_of(value)
-        if gradients and gradients.has_left_out:
-            left_out.warn_of_a_commit()
         if isinstance(value, DistributedTrainer):
             value.rejoin()
         if gradients and isinstance(value.optimizer, DistributedOptimizer):

@@ -129,16 +129,16 @@ def _of_same_states(trainer) -> Any:
     return gradients_of(trainer)
 
 
-def resume(trainer, packed: Dict[str, Any]) -> None:
-    """Do the same on every rank alike; what compression has left out is lost, and is told."""
+def resume(trainer, packed: Dict[str, Any], own: Dict[str, Any]) -> None:
+    """Do the same on every rank alike.
+
+    :param own: what compression had left out of this rank's gradients.
+    """
     unpack_states(trainer, packed)
     gradients = _of_same_states(trainer)
-    if gradients is None:
-        return
-    gradients.leave_out({})
-    gradients.loaded(0)
-    if packed.get("left_out"):
-        left_out.warn("a checkpoint has the states of one rank")
+    if gradients is not None:
+        gradients.leave_out(own)
+        gradients.loaded(0)
 
 
 def _updaters(trainer) -> List[Any]:

@@ -8,6 +8,7 @@ import torch
 from hvdlite.elastic.loop import run
 from hvdlite.elastic.sampler import ElasticSampler
 from hvdlite.elastic.state import ObjectState, Part, State, StateDict
+from hvdlite.torch.gradients import Gradients
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.states import plain_states
 
@@ -59,6 +60,15 @@ class _Optimizer(StateDict):
     def give(self, value, taken) -> Any:
         plain_states(value).load_state_dict(copy.deepcopy(taken))
         return value
+
+    def own(self, value) -> Any:
+        gradients = getattr(value, "_gradients", None)
+        return gradients.left_out() if isinstance(gradients, Gradients) else {}
+
+    def give_own(self, value, own) -> None:
+        gradients = getattr(value, "_gradients", None)
+        if isinstance(gradients, Gradients):
+            gradients.leave_out(own or {})
 
     def reset(self, value) -> None:
         value.zero_grad(set_to_none=True)

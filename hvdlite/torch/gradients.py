@@ -20,7 +20,6 @@ from hvdlite.torch.buckets import Bucket, can_share, is_elementwise
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
-from hvdlite.training import left_out
 from hvdlite.training.plan import Plan, Reduction
 
 _alive: "WeakSet[Gradients]" = WeakSet()
@@ -129,7 +128,7 @@ class Gradients(Plan):
 
     def leave_out(self, left_out: Dict[str, torch.Tensor]) -> None:
         """Have compression add this to the next gradients."""
-        self._left_out = left_out
+        self._left_out = dict(left_out)
         for param, part in (each for bucket in self._buckets or () for each in bucket.left_out()):
             known = self._left_out.pop(self._names[param], None)
             part.copy_(torch.zeros_like(part) if known is None else known)
@@ -147,8 +146,6 @@ class Gradients(Plan):
                 with contextlib.suppress(HvdliteError):
                     bucket.finish()
         self._forget_buckets()
-        if self._left_out:
-            left_out.warn_of_a_commit()
         self._left_out.clear()
         self.loaded(0)
         self.restart()

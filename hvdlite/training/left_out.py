@@ -3,10 +3,15 @@
 It is a rank's own: the states that rank 0 saves have none of the other ranks'.
 """
 
+import pickle
 import warnings
-from typing import Any, Dict
+from typing import Any, Dict, List, Sequence
 
-from hvdlite.core import topology
+import numpy as np
+
+from hvdlite.core import rows, topology
+from hvdlite.core.names import tensor_name
+from hvdlite.core.process_set import global_process_set
 
 _REMEDY = (
     ". To keep it, save the optimizer's states on every rank, and load on each rank what it has "
@@ -28,6 +33,33 @@ def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
     return {}
 
 
+def collected(own: Dict[str, Any], name: str) -> List[bytes]:
+    """Return on rank 0 what each rank has, or b"" for nothing. Collective.
+
+    :param own: what this rank has, by the names of trainers.
+    """
+    data = pickle.dumps(own) if any(own.values()) else b""
+    came = _exchanged([data] + [b""] * (topology.size() - 1), name)
+    return came if not topology.rank() else []
+
+
+def dealt(each: Sequence[bytes], name: str) -> Dict[str, Any]:
+    """Return what rank 0 has collected of this rank, by the names of trainers. Collective.
+
+    :param each: on rank 0 what ``collected`` has returned; ignored elsewhere.
+    """
+    data, *_ = _exchanged(each if not topology.rank() else [b""] * topology.size(), name)
+    return pickle.loads(data) if data else {}
+
+
+def _exchanged(to_each: Sequence[bytes], name: str) -> List[bytes]:
+    sent = np.frombuffer(b"".join(to_each), np.uint8)
+    name = tensor_name("alltoall", f"{name}.left_out", global_process_set)
+    splits = [len(data) for data in to_each]
+    came, counts = rows.exchange(name, sent, splits, global_process_set).synchronize()
+    return [part.tobytes() for part in np.split(came, np.cumsum(counts)[:-1])]
+
+
 def warn(why: str, remedy: str = _REMEDY) -> None:
     """Warn that this rank trains on without what compression had left out."""
     warnings.warn(
@@ -35,11 +67,6 @@ def warn(why: str, remedy: str = _REMEDY) -> None:
         f"rank's gradients is lost: {why}{remedy}",
         stacklevel=4,
     )
-
-
-def warn_of_a_commit() -> None:
-    """Warn so in elastic training, which goes back to a commit."""
-    warn("elastic training goes on from the states of one rank", "")
 
 
 def refuse_begun(passes: int, begun: bool) -> None:

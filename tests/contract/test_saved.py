@@ -88,14 +88,28 @@ def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
 
 
 @saving
-def test_commits_do_not_have_residuals(kind, several):
-    """Before, elastic training lost it in silence."""
+@pytest.mark.parametrize("late", [None, 1], ids=["", "of an older commit"])
+def test_commits_have_the_residuals_of_each_rank(kind, late, rank, several):
+    """Before, elastic training lost it. A rank without the newest commit warns of the loss."""
     trainer = made(kind, "1bit")
-    train(trainer, range(2))
-    state = trainer.committed()
-    with pytest.warns(UserWarning, match="left out of .* is lost: elastic training goes on"):
-        state.reset()
-    assert all(map(same_everywhere, train(trainer, range(2, 4))))
+    train(trainer, range(1))
+    early = trainer.saved()
+    weights, state = train(trainer, range(1, 3)), trainer.committed()
+    state.save()
+    resumed = kind(weights, compression=kind.compression("1bit"))
+    resumed.load(trainer.saved())
+    trainer.load(early)
+    state = trainer.committed() if rank == late else state
+    state.restore()
+    state.on_reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state.sync()
+    lost = ["has a newer commit" in str(each.message) for each in caught]
+    assert sum(lost) == (rank == late)
+    expected, went_on = train(resumed, range(3, 6)), train(trainer, range(3, 6))
+    assert all(map(same_everywhere, went_on))
+    assert all(map(np.array_equal, expected, went_on)) == (late is None)
 
 
 @saving

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import mxnet as mx
@@ -197,8 +198,8 @@ def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
 
 
 @both_kinds
-def test_checkpoints_do_not_have_residuals(kind, several, shared_folder):
-    """Before, a job that went on from one lost it in silence, or kept that of later steps."""
+def test_checkpoints_have_the_residuals_of_each_rank(kind, rank, shared_folder):
+    """Before, a job that went on from one lost it."""
     net, again = dense(), dense()
     one_bit = {"compression": hvd.Compression.one_bit(), "backward_passes_per_step": 2}
     trainer = make_trainer(kind, net.collect_params(), mx.optimizer.SGD(), **one_bit)
@@ -210,14 +211,19 @@ def test_checkpoints_do_not_have_residuals(kind, several, shared_folder):
     step(net, trainer, 4)
     with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):
         checkpoint.save(2)
-    step(net, trainer, 5)
-    for each in (checkpoint, hvd.Checkpoint(shared_folder, net=again, trainer=fresh)):
-        with pytest.warns(UserWarning, match="is lost: a checkpoint has the states of one rank"):
-            each.load()
-    for number in range(6, 10):
+    for number in range(5, 10):
         step(net, trainer, number)
+    hvd.Checkpoint(shared_folder, net=again, trainer=fresh).load()
+    for number in range(4, 10):
         step(again, fresh, number)
     assert_same(weights(again), weights(net))
+    meta = shared_folder / "00000001" / "checkpoint.json"
+    if rank == 0:
+        meta.write_text(meta.read_text().replace('"left_out_of": ', '"left_out_of": 1'))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checkpoint.load()
+    assert ["a job of 1" in str(each.message) for each in caught] == [True] * (rank == 0)
 
 
 def test_a_checkpoint_that_can_not_be_read(tmp_path):
