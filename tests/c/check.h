@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Under a sanitizer, or in an emulator, big data costs ten times as much, and the program's address
- * space is not its own: run fewer of the big cases, and none with a limit of memory. */
+/* A sanitizer or an emulator makes large cases ten times slower and uses address space itself.
+ * So tests run fewer large cases there, and none that limits memory. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(CHECK_EMULATED)
 enum { CHECK_SLOW = 1 };
 #else
@@ -31,7 +31,7 @@ enum { CHECK_SECONDS = 120, CHECK_MOST_LINES = 40 };
 static atomic_long check_passed, check_failed;
 static const char *check_running = "main"; /* only main's thread writes it */
 
-/* Counts the check; prints the first failures. */
+/* Counts a check, and prints the first failed ones. */
 __attribute__((format(printf, 4, 5))) static inline bool
 check_report(bool good, const char *file, int line, const char *format, ...) {
     if (good) {
@@ -87,49 +87,50 @@ static inline bool check_code(const char *file, int line, const char *call, int 
 #define CHECK_TEXT(got, expected) check_same_text(__FILE__, __LINE__, (got), (expected))
 #define CHECK_HAS(got, part) check_part(__FILE__, __LINE__, (got), (part))
 
-/* The code and, on a failure, the text of a call that fills `err` (an hvd_error, no pointer). */
+/* Checks the code that a call returns; if it is wrong, prints the text in `err`, the hvd_error
+ * (not a pointer) that the call fills. */
 #define CHECK_CODE(call, expected, err)                                                            \
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
 
-/* The same of a call that fills ERR, the error of this thread's last call:
- * OK(map_put(&map, &node, ERR)). */
+/* OK and FAILS check a call that fills ERR, this thread's error: OK(map_put(&map, &node, ERR)). */
 static _Thread_local hvd_error last_error;
 static inline hvd_error *error_here(void) { return &last_error; }
 #define ERR error_here()
 #define OK(call) CHECK_CODE(call, HVD_OK, *ERR)
 #define FAILS(call, code) CHECK_CODE(call, code, *ERR)
 
-/* Says more about the case than the line does: CHECK_CASE(good, "%d ranks", p). */
+/* A check whose failure also prints the case: CHECK_CASE(good, "%d ranks", p). */
 #define CHECK_CASE(condition, ...)                                                                 \
     check_report((condition), __FILE__, __LINE__, #condition " is false for " __VA_ARGS__)
 
-/* Ends the program: the test can't go on without this condition. */
+/* A check without which the test can't go on: a failure ends the program. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
 
-/* What such a variable holds is ended where its scope ends: OWN(wire_free) struct wire_writer w =
- * {0}. OWNED: memory of malloc's. */
+/* Declares a variable on which `end` is called when its scope ends: OWN(wire_free) struct
+ * wire_writer w = {0}. OWNED: a pointer that is then freed. */
 #define OWN(end) __attribute__((cleanup(end)))
 #define OWNED OWN(free_owned)
 static inline void free_owned(void *variable) { free(*(void **)variable); }
 
-/* So many bytes, which are zero, and no more: the address sanitizer sees one too many. */
+/* Allocates exactly so many bytes, zeroed, so the address sanitizer sees an access to one byte
+ * more. */
 static inline void *room(size_t bytes) {
     void *memory = calloc(bytes ? bytes : 1, 1);
     REQUIRE(memory != NULL);
     return memory;
 }
 
-/* "name.3", of this thread until the next call. */
+/* Returns "name.3" in a buffer of this thread, valid until its next call. */
 static inline const char *numbered(const char *name, int number) {
     static _Thread_local char text[64];
     snprintf(text, sizeof text, "%s.%d", name, number);
     return text;
 }
 
-/* n threads, each with an element of `args`, which are `size` bytes apart. */
+/* Starts n threads. Thread i gets element i of `args`, an array of elements of `size` bytes. */
 static inline void threads_start(pthread_t *threads, int n, void *(*run)(void *), void *args,
                                  size_t size) {
     for (int i = 0; i < n; i++)
@@ -159,7 +160,7 @@ static inline void check_begin(void) {
     sigaction(SIGALRM, &action, NULL);
 }
 
-/* The exit status of main. */
+/* Prints the result and returns the exit status of main(). */
 static inline int check_end(const char *program) {
     long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
     if (failed)
@@ -169,13 +170,13 @@ static inline int check_end(const char *program) {
     return failed ? 1 : 0;
 }
 
-/* A test: main() runs those of the file in their order. */
+/* Defines a test. main() runs all tests of the file in order. */
 #define TEST(name)                                                                                 \
     static void name(void);                                                                        \
     __attribute__((constructor)) static void name##_is_run(void) { check_add(#name, name); }       \
     static void name(void)
 
-/* A test on an object, *s, that the statements `open` and `close` make and end. */
+/* Defines a test on an object, *s. The statements `open` and `close` make it and free it. */
 #define TEST_ON(name, type, s, open, close)                                                        \
     static void name##_on(type *s);                                                                \
     TEST(name) {                                                                                   \
@@ -203,7 +204,7 @@ static inline void check_add(const char *name, void (*run)(void)) {
 int main(int argc, char **argv) {
     check_begin();
     for (int i = 0; i < check_ntests; i++) {
-        alarm(CHECK_SECONDS); /* for each test */
+        alarm(CHECK_SECONDS); /* the limit is for each test */
         check_running = check_tests[i].name;
         check_tests[i].run();
     }

@@ -1,4 +1,4 @@
-/* Coded gradients, which each rank can compute for all ranks, their messages, and the expected
+/* Gradients of all ranks, which each rank can compute, their encoded messages, and the expected
  * sum. */
 #ifndef HVDLITE_CODEC_CASE_H
 #define HVDLITE_CODEC_CASE_H
@@ -19,20 +19,21 @@ enum { CODEC_RANKS = 9, CODEC_MOST = 1009 };
 static const size_t CODEC_SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, CODEC_MOST};
 enum { CODEC_NSIZES = sizeof CODEC_SIZES / sizeof *CODEC_SIZES };
 
-/* Exactly as large as needed: the address sanitizer sees one byte too many. */
+/* Allocated exactly as large as needed, so the address sanitizer sees an access to one byte
+ * more. */
 static inline float *gradient(uint64_t *random, size_t n) {
     float *x = room(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)(2 * random_unit(random));
     return x;
 }
 
-/* Quarters: sums of casts are exact in any order. */
+/* Multiples of a quarter, whose sums are exact in any order, also as 16-bit floats. */
 static inline void coded_gradient(int rank, size_t n, float *out) {
     uint64_t random = 1000 * n + (size_t)rank;
     for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;
 }
 
-/* The message of one rank, whose residual is zero; `bad`: with a NaN. */
+/* Encodes the gradient of one rank, whose residual is zero. `bad`: the gradient has a NaN. */
 static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
     OWNED float *in = room(n * sizeof *in), *residual = room(n * sizeof *in);
     coded_gradient(rank, n, in);
@@ -48,7 +49,7 @@ static inline uint8_t *coded_messages(struct codec c, int p, int bad, size_t n) 
     return messages;
 }
 
-/* Adds them word by word, as ranks do that have a part of the words. */
+/* Adds the messages word by word, as a rank does for its part of the words. */
 static inline void add_messages(struct codec c, const uint8_t *messages, int p, size_t n,
                                 void *sum) {
     const struct reduce_kernels *k = codec_kernels(c, p);
@@ -59,7 +60,7 @@ static inline void add_messages(struct codec c, const uint8_t *messages, int p, 
     k->narrow(sum, wide, words, (struct reduce_final){1, 1});
 }
 
-/* The sum of p ranks' messages times the factor, decoded here. */
+/* Decodes the sum of p ranks' messages times the factor. */
 static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double factor) {
     float *out = room(n * sizeof *out);
     OWNED uint8_t *messages = coded_messages(c, p, bad, n);
@@ -75,7 +76,7 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
     return out;
 }
 
-/* The same bits, except for the payload of a NaN. */
+/* True: the bits are equal, except for the payloads of NaNs. */
 static inline bool coded_same(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) return false;

@@ -6,8 +6,8 @@
 
 #include "transport/comm.h"
 
-/* Memory aligned to an element and no more; detects a write before it, and the address sanitizer
- * one after it. */
+/* Memory that is aligned to an element and no more. slab_free detects a write before it, the
+ * address sanitizer a write after it. */
 struct slab {
     unsigned char *whole, *data;
     size_t front;
@@ -31,7 +31,7 @@ struct coll_rank {
     struct ranks *ranks;
     int rank;
     struct scratch scratch, outer;
-    unsigned char **data; /* [rank], shared: every rank's result */
+    unsigned char **data; /* [rank]: the rank's result; shared by all ranks */
     char *mapped[MOST_RANKS];
 };
 
@@ -58,7 +58,7 @@ static inline void map_all(struct coll_rank *self, const struct comm *host,
     ranks_meet(self->ranks);
     for (int i = 0; i < host->size; i++)
         self->mapped[i] = (char *)self->data[host->ranks ? host->ranks[i] : i];
-    ranks_meet(self->ranks); /* before the next case writes to `data` */
+    ranks_meet(self->ranks); /* wait before the next case writes to `data` */
     args->memory = self->mapped;
 }
 
@@ -88,7 +88,7 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c,
     return c->row ? c->row->run(comm, args, err) : coll_run(comm, args, err);
 }
 
-/* All ranks hold the same bits. */
+/* True: all ranks hold the same bits. */
 static inline bool same_on_all(struct coll_rank *self, unsigned char *data, size_t bytes) {
     self->data[self->rank] = data;
     ranks_meet(self->ranks);
@@ -105,7 +105,7 @@ static inline void check_result(struct coll_rank *self, const struct coll_case *
     CHECK_CASE(good, "%s, on rank %d: the result is wrong", text, self->rank);
 }
 
-/* An allreduce or a broadcast. */
+/* Checks an allreduce or a broadcast. */
 static inline void check_in_place(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), bytes = c->n * element;
     bool reduces = c->kind == HVD_ALLREDUCE;
@@ -170,7 +170,7 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     }
 }
 
-/* The input has rows beyond the splits, which are not sent. */
+/* Checks an alltoall. The input has rows beyond the splits, which must not be sent. */
 static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
     size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
@@ -206,7 +206,7 @@ static inline void check_case(struct coll_rank *self, const struct coll_case *c)
     }
 }
 
-/* Rows that take any size here. */
+/* True: this row of the table takes data of any size on this comm. */
 static inline bool by_kernels_of_any_size(const struct comm *comm, const struct coll_args *args) {
     return comm && !args->adasum;
 }
@@ -217,7 +217,8 @@ static const struct coll_algorithm OF_ANY_SIZE[] = {
 };
 enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
 
-/* Runs coll_run, every row of the table that takes the case, and those that prefer other sizes. */
+/* Checks coll_run, every row of the table that takes the case, and the rows that only prefer
+ * other sizes. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -256,11 +257,11 @@ static inline void coll_rank_main(struct ranks *ranks, int rank, void *arg) {
 
 static inline void coll_cases_run(int size, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    ranks_run(size, coll_rank_main, &shared);           /* by messages */
-    ranks_run_on_window(size, coll_rank_main, &shared); /* and on a window */
+    ranks_run(size, coll_rank_main, &shared);           /* without a window: by messages */
+    ranks_run_on_window(size, coll_rank_main, &shared); /* with a window */
 }
 
-/* By messages that are cut in this way. */
+/* Runs the cases by messages, cut into segments by this pace. */
 static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
     struct local_hub *hub = hub_of(size, 0, false);
@@ -268,8 +269,9 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* The same on hosts, each with a window: uneven; to and fro, so that a lane is not in the order of
- * its ranks; a rank alone; by turns; in blocks. `most`: how many of these placements. */
+/* Runs the cases on several hosts with windows, in the first `most` of these placements of
+ * ranks: uneven; back and forth, so that the ranks of a lane are not in rising order; one rank
+ * alone on a host; in turn; in blocks. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,

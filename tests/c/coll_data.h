@@ -1,7 +1,8 @@
-/* The data of a collective's test: what each rank brings, and whether a result is the serial one.
+/* The data of a test of a collective: the input of each rank, and checks that a result is the
+ * serial result.
  *
- * Data repeats with a prime period: a segment in the wrong place shows, and a large expected result
- * costs no more than a copy. */
+ * Data repeats with a prime period, so a segment in a wrong place is noticed, and a large
+ * expected result costs only a copy. */
 #ifndef HVDLITE_COLL_DATA_H
 #define HVDLITE_COLL_DATA_H
 
@@ -14,10 +15,11 @@
 enum { PERIOD = 1021 };
 
 struct coll_case {
-    const struct coll_algorithm *row; /* NULL: coll_run */
+    const struct coll_algorithm *row; /* the algorithm; NULL: coll_run chooses it */
     hvd_kind kind;
     int dtype;
-    size_t n;           /* elements; in a unit of `parts`; in a row of a reducescatter */
+    /* number of elements; of elements in a unit of `parts`, or in a row of a reducescatter */
+    size_t n;
     size_t rows;        /* reducescatter */
     struct scaling how; /* allreduce, reducescatter */
     int root;           /* broadcast */
@@ -32,7 +34,7 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
-/* The tiles that this thread has made last: many algorithms get the same data. */
+/* The tiles that this thread made last, kept because many algorithms get the same data. */
 struct made_tile {
     bool made;
     int dtype, ranks, r;
@@ -40,7 +42,7 @@ struct made_tile {
     unsigned char bytes[PERIOD * 8];
 };
 
-/* PERIOD elements: the input of rank r; r < 0: the allreduce's result. */
+/* Writes PERIOD elements of the input of rank r, or for r < 0 of the allreduce's result. */
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     static _Thread_local struct made_tile last[1 + MOST_RANKS];
     struct made_tile *m = &last[r < 0 ? 0 : 1 + r % MOST_RANKS];
@@ -73,7 +75,7 @@ static inline bool filled(const unsigned char *data, size_t bytes, const unsigne
     return true;
 }
 
-/* Equal within the tolerance, where 1 / divisor was rounded. */
+/* True: the data equals the tile within the tolerance for a rounded 1 / divisor. */
 static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
                                  const unsigned char *tile) {
     for (size_t i = 0; i < n; i++) {
@@ -83,7 +85,8 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
     return true;
 }
 
-/* Within the bound of sums that are rounded on each host and between them (hosts.c). */
+/* True: the error is within the bound for sums that are rounded on each host and between hosts
+ * (hosts.c). */
 static inline bool within_bound(const struct coll_case *c, int ranks, const unsigned char *data,
                                 size_t begin, size_t n) {
     double unit = c->dtype == HVD_FLOAT16 ? 0x1p-11 : 0x1p-8;
@@ -111,7 +114,7 @@ static inline size_t longest_part(const size_t *end, int parts) {
     return longest;
 }
 
-/* Each part begins with the start of its rank's tile. */
+/* Checks the parts of an allgather. Each part has the data of its rank's tile from the start. */
 static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
                             const size_t *part_end) {
     unsigned char tile[PERIOD * 8];
@@ -124,7 +127,7 @@ static inline bool gathered(const struct coll_case *c, int ranks, const unsigned
     return good;
 }
 
-/* Element i of the result is element i % PERIOD of the tile, from i = begin. */
+/* Checks the rows from `begin` of a result. Element i must be element i % PERIOD of the tile. */
 static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
                                size_t begin, size_t n) {
     unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
@@ -138,14 +141,15 @@ static inline bool result_part(const struct coll_case *c, int ranks, const unsig
                : filled(data, n * element, turned, PERIOD * element);
 }
 
-/* The rows of each pair of ranks begin with the start of a tile of their own. */
+/* Finds the tile of a pair of ranks. Each pair has a tile of its own, from the start of which
+ * its rows are taken. */
 static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
                                unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);
     return c->parts[from * ranks + to] * c->n * dtype_size(c->dtype);
 }
 
-/* What a rank brings to an alltoall; whether what it has got is right. */
+/* Fills the input of a rank to an alltoall; checks what the rank has received. */
 static inline void fill_pairs(const struct coll_case *c, int ranks, int rank, unsigned char *at) {
     unsigned char tile[PERIOD * 8];
     for (int to = 0; to < ranks; to++) {

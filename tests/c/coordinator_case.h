@@ -1,4 +1,4 @@
-/* A coordinator, what ranks tell it, and its decoded decisions. */
+/* Tests of the coordinator: what ranks tell it, and its decoded decisions, as short words. */
 #ifndef HVDLITE_COORDINATOR_CASE_H
 #define HVDLITE_COORDINATOR_CASE_H
 
@@ -11,7 +11,7 @@
 
 enum { MOST_DECIDED = 64 };
 
-/* An item with its own copy of the rows. */
+/* A decoded item with its own copy of the rows. */
 struct decision {
     struct wire_item item;
     int64_t rows[16];
@@ -21,10 +21,10 @@ struct scene {
     struct coordinator *c;
     int size;   /* ranks */
     double now; /* seconds */
-    /* [a name's first letter]: the id that it was last decided with; [the capital]: the one before;
-     * ['!']: one that the coordinator has never given */
+    /* ['a']: the last id of the tensor whose name begins with a; ['A']: its id before that;
+     * ['!']: an id that the coordinator has never given */
     uint64_t ids[128];
-    uint64_t newest; /* of those given before the last decision */
+    uint64_t newest; /* the newest id before the last decision */
     struct wire_writer out;
     struct decision got[MOST_DECIDED];
     int n;
@@ -62,7 +62,8 @@ static inline void note_id(struct scene *s, const struct wire_item *item) {
     s->ids[letter] = item->id;
 }
 
-/* Decides and decodes all that was written since the last call. Returns the number of items. */
+/* Lets the coordinator decide, and decodes all items written since the last call. Returns their
+ * number. */
 static inline int decide(struct scene *s, double now) {
     struct wire_reader r;
     bool more = true;
@@ -86,7 +87,7 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* The letter of the name that was last decided with this id; 0: none. */
+/* The first letter of the tensor that has this id; 0: no tensor has it. */
 static inline int letter_of(const struct scene *s, uint64_t id) {
     for (int i = 'a'; i <= 'z'; i++)
         if (s->ids[i] == id) return i;
@@ -121,7 +122,7 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
     return text;
 }
 
-/* The texts reported since the last call, in a row, and their number. */
+/* The texts reported since the last call, one after another, and their number. */
 struct reports {
     char text[8][1024];
     int n;
@@ -139,8 +140,9 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     return r->n;
 }
 
-/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of
- * 3; "a[0]/2": the first of a call of two. */
+/* A request in short. "a": a sum named a of 3 elements; "a:9": of 9 elements; "a:9x2@5": an
+ * allgather of 9 rows of 2 elements with priority 5; "a[0]/2": the first tensor of a grouped
+ * call of two. */
 static inline struct request request_in_short(const char *text) {
     char name[32];
     int rows = 3, columns = 0, priority = 0;
@@ -154,7 +156,7 @@ static inline struct request request_in_short(const char *text) {
     return r;
 }
 
-/* What one rank does, as of the word behind its number. */
+/* Does what the word behind the rank's number says. */
 static inline void acts(struct scene *s, int rank, const char *what) {
     if (*what == '+') return says(s, rank, request_in_short(what + 1), s->now);
     if (*what == '#') return hits(s, rank, s->ids[what[1] & 127], s->now);
@@ -185,8 +187,8 @@ static inline void happens(struct scene *s, const char *word) {
         acts(s, rank, what ? what : word + 1);
 }
 
-/* What a sentence tells of a decision: "new": its id is; "no id"; "whole"; "rows 0 2": those; else
- * a part of its error. */
+/* Checks one property of a decision. "new": its id is new; "no id": it has none; "whole": it has
+ * the whole request; "rows 0 2": it has these rows; any other text must be a part of its error. */
 static inline void tells(const char *file, int line, struct scene *s, const char *what) {
     const struct decision *d = &s->got[0];
     if (!strcmp(what, "new")) {
@@ -210,8 +212,8 @@ static inline char *trimmed(char *text) {
     return text + strspn(text, " ");
 }
 
-/* Plays sentences "words -> decisions ? this & that", each up to a semicolon: the decisions are
- * those in short; what the first one tells, see above. */
+/* Plays sentences "words -> decisions ? this & that", separated by semicolons: does the words,
+ * compares the decisions (in_short), and checks the properties of the first decision (tells). */
 static inline void story(const char *file, int line, struct scene *s, const char *text) {
     char copy[1500], decided[1024], *next, *words, *word, *what;
     REQUIRE(strlen(text) < sizeof copy);
@@ -233,13 +235,13 @@ static inline void story(const char *file, int line, struct scene *s, const char
 
 #define STORY(scene, text) story(__FILE__, __LINE__, scene, text)
 
-/* Of so many ranks with these options. */
+/* A configuration of so many ranks with these options. */
 #define CONFIG(ranks, ...) ((struct coordinator_config){.size = (ranks), .options = {__VA_ARGS__}})
 
 /* A test in a scene of its own, `s`. */
 #define SCENE(name, config) TEST_ON(name, struct scene, s, scene_open(s, config), scene_close(s))
 
-/* The whole story of a coordinator. */
+/* Plays a story with a coordinator of its own. */
 #define CHECK_STORY(config, text)                                                                  \
     do {                                                                                           \
         struct scene scene_;                                                                       \

@@ -29,7 +29,7 @@ static inline int counter_value(struct counter *c) {
     return count;
 }
 
-/* Tells whether `count` comes to `least` within 20 seconds. */
+/* True if `count` reaches `least` within 20 seconds. */
 static inline bool counter_reaches(struct counter *c, int least) {
     double until = clock_now() + 20;
     mutex_lock(&c->mutex);

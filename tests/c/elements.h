@@ -1,4 +1,4 @@
-/* Elements of every dtype as doubles, and the slow reference of an allreduce.
+/* Elements of every dtype as doubles, and a slow allreduce as the reference.
  *
  * Inputs are small whole numbers: sums are exact in every accumulator, so results must match bit by
  * bit. */
@@ -12,7 +12,7 @@
 #include <math.h>
 
 union element {
-    uint64_t whole; /* little-endian: the low bytes come first */
+    uint64_t whole; /* smaller integers are its first bytes: little-endian */
     uint8_t u8;
     int8_t i8;
     int16_t i16;
@@ -23,7 +23,7 @@ union element {
     double d;
 };
 
-/* get and put take unaligned memory. */
+/* Reads an element as a double; element_put writes one. The memory may be unaligned. */
 static inline double element_get(int dtype, const void *data, size_t i) {
     union element x = {0};
     memcpy(&x, (const unsigned char *)data + i * dtype_size(dtype), dtype_size(dtype));
@@ -36,11 +36,11 @@ static inline double element_get(int dtype, const void *data, size_t i) {
     case HVD_BFLOAT16: return (double)float_of_bfloat(x.u16);
     case HVD_FLOAT32: return (double)x.f;
     case HVD_FLOAT64: return x.d;
-    default: return x.u8; /* uint8, bool */
+    default: return x.u8; /* HVD_UINT8, HVD_BOOL */
     }
 }
 
-/* Integers wrap; a product of small ones is below 2^63. */
+/* Writes an element; integers wrap. Products of the tests' integers stay below 2^63. */
 static inline void element_put(int dtype, void *data, size_t i, double value) {
     union element x = {0};
     switch (dtype) {
@@ -91,7 +91,8 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return dtype_is_float(dtype) ? result : trunc(result);
 }
 
-/* How far a result may be from the reference: 0, unless 1 / divisor was rounded first. */
+/* How much a result may differ from the reference: not at all, unless 1 / divisor was rounded
+ * first. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

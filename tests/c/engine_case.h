@@ -9,14 +9,14 @@
 #include "engine/engine.h"
 #include "engine/p2p.h"
 
-static const double PATIENCE = 30; /* seconds; a core that takes longer hangs */
+static const double PATIENCE = 30; /* seconds; an engine that takes longer counts as hung */
 
 /* A rank with an engine of its own. */
 struct engine_rank {
     struct ranks *ranks;
     int rank;
     struct engine *engine;
-    struct mutex mutex; /* guards `running` and every work's result */
+    struct mutex mutex; /* guards `running` and the results of all works */
     int running;
 };
 
@@ -25,11 +25,11 @@ struct work {
     struct coll_case what;
     struct tensor tensor;
     struct engine_rank *owner;
-    unsigned char *in, *out; /* the same memory for work in place */
+    unsigned char *in, *out; /* input and output; the same memory for work in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
     int64_t splits[MOST_RANKS];
-    hvd_error error; /* how it ended */
+    hvd_error error; /* the result */
     int completions;
 };
 
@@ -43,14 +43,15 @@ static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks
     REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
-/* Without leaving. */
+/* Stops the engine without leaving. */
 static inline void engine_rank_stop(struct engine_rank *me) {
     engine_stop(me->engine);
     me->engine = NULL;
     mutex_destroy(&me->mutex);
 }
 
-/* Leaves, and waits until the others have left; nothing, if it has ended. */
+/* Leaves, waits until all ranks have left, and stops the engine. Does nothing if the engine was
+ * stopped before. */
 static inline void engine_rank_end(struct engine_rank *me) {
     if (!me->engine) return;
     engine_leave(me->engine, "done");
@@ -59,8 +60,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     CHECK_INT(me->running, 0);
 }
 
-/* A rank's main() between the start and the end of an engine, whose config is DEFAULT_CONFIG after
- * the statement that follows. */
+/* Defines what a rank does between the start and the end of its engine. The statement after the
+ * name may change `config`, which begins as DEFAULT_CONFIG. */
 #define ENGINES_BY(name, arg, ...)                                                                 \
     static void name##_in(struct engine_rank *me, void *arg);                                      \
     static void name(struct ranks *ranks, int rank, void *arg) {                                   \
@@ -74,8 +75,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     static void name##_in(struct engine_rank *me, void *arg)
 #define ENGINES(name, arg) ENGINES_BY(name, arg, )
 
-/* A test: what each rank does with an engine, run on so many to so many ranks by ranks_run or
- * ranks_run_on_window. */
+/* Defines a test: what each rank does with its engine. It runs with `least` to `most` ranks, by
+ * ranks_run or ranks_run_on_window. */
 #define ENGINES_TEST(name, run, least, most)                                                       \
     static rank_main name##_main;                                                                  \
     TEST(name) {                                                                                   \
@@ -128,7 +129,7 @@ static inline void work_fill(struct work *w) {
     w->error = (hvd_error){0};
 }
 
-/* Rows of the output; notes which rank they come from. */
+/* Number of rows of the output; notes from which rank each row comes. */
 static inline int64_t work_out_rows(struct work *w) {
     const struct coll_case *c = &w->what;
     int ranks = w->owner->ranks->size, rank = w->owner->rank;
@@ -149,7 +150,7 @@ static inline int64_t work_out_rows(struct work *w) {
     return rows;
 }
 
-/* In place if asked for and the kind allows it. */
+/* Makes a work; in place if that is asked for and the kind allows it. */
 static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
                              const char *name, bool in_place) {
     *w = (struct work){.what = c, .owner = me};
@@ -232,7 +233,7 @@ static inline void check_work(const struct work *w) {
                    w->owner->rank);
 }
 
-/* Fills in all and submits them; order: NULL: as they lie. */
+/* Fills in n works and submits them in this order; NULL: in the order of the array. */
 static inline void works_submit(struct work *works, size_t n, const size_t *order) {
     for (size_t i = 0; i < n; i++) work_fill(&works[i]);
     for (size_t i = 0; i < n; i++) OK(work_submit(&works[order ? order[i] : i], ERR));
@@ -261,7 +262,7 @@ static inline void check_one(struct engine_rank *me, struct coll_case c, const c
     if (engine_rank_wait(me)) check_work(&w);
 }
 
-/* The engine works. */
+/* Checks that the engine works, by an allreduce. */
 static inline void check_in_order(struct engine_rank *me, const char *name) {
     check_one(me, plain_sum(17), name, true);
 }

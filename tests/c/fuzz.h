@@ -1,7 +1,8 @@
-/* What is fuzzed: any bytes are an error or are understood; nothing is read or written elsewhere.
+/* Functions to fuzz. Whatever the bytes are, a function must understand them or report an error,
+ * and must not touch other memory.
  *
- * `make fuzz` lets coverage guide the bytes (fuzz_main.c), test_fuzz.c mutates good ones. A
- * function aborts if a property does not hold; sanitizers see the rest. */
+ * `make fuzz` chooses bytes by coverage (fuzz_main.c); test_fuzz.c mutates good ones. A function
+ * aborts if a property does not hold; sanitizers find wild accesses. */
 #ifndef HVDLITE_FUZZ_H
 #define HVDLITE_FUZZ_H
 
@@ -24,7 +25,7 @@ enum { FUZZ_RANKS = 4 };
 /* Rank 0 coordinates; rank 1 aggregates the reports of ranks 2 and 3 of its host. */
 struct fuzz_job {
     struct coordinator *coordinator;
-    struct tree trees[2]; /* of ranks 0 and 1 */
+    struct tree trees[2]; /* the trees of ranks 0 and 1 */
     struct aggregate aggregate;
     double now;
     struct wire_writer up, out;
@@ -51,7 +52,7 @@ static inline void fuzz_job_close(struct fuzz_job *job) {
     wire_free(&job->out);
 }
 
-/* As engine/negotiate.c gives items of other ranks to the coordinator. */
+/* Gives an item of another rank to the coordinator, as engine/negotiate.c does. */
 static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_item *item,
                             hvd_error *err) {
     struct coordinator *c = job->coordinator;
@@ -72,13 +73,13 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
     return HVD_OK;
 }
 
-/* As engine/follow.c does on rank 1. */
+/* Gives an item to rank 1's aggregate, as engine/follow.c does. */
 static inline int fuzz_aggregate(struct fuzz_job *job, int from, const struct wire_item *item,
                                  hvd_error *err) {
     return aggregate_take(&job->aggregate, from, item, job->now, &job->up, err);
 }
 
-/* What the coordinator writes can be read. */
+/* Checks that what the coordinator has written can be read. */
 static inline void fuzz_read_all(const struct wire_writer *out) {
     struct wire_reader r;
     struct wire_item item;
@@ -105,7 +106,7 @@ static inline int fuzz_message(struct fuzz_job *job, int from, const uint8_t *da
     return code;
 }
 
-/* What goes up can be read, and comes from rank 1's branch. */
+/* Checks that what rank 1 sends up can be read, and is about ranks of its branch. */
 static inline void fuzz_pass_up(struct fuzz_job *job) {
     hvd_error err;
     FUZZ_REQUIRE(aggregate_late(&job->aggregate, job->now, &job->up, &err) == HVD_OK);
@@ -122,7 +123,8 @@ static inline void fuzz_decide(struct fuzz_job *job) {
     coordinator_finished(job->coordinator, job->now);
 }
 
-/* Messages: each its length in two bytes, its sender in one, and its bytes. */
+/* The input is a list of messages: each has its length in two bytes, its sender in one byte,
+ * then its bytes. */
 static inline int fuzz_wire(const uint8_t *data, size_t size) {
     struct fuzz_job job;
     fuzz_job_open(&job);
@@ -145,7 +147,7 @@ static inline int fuzz_wire(const uint8_t *data, size_t size) {
 
 /* ---- a mailbox ---- */
 
-/* What is in flight: lengths, and how many messages were sent and received. */
+/* Messages in flight: their lengths, and how many were sent and received. */
 struct fuzz_mail {
     size_t length[64];
     size_t sent, received;
@@ -165,7 +167,7 @@ static inline int fuzz_send(struct mailbox *box, struct mail_out *out, struct fu
     return mailbox_send(box, out, data, length, err);
 }
 
-/* Without damage messages arrive whole, and in order. */
+/* Receives. Without damage messages must arrive whole and in order. */
 static inline int fuzz_receive(struct mailbox *box, struct mail_in *in, struct fuzz_mail *m,
                                hvd_error *err) {
     void *data;
@@ -181,7 +183,7 @@ static inline int fuzz_receive(struct mailbox *box, struct mail_in *in, struct f
     return HVD_OK;
 }
 
-/* Another process has written to the shared memory. */
+/* Damages the shared memory, as another process might. */
 static inline void fuzz_damage(struct mailbox *box, struct fuzz_mail *m, unsigned way,
                                uint64_t value) {
     m->damaged = true;
@@ -191,8 +193,8 @@ static inline void fuzz_damage(struct mailbox *box, struct fuzz_mail *m, unsigne
     if (way == 3) box->bytes[value % MAILBOX_BYTES] ^= (unsigned char)(value >> 32 | 1);
 }
 
-/* An operation: its kind in one byte, and a number in eight. An error ends the mailbox, as it ends
- * the job. */
+/* The input is a list of operations: each has its kind in one byte and a number in eight. An
+ * error ends the mailbox, as it would end the job. */
 static inline int fuzz_mailbox(const uint8_t *data, size_t size) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_out out = {0};
@@ -231,7 +233,7 @@ static inline void fuzz_ignore_peer(void *arg, int peer) { (void)arg, (void)peer
 enum { FUZZ_POSTS = 16 };
 
 struct fuzz_streams {
-    int ends[LANES]; /* of the peer */
+    int ends[LANES]; /* the peer's ends of the streams */
     struct net *net;
     struct channel *channel;
     void *posted[FUZZ_POSTS];
@@ -252,7 +254,7 @@ static inline bool fuzz_streams_open(struct fuzz_streams *s) {
     return !channel_open(&s->channel, s->net, 0, owner, &err);
 }
 
-/* A place of exactly so many bytes. */
+/* Posts a receive into exactly so many bytes. */
 static inline void fuzz_post(struct fuzz_streams *s, size_t size) {
     struct frame *p;
     hvd_error err;
@@ -271,7 +273,8 @@ static inline void fuzz_do(struct fuzz_streams *s, unsigned what, const uint8_t 
     net_look(s->net);
 }
 
-/* What to do in one byte, a length in two, and what the peer sends. */
+/* The input is a list: what to do in one byte, a length in two, then the bytes that the peer
+ * sends. */
 static inline int fuzz_streams(const uint8_t *data, size_t size) {
     struct fuzz_streams s = {.n = 0};
     if (!fuzz_streams_open(&s)) return 0;
@@ -285,7 +288,7 @@ static inline int fuzz_streams(const uint8_t *data, size_t size) {
         data += what < 6 ? length : 0;
         size -= what < 6 ? length : 0;
     }
-    s.net->peers[1].left = true; /* nobody waits for a farewell */
+    s.net->peers[1].left = true; /* so that closing does not wait for a farewell */
     channel_close(s.channel);
     net_close(s.net, false);
     for (int lane = 0; lane < LANES; lane++) close(s.ends[lane]);

@@ -1,4 +1,4 @@
-/* The core's own files, with a point before each access to what tasks share.
+/* Compiles files of the core with a point before each access to shared memory.
  *
  * Include it after the headers of the core, then the files of the core. */
 #ifndef HVDLITE_INTERLEAVE_CORE_H
@@ -34,7 +34,8 @@ static bool asleep[TASKS_MOST];
 
 static bool is_awake(const void *task) { return !*(const bool *)task; }
 
-/* A futex without its time-out: after a lost ring the task sleeps for ever. */
+/* A futex without a time-out, so that a task that misses a ring sleeps for ever and the test
+ * fails. */
 static void simulated_futex(const atomic_uint *word, int op, unsigned value) {
     turn();
     if (op == FUTEX_WAKE) {

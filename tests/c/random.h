@@ -27,7 +27,7 @@ static inline double random_unit(uint64_t *state) {
     return (double)(random_next(state) >> 11) * 0x1p-52 - 1;
 }
 
-/* Bytes that the seed determines, and whether these are they. */
+/* Fills memory with bytes that the seed determines; checks that memory has these bytes. */
 static inline void fill_mixed(unsigned char *data, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed(seed << 20 | i);
 }

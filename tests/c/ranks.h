@@ -1,7 +1,7 @@
 /* Ranks as threads: runs one function on every rank of a local hub.
  *
- * With RANKS_BY_TCP in the environment they are joined by sockets instead, with small buffers: the
- * hub then only tells where the ranks are. */
+ * With RANKS_BY_TCP in the environment sockets with small buffers join the ranks; then the hub
+ * only says on which hosts the ranks are. */
 #ifndef HVDLITE_RANKS_H
 #define HVDLITE_RANKS_H
 
@@ -15,12 +15,13 @@ enum { MOST_RANKS = 9 };
 struct ranks {
     int size;
     struct local_hub *hub;
-    struct sockets *sockets;              /* NULL: by the hub */
-    struct transport *by_tcp[MOST_RANKS]; /* NULL: not opened, or closed by the test */
-    pthread_barrier_t barrier;            /* of all ranks */
+    struct sockets *sockets;              /* NULL: the hub joins the ranks */
+    struct transport *by_tcp[MOST_RANKS]; /* NULL: not opened yet, or closed by the test */
+    pthread_barrier_t barrier;            /* where all ranks meet */
 };
 
-/* The next number of ranks in a test of all; sanitizers, which take ten times as long, see some. */
+/* The next number of ranks in a test of all numbers. Slow runs, such as those with sanitizers,
+ * skip some. */
 static inline int more_ranks(int p) { return CHECK_SLOW && p > 3 ? p + 3 : p + 1; }
 
 typedef void rank_main(struct ranks *ranks, int rank, void *shared);
@@ -39,7 +40,8 @@ static inline void rank_open_tcp(struct ranks *ranks, int rank) {
     REQUIRE(ranks->by_tcp[rank] != NULL);
     ranks->by_tcp[rank]->pace = like->pace;
     ranks->by_tcp[rank]->cost = like->cost;
-    pthread_barrier_wait(&ranks->barrier); /* tests look at each other's */
+    /* wait for all, because tests look at each other's transport */
+    pthread_barrier_wait(&ranks->barrier);
 }
 
 static inline void *rank_thread_run(void *arg) {
@@ -62,7 +64,8 @@ static inline const struct comm *rank_comm(struct ranks *ranks, int rank) {
 
 static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
 
-/* buffer: of each socket, as sockets_connect takes it; -1: by the hub itself. */
+/* Runs `run` on every rank. buffer: size of the sockets' buffers, as in sockets_connect; -1: the
+ * hub joins the ranks. */
 static inline void ranks_run_by(int buffer, int size, struct local_hub *hub, rank_main *run,
                                 void *shared) {
     struct ranks ranks = {.size = size, .hub = hub};
@@ -83,31 +86,31 @@ static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run
 
 static inline void hub_end(struct local_hub **hub) { local_hub_free(*hub); }
 
-/* A hub whose hosts have windows, or not. lowest: [rank], of its host. */
+/* A hub whose hosts have windows, or none. lowest: [rank]: the lowest rank of the rank's host. */
 static inline struct local_hub *hub_on(int size, const int *lowest, bool windows) {
     struct local_hub *hub = local_hub_on(size, lowest);
     REQUIRE(hub && (!windows || local_hub_share(hub)));
     return hub;
 }
 
-/* per_host: consecutive ranks of a host; 0: all. */
+/* per_host: number of consecutive ranks on a host; 0: all ranks. */
 static inline struct local_hub *hub_of(int size, int per_host, bool windows) {
     struct local_hub *hub = local_hub_new(size, per_host);
     REQUIRE(hub && (!windows || local_hub_share(hub)));
     return hub;
 }
 
-/* Returns when `run` has returned on every rank. */
+/* Runs `run` on every rank, and returns when all have returned. */
 static inline void ranks_run(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, local_hub_new(size, 0), run, shared);
 }
 
-/* The same with a window that all ranks share. */
+/* ranks_run with a window that all ranks share. */
 static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, hub_of(size, 0, true), run, shared);
 }
 
-/* By the hub, always: sockets have no local_hub_break(). */
+/* ranks_run without sockets, which have no local_hub_break(). */
 static inline void ranks_run_to_break(int size, rank_main *run, void *shared) {
     ranks_run_by(-1, size, local_hub_new(size, 0), run, shared);
 }

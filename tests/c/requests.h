@@ -6,7 +6,7 @@
 
 #include "negotiation/request.h"
 
-/* A float32 sum of shape (n,). */
+/* The request for a float32 sum of shape (n,). */
 static inline struct request request_of(const char *name, int64_t n) {
     struct request r = {.kind = HVD_ALLREDUCE,
                         .dtype = HVD_FLOAT32,

@@ -44,8 +44,8 @@ static inline void sockets_pair(int *a, int *b, int buffer) {
     *b = files[1];
 }
 
-/* buffer: bytes of each socket's, at least the kernel's least; 0: the kernel's choice; SOCKETS_TCP:
- * streams of TCP. */
+/* buffer: bytes of each socket's buffer, raised to the kernel's minimum; 0: the kernel's choice;
+ * SOCKETS_TCP: TCP streams instead of Unix sockets. */
 static inline struct sockets *sockets_connect(struct sockets *s, int size, int buffer) {
     s->size = size;
     for (int a = 0; a < size; a++) {
@@ -58,7 +58,7 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
     return s;
 }
 
-/* hosts: [rank], the same number for ranks of one host. */
+/* Opens the transport of a rank. hosts: [rank]: a number that is equal for ranks of one host. */
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
     hvd_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};

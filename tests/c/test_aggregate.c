@@ -1,5 +1,5 @@
-/* The tree: decisions reach every rank once, and no rank sends many of them; and reports combined
- * on their way up the tree: the coordinator receives each one once, and in time. */
+/* The tree: decisions reach every rank once, and no rank sends many of them. Aggregates: reports
+ * are combined on the way up, and the coordinator receives each report once and in time. */
 #include "check.h"
 
 #include "negotiation/aggregate.h"
@@ -17,9 +17,9 @@ struct job {
     struct aggregate aggregates[MOST];
     struct wire_writer out[MOST];
     double now;
-    int hits[MOST][IDS]; /* what the coordinator has heard */
-    int changed[MOST];   /* requests */
-    bool over[MOST];     /* of that rank: a join, or that it has left */
+    int hits[MOST][IDS]; /* how often the coordinator has received the rank's HIT of the id */
+    int changed[MOST];   /* number of requests received of the rank */
+    bool over[MOST];     /* the rank's join or LEAVE has been received */
     int items;
 };
 
@@ -70,7 +70,7 @@ static void coordinator_hears(struct job *job, const struct wire_item *item) {
     }
 }
 
-/* To its parent, or from rank 0 to the coordinator. */
+/* Delivers a rank's message to its parent, rank 0's message to the coordinator. */
 static void deliver(struct job *job, int rank) {
     struct wire_writer *out = &job->out[rank];
     int parent = job->trees[rank].parents[rank];
@@ -119,7 +119,7 @@ JOB_TEST(test_hits_of_a_host_go_up_as_one_item) {
         for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
         step(job);
         CHECK_INT(missing(job, 2, round), 0);
-        CHECK_INT(job->items, 4); /* ranks 0 and 1, and two hosts */
+        CHECK_INT(job->items, 4); /* one item each from ranks 0 and 1 and from two hosts */
         decide(job, 2);
     }
 }
@@ -128,7 +128,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
-    CHECK_INT(missing(job, 0, 1), 3); /* those of its host */
+    CHECK_INT(missing(job, 0, 1), 3); /* the reports of the other ranks of its host */
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
     steps(job, AGGREGATE_SECONDS);
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);
@@ -152,7 +152,7 @@ JOB_TEST(test_submissions_of_a_rank_come_before_its_end) {
     step(job);
     CHECK(job->over[6] && job->over[3]);
     CHECK(job->hits[6][1] == 1 && job->hits[3][1] == 1);
-    say(job, 5, WIRE_HIT, 1); /* nothing is awaited of rank 6 */
+    say(job, 5, WIRE_HIT, 1); /* no report waits for rank 6 */
     step(job);
     CHECK_INT(job->hits[5][1], 1);
     aggregate_joined(&job->aggregates[5]);
@@ -164,10 +164,11 @@ JOB_TEST(test_submissions_of_a_rank_come_before_its_end) {
     CHECK_INT(job->hits[5][1], 2);
 }
 
-/* As the rows of an allgather do in each step. The new tensor has another id, so nothing is decided
- * by the old one. */
+/* The rows of an allgather may change in each step. The changed tensor gets another id, so
+ * reports by the old id must not wait for this rank. */
 JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
-    for (uint64_t id = 1; id <= 2; id++) { /* the first rank of its host, then the last */
+    /* reported by the first rank of its host, then by the last */
+    for (uint64_t id = 1; id <= 2; id++) {
         int changed = id == 1 ? 2 : 4;
         for (int r = 0; r < job->size; r++)
             r == changed ? say_changed(job, r, id) : say(job, r, WIRE_HIT, id);
@@ -180,8 +181,8 @@ JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
     CHECK(!job->aggregates[2].newest);
 }
 
-/* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
-TEST(test_a_late_rank_below_two_leaders) {
+/* The host of rank 17 is below the host of rank 1, which is one of 16 below rank 0's. */
+TEST(test_requests_below_two_leaders_go_up_without_a_late_rank) {
     static struct job job;
     int host_of[MOST];
     for (int r = 0; r < MOST; r++) host_of[r] = r % 20;
@@ -214,8 +215,7 @@ TEST(test_each_report_arrives_once_in_any_order) {
                         if (due[r][id] == t) say(&job, r, WIRE_HIT, (uint64_t)id);
                 step(&job);
             }
-            steps(&job,
-                  3 * AGGREGATE_SECONDS); /* a leader that was late itself may have held some */
+            steps(&job, 3 * AGGREGATE_SECONDS); /* a late leader may have held reports */
             for (int id = 0; id < IDS; id++) {
                 CHECK_INT(missing(&job, id, round), 0);
                 decide(&job, (uint64_t)id);
@@ -235,7 +235,7 @@ JOB_TEST(test_items_that_no_rank_sends_are_errors) {
         if (rank != 4) CHECK_INT(take(job, 2, 4, hit, ERR), HVD_INTERNAL);
     }
     hit.rank = 6;
-    CHECK_INT(take(job, 2, 6, hit, ERR), HVD_INTERNAL); /* of another host */
+    CHECK_INT(take(job, 2, 6, hit, ERR), HVD_INTERNAL); /* rank 6 is on another host */
     CHECK_INT(take(job, 2, 0, hit, ERR), HVD_INTERNAL);
     struct wire_item run = {.type = WIRE_RUN, .rank = 4};
     CHECK_INT(take(job, 2, 4, run, ERR), HVD_INTERNAL);
@@ -262,7 +262,7 @@ static void place(struct placement *p, int size, const int *key) {
     }
 }
 
-/* How often each rank hears what rank 0 says, and after how many hops. */
+/* Counts how often each rank receives a message of rank 0, and over how many hops. */
 static void spread(const struct tree *trees, int rank, int hops, int *heard, int *farthest) {
     heard[rank]++;
     if (hops > *farthest) *farthest = hops;
@@ -280,7 +280,7 @@ static int log_up(int hosts) {
     return hops;
 }
 
-/* All know the same branches: those of a rank's children and itself make up its own. */
+/* All ranks know the same branches. A branch is a rank and the branches of its children. */
 static void check_branches(const struct placement *p, const struct tree *tree) {
     for (int top = 0; top < p->size; top++) {
         int many = 0;
@@ -314,7 +314,7 @@ static void check_placement(const struct placement *p) {
     for (int r = 0; r < p->size; r++) tree_close(&trees[r]);
 }
 
-TEST(test_any_placement) {
+TEST(test_a_decision_reaches_every_rank_once_however_ranks_are_placed) {
     static struct placement p;
     uint64_t random = 7;
     int key[MOST_PLACED];

@@ -32,8 +32,8 @@ TEST(test_rows_are_copied) {
     if (CHECK(entry && entry->nrows == 3)) CHECK(entry->rows[0] == 3 && entry->rows[2] == 5);
 }
 
-/* Against a plain list: random puts, and looks by name and id. Of a full cache what was unused for
- * longest goes; the same name again takes no second place. */
+/* Compares with a plain list: random puts, and look-ups by name and id. A full cache drops the
+ * least recently used entry; a name that is put again replaces its entry. */
 static void check_random(size_t capacity) {
     enum { NAMES = 30 };
     uint64_t random = 1, id_of[NAMES] = {0}, used[NAMES] = {0};

@@ -26,7 +26,7 @@ TEST(test_a_joined_rank_adds_nothing) {
     }
 }
 
-/* The rank `bad` of p has met a value that is not finite. */
+/* Rank `bad` of p has a value that is not finite; all ranks must decode NaN. */
 static void check_marked(struct codec c, int p, int bad, float value, size_t where) {
     enum { N = 50 };
     size_t bytes = codec_bytes(c, N);
@@ -48,10 +48,10 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     }
 }
 
-TEST(test_not_finite) {
+TEST(test_every_rank_decodes_nan_if_one_gradient_is_not_finite) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     static const float VALUES[] = {NAN, INFINITY, -INFINITY,
-                                   3e38f}; /* the last: with the residual */
+                                   3e38f}; /* the last one overflows when the residual is added */
     for (int c = 0; c < 3; c++)
         for (int v = 0; v < 4; v++)
             for (int p = 1; p <= 3; p++)

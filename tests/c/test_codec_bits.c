@@ -11,7 +11,7 @@ static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0}
 
 /* ---- models: one value at a time ---- */
 
-/* Quantises r, which becomes the residual; returns the code. */
+/* Quantises *r and leaves the residual there; returns the code. */
 typedef uint8_t quantise(float *r, float threshold);
 
 static uint8_t quantise2(float *r, float t) {
@@ -25,7 +25,7 @@ static uint8_t quantise1(float *r, float t) {
     return *r += 1, 0;
 }
 
-/* Codes of `width` bits, the first in the highest bits of the first byte. */
+/* Encodes to codes of `width` bits; the first code is in the highest bits of the first byte. */
 static void model_encode(struct codec c, const float *in, float *residual, size_t n,
                          uint8_t *bytes) {
     int width = c.kind == HVD_CODEC_2BIT ? 2 : 1;
@@ -66,7 +66,7 @@ static void check_steps(struct codec c, size_t n) {
     }
 }
 
-TEST(test_words_and_residuals) {
+TEST(test_words_and_residuals_equal_those_of_a_slow_model) {
     static const struct codec CODECS[] = {{HVD_CODEC_2BIT, 0.5},  {HVD_CODEC_2BIT, 0.1},
                                           {HVD_CODEC_2BIT, 3},    {HVD_CODEC_1BIT, 0},
                                           {HVD_CODEC_1BIT, 0.25}, {HVD_CODEC_1BIT, -0.25}};
@@ -74,8 +74,8 @@ TEST(test_words_and_residuals) {
         for (size_t s = 0; s < CODEC_NSIZES; s++) check_steps(CODECS[c], CODEC_SIZES[s]);
 }
 
-/* By hand, from MXNet's rule. */
-TEST(test_known_words) {
+/* The words were computed by hand from MXNet's rule. */
+TEST(test_messages_have_the_words_of_mxnet) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
     static const uint8_t TWO_BITS[] = {0, 0, 0, 0, 0xe3, 0x83, 0x00, 0xbb, 0xe0, 0, 0, 0};
@@ -125,7 +125,7 @@ TEST(test_the_sum_of_messages_is_exact) {
     check_sums(ONE, 300, 100, 1.0 / 300);
 }
 
-/* Every rank sends the largest count there is. */
+/* Every rank sends the largest value that a code has. */
 TEST(test_sums_do_not_wrap) {
     static const int RANKS[] = {127, 128, 400};
     for (int k = 0; k < 3; k++) {
@@ -144,11 +144,11 @@ TEST(test_sums_do_not_wrap) {
     CHECK(codec_kernels(TWO, 40000) == NULL);
 }
 
-/* ---- topk: which values are sent, and what is left of each ---- */
+/* ---- topk: which values are sent, and the residual of each ---- */
 
 static const struct codec TOPK = {HVD_CODEC_TOPK, 0.1};
 
-/* Takes the largest of what is left, k times. */
+/* Chooses k times the largest value that was not chosen yet. */
 static void model_topk(const float *r, size_t n, size_t k, bool *taken) {
     for (size_t j = 0; j < k; j++) {
         size_t best = n;
@@ -178,7 +178,7 @@ static void check_topk_message(const uint8_t *message, const float *r, const flo
     CHECK(at == message + 4 + 4 * k);
 }
 
-/* `levels`: how many different magnitudes there are; few make ties. */
+/* `levels`: number of different magnitudes; with few of them there are ties. */
 static void check_topk(double ratio, size_t n, double levels) {
     struct codec c = {HVD_CODEC_TOPK, ratio};
     uint64_t random = 5 + n;
@@ -203,7 +203,7 @@ TEST(test_the_largest_values_are_sent) {
             check_topk(RATIOS[k], CODEC_SIZES[s], 2);
         }
     }
-    check_topk(0.1, 300, 0.1); /* all zero */
+    check_topk(0.1, 300, 0.1); /* all values are zero */
     CHECK_INT(codec_topk_count(0.01, 0), 0);
     CHECK_INT(codec_topk_count(0.01, 1), 1);
     CHECK_INT(codec_topk_count(0.01, 100), 1);
@@ -212,7 +212,7 @@ TEST(test_the_largest_values_are_sent) {
 }
 
 /* Magnitudes that differ in the last bit only, and denormals. */
-TEST(test_topk_tells_neighbours_apart) {
+TEST(test_topk_tells_values_apart_that_differ_in_the_last_bit) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
     uint8_t message[12];
@@ -243,15 +243,15 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
         }
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, n);
         CHECK(memcmp(out, expected, sizeof out) == 0);
-        uint32_t wild = 4000000000u; /* damaged: nothing outside is written to */
+        uint32_t wild = 4000000000u; /* a damaged index must not be written to */
         memcpy(messages + 4, &wild, 4);
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
     }
 }
 
 TEST(test_without_memory_the_residual_stays) {
-    const size_t n = 9 << 20; /* glibc takes the memory for such a choice from the kernel */
-    if (CHECK_SLOW) return;   /* a sanitizer ends the program */
+    const size_t n = 9 << 20; /* so large that malloc asks the kernel, which refuses */
+    if (CHECK_SLOW) return;   /* without memory a sanitizer ends the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));
     struct rlimit old;

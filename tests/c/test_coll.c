@@ -1,5 +1,5 @@
-/* Chunks, and the choice of an algorithm; and a link that breaks: the broken rank's call fails, the
- * others get out, nothing hangs or leaks. */
+/* Chunks, the choice of an algorithm, and broken links: the call of the broken rank fails, the
+ * calls of the other ranks return, nothing hangs or leaks. */
 #include "coll_case.h"
 
 #include "collectives/coll.h"
@@ -42,11 +42,11 @@ static const struct coll_algorithm *first_that_takes(const struct coll_args *arg
     return NULL;
 }
 
-TEST(test_every_collective_is_taken) {
+TEST(test_an_algorithm_takes_every_collective) {
     static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
                                    1 << 16, 1 << 20, (size_t)1 << 40};
     for (int kind = 0; kind < HVD_KINDS; kind++) {
-        if (kind == HVD_JOIN) continue; /* moves no data */
+        if (kind == HVD_JOIN) continue; /* a join moves no data */
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
             for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
                 struct coll_args args = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
@@ -63,7 +63,7 @@ TEST(test_every_collective_is_taken) {
     }
 }
 
-/* No two of a kind share a name: benchmarks and error texts tell them by it. */
+/* Benchmarks and error texts identify an algorithm by its name. */
 TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -78,7 +78,7 @@ struct fault {
     int dtype;
     size_t n;
     int broken;         /* rank */
-    int after;          /* waits until it breaks; 0: before the call */
+    int after;          /* number of waits until the link breaks; 0: it breaks before the call */
     atomic_bool spread; /* the broken rank's call has failed */
     int codes[MOST_RANKS];
     char texts[MOST_RANKS][1024];
@@ -90,7 +90,7 @@ struct watcher {
     int rank, waits;
 };
 
-/* What the engine does meanwhile: it looks whether another rank has said that it failed. */
+/* Stands for the engine during waits, which learns that another rank has failed. */
 static int watch(void *arg, hvd_error *err) {
     struct watcher *w = arg;
     if (w->rank == w->fault->broken && ++w->waits == w->fault->after)
@@ -133,7 +133,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     free(args.data);
 }
 
-/* The broken rank may have been done before the fault; then so are all. */
+/* If the broken rank had finished before the fault, all other ranks must have finished, too. */
 static void check_fault(struct fault *f, int ranks) {
     int got = f->codes[f->broken];
     if (got == HVD_UNSUPPORTED) return;
@@ -171,12 +171,12 @@ static void run_everywhere(int after, size_t n) {
     run_rows(OF_ANY_SIZE, ANY_SIZES, after, n);
 }
 
-TEST(test_broken_before) {
+TEST(test_a_collective_on_a_broken_link_fails) {
     run_everywhere(0, 1);
     run_everywhere(0, 1009);
 }
 
-TEST(test_broken_in_the_midst) {
+TEST(test_a_link_that_breaks_during_a_collective_fails_it_on_every_rank) {
     run_everywhere(1, 1009);
     run_everywhere(3, 70001);
     if (!CHECK_SLOW) run_everywhere(7, 300007);

@@ -1,9 +1,10 @@
-/* Adasum: 1 to 9 ranks against the paper's rule in plain double; all ranks have the same bits. */
+/* Adasum on 1 to 9 ranks equals the paper's formula computed in double, and all ranks have the
+ * same bits. */
 #include "coll_case.h"
 
 enum { MOST = 1009 };
 
-/* A vector a rank; which one is meant by `shape`. */
+/* What vectors the ranks have. */
 enum shape { RANDOM, EQUAL, ORTHOGONAL, SOME_ZERO, ALL_ZERO, SHAPES };
 
 static double value(enum shape shape, int rank, size_t i) {
@@ -14,7 +15,7 @@ static double value(enum shape shape, int rank, size_t i) {
     return real;
 }
 
-/* a = the rule of a and b */
+/* a = Adasum(a, b) */
 static void combine(double *a, const double *b, size_t n) {
     double aa = 0, bb = 0, ab = 0;
     for (size_t i = 0; i < n; i++) {
@@ -26,7 +27,8 @@ static void combine(double *a, const double *b, size_t n) {
     for (size_t i = 0; i < n; i++) a[i] = x * a[i] + y * b[i];
 }
 
-/* Into v[0]. Pairs in the beginning leave a power of two, of which neighbours combine. */
+/* Computes the result in v[0]. First pairs combine until a power of two is left; then neighbours
+ * combine. */
 static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
     int places = 1;
     while (2 * places <= ranks) places *= 2;
@@ -43,7 +45,7 @@ static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
         }
 }
 
-/* Ranks are combined host by host. */
+/* Sorts the vectors by host, because ranks are combined host by host. */
 static void sort_by_host(struct coll_rank *self, double v[MOST_RANKS][MOST], size_t n) {
     static _Thread_local double sorted[MOST_RANKS][MOST];
     const struct layout *l = &rank_transport(self->ranks, self->rank)->layout;
@@ -67,7 +69,7 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
     size_t element = dtype_size(dtype), bytes = n * element;
     OWN(slab_free) struct slab slab = slab_new(bytes, element);
     for (int r = 0; r < ranks; r++) {
-        unsigned char rounded[8]; /* what the rank really has */
+        unsigned char rounded[8]; /* the value as the dtype holds it */
         for (size_t i = 0; i < n; i++) {
             element_put(dtype, rounded, 0, value(shape, r, i));
             vectors[r][i] = element_get(dtype, rounded, 0) * prescale;
@@ -99,11 +101,11 @@ static void adasum_cases(struct coll_rank *self) {
     check_adasum_case(self, RANDOM, HVD_FLOAT16, 100, -2, 0.25);
 }
 
-TEST(test_equals_the_paper) {
+TEST(test_adasum_equals_the_formula_of_the_paper) {
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, adasum_cases);
 }
 
-/* Several segments: equal vectors of a million, which come out as they went in. */
+/* Equal vectors of a million elements, several segments each. The result is the same vector. */
 static void million(struct coll_rank *self) {
     enum { N = 1000003 };
     OWNED float *data = room(N * sizeof *data);
@@ -124,7 +126,7 @@ TEST(test_a_million_elements) {
     coll_cases_run(CHECK_SLOW ? 3 : 7, million);
 }
 
-/* Infinities and NaN: any result, but the same bits everywhere. */
+/* With infinities and NaN any result is right, if all ranks have the same bits. */
 static void unruly(struct coll_rank *self) {
     for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
         unsigned char data[64 * 8];
@@ -139,7 +141,7 @@ static void unruly(struct coll_rank *self) {
     }
 }
 
-TEST(test_same_bits_of_any_input) {
+TEST(test_infinities_and_nans_give_the_same_bits_on_all_ranks) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly);
 }
 

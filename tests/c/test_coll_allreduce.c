@@ -1,5 +1,4 @@
-/* Allreduce: the bits of sums that depend on the order, outputs apart from inputs, and bytes
- * sent. */
+/* Allreduce: sums whose bits depend on the order, separate inputs and outputs, and bytes sent. */
 #include "coll_case.h"
 #include "collectives/hosts.h"
 
@@ -7,8 +6,8 @@ static struct coll_case sum_of(int dtype, int op, size_t n) {
     return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {op, 1, 1}};
 }
 
-/* From an input to an output on the window, often enough that slots are written in every way; the
- * largest changes the way in between. */
+/* An allreduce on the window from an input to a separate output. Repeated, so that slots are
+ * reused; the largest size takes another path through the slots. */
 static void apart_case(struct coll_rank *self, size_t n) {
     struct coll_case c = sum_of(HVD_FLOAT32, HVD_SUM, n);
     size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
@@ -39,16 +38,16 @@ static void apart_cases(struct coll_rank *self) {
         for (int pass = 0; pass < 4; pass++) apart_case(self, SIZES[i]);
 }
 
-TEST(test_input_apart) {
+TEST(test_an_input_outside_the_output_stays_unchanged) {
     for (int p = 2; p <= 4; p++) {
         struct coll_run_shared shared = {.cases = apart_cases};
         ranks_run_on_window(p, coll_rank_main, &shared);
     }
 }
 
-/* ---- data whose sum depends on the order, or is no number ---- */
+/* ---- data whose sum depends on the order, or is NaN ---- */
 
-/* Any bits, also infinities and NaNs that differ. */
+/* Fills with any bits, among them infinities and different NaNs. */
 static void fill_bits(unsigned char *data, size_t bytes, int rank) {
     uint64_t random = (uint64_t)rank + 77;
     for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)(random_next(&random) >> 40);
@@ -73,7 +72,8 @@ static void check_reals(const float *data, size_t n, int ranks) {
     for (size_t i = 0; i < n; i++) CHECK_NEAR((double)data[i], sum[i], size[i] * ranks * 0x1p-24);
 }
 
-/* The same bits on all ranks, whatever the input; every row, then coll_run. */
+/* Checks that all ranks get the same bits from any input, with every row of the table and with
+ * coll_run. */
 static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, bool reals) {
     size_t rows, element = dtype_size(dtype), bytes = n * element;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -110,7 +110,8 @@ TEST(test_same_bits_on_all_ranks) {
     coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
 }
 
-/* The window adds in the order of ranks, so that sums of reals have the bits of an allreduce. */
+/* A window reducescatter adds in the order of ranks, so its sums have the bits of a window
+ * allreduce. */
 static void same_bits(struct coll_rank *self) {
     enum { N = 999 };
     int ranks = self->ranks->size;
@@ -135,8 +136,8 @@ TEST(test_same_bits_as_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 
-/* The first host brings 2048, the others 1: in float16 2048 + 1 is 2048, and 2048 + 1 + 1 is
- * 2050. */
+/* The first host has 2048, the others 1. In float16 (2048 + 1) + 1 is 2048 if each sum is
+ * rounded, and 2050 if only the last is. */
 static void sum_in_pieces(struct coll_rank *self) {
     enum { N = 50000, TOP = 0x6800, ONE = 0x3c00, SUM = 0x6801 };
     const struct comm *comm = rank_comm(self->ranks, self->rank);
@@ -156,7 +157,8 @@ TEST(test_pieces_of_16_bits_are_rounded_once_between_hosts) {
     struct local_hub *hub = hub_on(6, PLACED, true);
     for (int r = 0; r < 6; r++) {
         local_hub_rank(hub, r)->pace = (struct pace){1024, 4};
-        local_hub_rank(hub, r)->cost = (struct cost)COST_OF(0, 1e-9, 1); /* large data: by rings */
+        /* messages cost nothing, so rings are chosen as for large data */
+        local_hub_rank(hub, r)->cost = (struct cost)COST_OF(0, 1e-9, 1);
     }
     ranks_run_hub(6, hub, coll_rank_main, &shared);
 }
@@ -186,7 +188,7 @@ static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
     free(args.data);
 }
 
-/* 2(h-1)/h of the data, however the ranks are placed, and no more at 16 bits. */
+/* However ranks are placed, a host sends 2(h-1)/h of the data; 16-bit data travels as 16 bits. */
 TEST(test_a_host_sends_the_fewest_bytes) {
     enum { BYTES = 1200000 };
     static const int PLACED[][7] = {{4, 0, 0, 2, 2},

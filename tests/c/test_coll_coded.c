@@ -39,7 +39,8 @@ static void make_tensors(const struct coded_case *c, int rank, struct coded_tens
     }
 }
 
-/* Casts are rounded on each host, too: values are at most 2, so that a sum's error has a bound. */
+/* True if the error is within its bound: casts are also rounded on each host, and values are at
+ * most 2. */
 static bool nearly_same(const struct transport *t, struct codec codec, const float *got,
                         const float *expected, size_t n, double factor) {
     double unit = codec.kind == HVD_CODEC_FLOAT16 ? 0x1p-11 : 0x1p-8;
@@ -76,15 +77,16 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
                               .scratch = &self->scratch,
                               .outer = &self->outer};
     OK(self->way(&self->t->all, &args, ERR));
-    if (self->t->at.rank % 4 == 0)
-        check_tensors(c, self->t, tensors); /* dear: all ranks' messages */
+    if (self->t->at.rank % 4 == 0) /* skipped, because computing all ranks' messages takes long */
+        check_tensors(c, self->t, tensors);
     for (size_t i = 0; i < c->ntensors; i++) {
         free(tensors[i].message);
         free(tensors[i].out);
     }
 }
 
-/* Batches of one and more tensors: no values, a word less and more, several segments. */
+/* Batches of one and several tensors: without values, one word shorter and longer, of several
+ * segments. */
 static const struct coded_case SHAPES[] = {
     {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},
     {.sizes = {1000}, .ntensors = 1},    {.sizes = {31, 0, 1, 33, 17}, .ntensors = 5},
@@ -133,7 +135,7 @@ TEST(test_every_codec_on_several_hosts) {
     ranks_run_hub(5, hub_of(5, 2, true), all_cases, &chosen);
 }
 
-/* More than one segment of every chunk. */
+/* Every chunk has more than one segment. */
 static void long_case(struct ranks *ranks, int rank, void *way) {
     struct coded_rank self = {.t = rank_transport(ranks, rank), .way = *(coded_way **)way};
     struct coded_case c = {.codec = {HVD_CODEC_1BIT, 0},
@@ -157,7 +159,7 @@ TEST(test_messages_longer_than_a_segment) {
 struct count {
     struct codec codec;
     size_t n;
-    struct stats stats; /* of all ranks */
+    struct stats stats; /* sum over all ranks */
 };
 
 static void count_bytes(struct ranks *ranks, int rank, void *shared) {
@@ -170,20 +172,21 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
     free_memory(&self);
 }
 
-/* By messages, from each rank, when there are so many to a host. */
+/* Bytes that each rank sends for a value, by messages, with `on_host` ranks on each host. */
 static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n) {
     struct count count = {.codec = codec, .n = n};
     ranks_run_hub(ranks, local_hub_new(ranks, on_host), count_bytes, &count);
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Between hosts: gathered up to 5 and 9 ranks, then scattered, (p - 1) / p of the words and of a
- * byte a value. On one host: scattered from 3 ranks and 8 KiB of words. */
+/* Between hosts gathered is chosen up to 5 ranks (2bit) and 9 ranks (1bit), then scattered,
+ * which sends (p - 1) / p of the words and of a byte for each value. On one host scattered is
+ * chosen from 3 ranks and 8 KiB of words on. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
                  top = {HVD_CODEC_TOPK, 1.0 / 64};
-    /* A ring of two ranks sends the 4 bytes of each float32: 16 times as many. */
+    /* A ring of two ranks would send 4 bytes for each value, 16 times as many. */
     CHECK_NEAR(bytes_a_value(two, 2, 1, SHORT), 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 5, 1, LONG), 4 * 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 6, 1, SHORT), 5.0 / 6 * 1.25, 1e-2);

@@ -11,8 +11,9 @@ enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 static bool reduces(hvd_kind kind) { return kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER; }
 static bool has_parts(hvd_kind kind) { return kind == HVD_ALLGATHER || kind == HVD_ALLTOALL; }
 
-/* Units from rank to rank: equal, none, to itself, to one, from one, uneven, one long. What a rank
- * brings to an allgather goes to the last. */
+/* How many units each rank sends to each: equally many, none, some to itself, some to one rank,
+ * some from one rank, uneven numbers, one long part. In an allgather a rank brings what it would
+ * send to the last rank. */
 enum { SHAPES = 7, LONG = 40 };
 
 static size_t units(int shape, int ranks, int from, int to) {
@@ -37,7 +38,8 @@ static void run_shapes(struct coll_rank *self, struct coll_case c) {
     }
 }
 
-/* n elements; of a reducescatter rows, of one element or, in turn, of some or of none. */
+/* Runs a kind on n elements; in a reducescatter on n rows, which have one, several or no
+ * elements, depending on `turn`. */
 static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n, int turn) {
     struct coll_case c = {.kind = kind, .dtype = dtype, .n = n, .how = {HVD_SUM, 1, 1}};
     if (has_parts(kind)) return run_shapes(self, c);
@@ -48,8 +50,8 @@ static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n,
     for (; c.root < (kind == HVD_BROADCAST ? self->ranks->size : 1); c.root++) check_rows(self, c);
 }
 
-/* Every dtype comes with every other size, and its neighbour with those between. Where nothing is
- * computed, only the size of an element matters. */
+/* A dtype gets every second size, the next dtype the sizes between. Kinds that compute nothing
+ * get fewer dtypes, because only the size of an element matters. */
 static void small_cases(struct coll_rank *self) {
     static const int MOVED[] = {HVD_FLOAT64, HVD_FLOAT32, HVD_BFLOAT16, HVD_UINT8};
     size_t p = (size_t)self->ranks->size;
@@ -69,7 +71,7 @@ static void small_cases(struct coll_rank *self) {
 }
 
 TEST(test_every_kind_dtype_and_operation_on_few_elements) {
-    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* 7 and 8: on hosts */
+    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts has 7 and 8 */
     for (int i = 0; i < (CHECK_SLOW ? 3 : 7); i++) coll_cases_run(RANKS[i], small_cases);
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
 }
@@ -84,13 +86,14 @@ static void scaled_cases(struct coll_rank *self) {
 }
 
 TEST(test_every_scaling) {
-    if (CHECK_SLOW) return; /* the same memory as fewer elements use */
+    if (CHECK_SLOW) return; /* a sanitizer would only see the same memory accesses again */
     coll_cases_run(1, scaled_cases);
     coll_cases_run(3, scaled_cases);
     coll_cases_run_on_hosts(scaled_cases, 1);
 }
 
-/* Chunks, parts and whole data of about one segment, a window of them, and one more. */
+/* Sizes at which chunks, parts or the data are one segment, fill the window, or have one element
+ * more. */
 static void segment_cases(struct coll_rank *self) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
     static const size_t SEGMENTS[] = {1, 5, 4};
@@ -109,7 +112,7 @@ static void segment_cases(struct coll_rank *self) {
 
 TEST(test_data_longer_than_a_segment) {
     coll_cases_run(2, segment_cases);
-    if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* of more ranks: test_every_pace */
+    if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* the next test has more ranks */
 }
 
 static void million_cases(struct coll_rank *self) {
@@ -126,7 +129,7 @@ TEST(test_a_million_elements) {
     coll_cases_run(CHECK_SLOW ? 2 : 3, million_cases);
 }
 
-/* ---- messages that are cut into segments of every length, few and many in flight ---- */
+/* ---- segments of several lengths, few and many in flight ---- */
 
 static const struct pace PACES[] = {{64, 1}, {64, 2}, {128, 3}, {1024, 5}, {192, PACE_MOST_DEPTH}};
 enum { NPACES = sizeof PACES / sizeof *PACES };
@@ -146,13 +149,13 @@ static void pace_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_every_pace) {
+TEST(test_every_segment_length_and_depth_gives_the_serial_result) {
     for (int p = 2; p <= (CHECK_SLOW ? 3 : 5); p++)
         for (int i = p % 2; i < NPACES; i += 2) coll_cases_run_at(p, PACES[i], pace_cases);
 }
 
-/* On links where a message costs nothing all goes by rings, several pieces of them. */
-TEST(test_pieces_by_hosts) {
+/* On links where a message costs nothing, rings move the data in several pieces. */
+TEST(test_large_data_goes_between_hosts_in_pieces) {
     static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1);
     for (int i = 0; i < NPACES; i += 2 + 2 * CHECK_SLOW)
         coll_cases_run_on_hosts_at(PACES[i], BYTES_ALONE, pace_cases, i ? 2 : PLACEMENTS);

@@ -1,5 +1,5 @@
-/* Memory of transfers and of regions: no rank writes what it sends, or reads what is not there
- * yet. */
+/* Memory of transfers and of regions: no rank writes memory that it sends, or reads data before
+ * it has come. */
 #include "coll_case.h"
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 
 struct posted {
     struct transfer inner;
-    const unsigned char *sends; /* NULL: it receives */
+    const unsigned char *sends; /* the data to send; NULL: this is a receive */
     unsigned char *copy;
     size_t bytes;
 };
@@ -33,7 +33,7 @@ static int strict_isend(struct transport *t, const void *data, size_t bytes, int
 static int strict_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                         hvd_error *err) {
     struct posted *p = post(x, NULL, bytes);
-    memset(data, 0xff, bytes); /* what was there is lost */
+    memset(data, 0xff, bytes); /* the old contents are lost */
     return plain_ops->irecv(t, data, bytes, from, &p->inner, err);
 }
 
@@ -77,13 +77,13 @@ TEST(test_no_transfer_uses_memory_of_another_that_is_under_way) {
             coll_cases_run_at(p, PACES[i], strict_cases);
 }
 
-/* ---- gradients in a region, of which a rank's come late ---- */
+/* ---- gradients in a region; those of one rank come late ---- */
 
 enum { LATE = 1, VALUES = 1000 };
 
 struct late {
     float data[MOST_RANKS][VALUES];
-    atomic_bool waited_for; /* another rank of the host waits */
+    atomic_bool waited_for; /* true: another rank of the host waits for the late rank */
 };
 
 static int note_the_wait(void *late, hvd_error *err) {

@@ -11,7 +11,8 @@ enum { READERS = 2 };
 static atomic_int reading, turns;
 static atomic_bool ends;
 
-/* Enters again at once. Without priority a writer would always find one of such threads inside. */
+/* Leaves the lock and enters again at once. Without priority a writer would always find such a
+ * reader inside. */
 static void *read_on(void *arg) {
     atomic_fetch_add(&reading, 1);
     while (!atomic_load(&ends)) {
@@ -32,7 +33,8 @@ static void *write_or_read(void *arg) {
         OK(context_hold(&job, ERR));
         context_release(job);
     }
-    int others = atomic_load(&turns) - begin; /* some 100; without priority 60,000 to 800,000 */
+    /* number of reads while the writer waited: some 100; without priority 60,000 to 800,000 */
+    int others = atomic_load(&turns) - begin;
     CHECK_CASE(others < 20000, "others took %d turns meanwhile", others);
     atomic_store(&ends, true);
     return arg;
@@ -45,7 +47,7 @@ TEST(test_a_waiting_writer_goes_before_returning_readers) {
     hvd_close();
 }
 
-/* Returns how a child ends that has a limit, and waits for ever unless the limit is lifted. */
+/* Returns the exit status of a child that sets a limit and then lifts it, or waits for ever. */
 static int end_of_child(double seconds, bool lifts) {
     int status = 0;
     pid_t child = fork();

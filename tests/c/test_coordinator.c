@@ -1,11 +1,12 @@
-/* The coordinator: what runs when, in which order, by name or id; disagreements; the cache. */
+/* The coordinator: which tensor runs when, in which order, named or by id; disagreements; the
+ * cache. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
     return CONFIG(size, .fusion_bytes = 1000, .cache_capacity = 100);
 }
 
-TEST(test_ready_when_all_have_submitted) {
+TEST(test_a_tensor_runs_when_all_ranks_have_submitted_it) {
     for (int size = 1; size <= 9; size++) {
         struct scene s;
         scene_open(&s, config_of(size));
@@ -19,8 +20,8 @@ TEST(test_ready_when_all_have_submitted) {
     }
 }
 
-/* The first rank's priorities count. */
-TEST(test_order_of_priority_then_arrival) {
+/* If ranks give different priorities, that of the first rank to submit counts. */
+TEST(test_ready_tensors_run_by_priority_then_by_arrival) {
     CHECK_STORY(CONFIG(2, .cache_capacity = 100),
                 "0+a@-2 0+b@5 0+c@-2 0+d@7 0+e@5 1+a@99 1+b@98 1+c@97 1+d@96 1+e@95"
                 "-> Td R Tb R Te R Ta R Tc R");
@@ -30,8 +31,8 @@ TEST(test_tensors_of_one_batch_fit_the_fusion_threshold) {
     CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
-/* One that sends it whole: all hear the name and a new id. */
-TEST(test_a_tensor_that_comes_again_goes_by_its_id) {
+/* If one rank sends the whole request again, the decision has the name and a new id. */
+TEST(test_a_tensor_that_comes_again_is_named_by_its_id) {
     CHECK_STORY(config_of(3), "*+a -> Ta R ? new; *#a -> T#a R; *#a -> T#a R; *#a -> T#a R;"
                               "0#a 1+a 2#a -> Ta R ? new; *#a -> T#a R");
 }
@@ -40,26 +41,26 @@ TEST(test_without_a_cache_there_are_no_ids) {
     CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 
-/* b evicts a. */
-TEST(test_resend_after_eviction) {
+/* The cache has room for one tensor, so b evicts a. */
+TEST(test_a_rank_is_asked_for_a_request_that_the_cache_has_dropped) {
     CHECK_STORY(CONFIG(2, .cache_capacity = 1), "*+a -> Ta R; 0#a ->; *+b -> Tb R; 1#a -> S1;"
                                                 "1+a -> Ta R ? new; 0#! -> S0");
 }
 
-/* What was agreed on last still holds. */
-TEST(test_changed_after_being_cached) {
+/* After a failed change the last agreed shape still counts. */
+TEST(test_a_cached_tensor_may_change_its_shape) {
     CHECK_STORY(config_of(2), "*+a -> Ta R; *+a:4 -> Ta R ? new; 0#A -> S0;"
                               "0+a:5 1#a -> Fa ? (5,) & (4,); *#a -> T#a R");
 }
 
-/* Rank 1 brings other rows, the others the same. */
-TEST(test_rows_of_an_allgather) {
+/* Only rank 1 brings another number of rows than before. */
+TEST(test_a_decision_has_the_rows_of_every_rank_of_an_allgather) {
     CHECK_STORY(config_of(3), "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R ? rows 0 2 4;"
                               "0#g 2#g 1+g:7x5 -> Tg R ? new & rows 0 7 4; *#g -> T#g R");
 }
 
-/* Other fields: tests/contract/test_refusals.py. */
-SCENE(test_ranks_that_do_different_things, config_of(2)) {
+/* tests/contract/test_refusals.py checks the other fields. */
+SCENE(test_a_tensor_fails_if_ranks_give_it_different_kinds, config_of(2)) {
     says(s, 0, request_of("w", 3), 0);
     says(s, 1, broadcast_of("w", 3, 0), 0);
     STORY(s, "*+good -> Fw Tgood R ? 'w' & kind & rank 0: allreduce & rank 1: broadcast");
@@ -67,13 +68,13 @@ SCENE(test_ranks_that_do_different_things, config_of(2)) {
     STORY(s, "*+w -> Tw R");
 }
 
-/* Rows may differ among ranks; the text must give each rank the shape that it has. */
-TEST(test_conflict_of_allgather_tells_each_shape) {
+/* The rows of an allgather may differ, so the error text must show the shape of each rank. */
+TEST(test_the_error_of_an_allgather_has_the_shape_of_each_rank) {
     CHECK_STORY(config_of(3), "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw ? (3, 4) & (5, 4) & (3, 7)");
 }
 
-/* The longest names and shapes: the text is cut, no more. */
-SCENE(test_long_conflict, config_of(9)) {
+/* With the longest name and shapes the text is cut and nothing else goes wrong. */
+SCENE(test_a_long_error_about_a_disagreement_is_cut, config_of(9)) {
     for (int i = 0; i < 9; i++) {
         struct request r = request_of("", 1);
         memset(r.name, 'n', HVD_MAX_NAME - 1);
@@ -85,7 +86,8 @@ SCENE(test_long_conflict, config_of(9)) {
     CHECK_INT(s->got[0].item.type, WIRE_FAIL);
 }
 
-/* All ranks get one text, in the order of ranks; the rank's shape does not matter. */
+/* All ranks get one text, which lists the reasons in the order of ranks. The shape of a rank
+ * without data does not matter. */
 SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     struct request r = gather_of("a", 3, 2), wrong = request_of("a", 0);
     wrong.kind = r.kind;
@@ -101,8 +103,8 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
-/* Tensors that only some ranks have fail as well: such tensors would wait for ever. */
-TEST(test_calls_with_different_numbers_of_tensors) {
+/* Tensors that only some ranks have fail as well, because otherwise they would wait for ever. */
+TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
     CHECK_STORY(
         config_of(3),
         "*+a[0]/2 *+a[1]/2 -> Ta[0] Ta[1] R;"
@@ -111,14 +113,15 @@ TEST(test_calls_with_different_numbers_of_tensors) {
         "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
 }
 
-/* What a rank has yet to submit fails when it comes: it has a peer. */
-TEST(test_calls_with_different_numbers_of_tensors_come_in_parts) {
+/* A tensor that one rank has yet to submit fails when that rank submits it, because all ranks
+ * have it. */
+TEST(test_grouped_calls_of_different_numbers_fail_when_submitted_in_parts) {
     CHECK_STORY(config_of(2),
                 "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");
 }
 
-/* Also from the cache, until a rank's request changes. */
-SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
+/* The cache keeps this property until a rank's request changes. */
+SCENE(test_all_ranks_learn_that_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;
     even.kind = own.kind = HVD_ALLTOALL;
     own.uneven = true;
@@ -136,7 +139,7 @@ SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
     CHECK(!s->got[0].item.uneven);
 }
 
-SCENE(test_submitted_twice, config_of(2)) {
+SCENE(test_a_tensor_that_one_rank_submits_twice_is_an_error, config_of(2)) {
     struct request r = request_of("a", 3);
     says(s, 0, r, 0);
     FAILS(coordinator_request(s->c, 0, &r, "", 0, ERR), HVD_INTERNAL);

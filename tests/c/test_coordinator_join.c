@@ -1,11 +1,12 @@
-/* The coordinator and ranks that have joined: what goes on without them, and what can't. */
+/* The coordinator and ranks that have joined: which collectives run without these ranks, and
+ * which fail. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
     return CONFIG(size, .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60);
 }
 
-TEST(test_later_ones_do_not_wait_for_joined_ranks) {
+TEST(test_tensors_submitted_after_a_join_do_not_wait_for_the_joined_rank) {
     CHECK_STORY(config_of(3), "0j 2j 1+a:7 -> Ta R ? whole & rows 0 2");
 }
 
@@ -15,7 +16,7 @@ SCENE(test_a_waiting_tensor_goes_on_when_the_missing_rank_joins, config_of(3)) {
     CHECK_INT(s->got[0].item.request.dtype, HVD_FLOAT32);
 }
 
-SCENE(test_by_id_the_joined_rank_is_told_all, config_of(2)) {
+SCENE(test_a_joined_rank_gets_the_whole_request_of_a_cached_tensor, config_of(2)) {
     STORY(s, "*+a:7 -> Ta R");
     uint64_t id = s->ids['a'];
     STORY(s, "0j 1#a -> Ta R ? whole & rows 0");
@@ -23,12 +24,12 @@ SCENE(test_by_id_the_joined_rank_is_told_all, config_of(2)) {
 }
 
 /* After all ranks have joined, tensor a waits for all ranks again. */
-SCENE(test_the_last_one_ends_it, config_of(3)) {
+SCENE(test_after_the_last_rank_joins_tensors_wait_for_all_ranks_again, config_of(3)) {
     STORY(s, "0j 2j ->; 1j -> Tjoin R ? no id & rows 1; 1+a:7 ->; 0+a:7 2+a:7 -> Ta R");
     CHECK(!s->got[0].item.whole);
 }
 
-TEST(test_sums_over_other_ranks_are_not_fused) {
+TEST(test_sums_over_different_ranks_are_not_fused) {
     CHECK_STORY(config_of(3), "*+full:7 1+two:7 2+two:7 0j -> Tfull R Ttwo R");
 }
 
@@ -42,7 +43,7 @@ static void check_refused(struct request r, const char *what) {
     scene_close(&s);
 }
 
-TEST(test_calls_that_refuse_zeros_of_joined_ranks) {
+TEST(test_collectives_that_zeros_would_falsify_fail_when_a_rank_has_joined) {
     struct request max = request_of("x", 3);
     max.op = HVD_MAX;
     check_refused(max, "allreduce with op Max");
@@ -50,11 +51,11 @@ TEST(test_calls_that_refuse_zeros_of_joined_ranks) {
     check_refused(gather_of("x", 3, 2), "allgather");
 }
 
-TEST(test_a_disagreement_names_only_who_has_submitted) {
+TEST(test_an_error_about_a_disagreement_names_only_ranks_that_submitted) {
     CHECK_STORY(config_of(4), "0j 1+a 2+a:4 3+a -> Fa ? shape: ranks 1, 3: (3,) & rank 2: (4,)");
 }
 
-SCENE(test_a_join_is_no_stall, config_of(2)) {
+SCENE(test_a_rank_that_waits_in_join_is_not_reported_as_stalled, config_of(2)) {
     struct reports r;
     STORY(s, "0j");
     CHECK_INT(look(s, 1000, &r), 0);

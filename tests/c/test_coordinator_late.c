@@ -1,4 +1,4 @@
-/* The coordinator decides late: what is not decided can be overtaken, fused and cut. */
+/* The coordinator decides late, because an undecided tensor can be overtaken, fused and cut. */
 #include "coordinator_case.h"
 
 #include "negotiation/ahead.h"
@@ -12,25 +12,26 @@ static struct coordinator_config config_of(size_t ahead) {
     return CONFIG(RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100);
 }
 
-TEST(test_two_batches_at_a_time) {
+TEST(test_two_batches_are_decided_at_a_time) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *+d:250 -> Ta R Tb R; ->;"
                                  "t=1 f -> Tc R; t=2 f t=3 f t=4 f -> Td R");
 }
 
-TEST(test_the_front_layer_overtakes) {
+TEST(test_a_tensor_of_higher_priority_overtakes_undecided_ones) {
     CHECK_STORY(config_of(2000), "*+last:250@-3 -> Tlast R;"
                                  "*+third:250@-2 *+second:250@-1 -> Tsecond R;"
                                  "*+front:250 ->; t=1 f -> Tfront R; t=2 f -> Tthird R");
 }
 
-/* c, d and e are more than a piece holds. */
+/* Together c, d and e are longer than a piece. */
 TEST(test_waiting_tensors_are_fused) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 -> Ta R Tb R; *+c:100 ->; *+d:100 ->;"
                                  "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
 }
 
-/* Else each would wait for a decision that goes to all ranks. */
-SCENE(test_small_tensors_that_cannot_be_fused, CONFIG(RANKS, .bytes_ahead = 2000)) {
+/* Otherwise each tensor would wait for a decision of its own. */
+SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
+      CONFIG(RANKS, .bytes_ahead = 2000)) {
     for (int i = 0; i < 12; i++) all_say(s, RANKS, numbered_request(i, 25));
     CHECK_INT(decide(s, 0), 20); /* 1000 bytes */
     STORY(s, "f -> Ttensor.10 R");
@@ -39,7 +40,7 @@ SCENE(test_small_tensors_that_cannot_be_fused, CONFIG(RANKS, .bytes_ahead = 2000
 SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
     STORY(s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
     uint64_t id = s->got[0].item.id;
-    CHECK_INT(s->got[2].item.id, 0); /* the id was given with the first piece */
+    CHECK_INT(s->got[2].item.id, 0); /* 0, because the id came with the first piece */
     STORY(s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
              "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
     for (int i = 0; i < RANKS; i++) hits(s, i, id, 6);
@@ -47,7 +48,7 @@ SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
     CHECK(s->got[0].item.id == id && s->got[2].item.id == id);
 }
 
-/* Only a tensor of higher priority, once known, is worth pieces. */
+/* Pieces pay only if a tensor of higher priority is known. */
 TEST(test_a_tensor_that_nothing_overtakes_is_not_cut) {
     CHECK_STORY(config_of(AHEAD_MEASURED),
                 "*+a:1048576 -> Ta R; f *+front:10@1 -> Tfront R;"
@@ -55,14 +56,14 @@ TEST(test_a_tensor_that_nothing_overtakes_is_not_cut) {
                 "f f *+d:1048576 -> Td:0-1048576 R Td:1048576-2097152 R");
 }
 
-/* The rest of a tensor shares its batch, and is no batch of its own if it is short. */
-TEST(test_the_rest_of_a_large_tensor) {
+/* The rest of a tensor joins a batch with others; a short rest joins the piece before it. */
+TEST(test_the_rest_of_a_large_tensor_shares_a_batch) {
     /* a has a piece and a quarter, b a piece and five eighths */
     CHECK_STORY(config_of(256 * KIB), "*+a:40960 *+b:53248 *+c:10 -> Ta R Tb:0-131072 R;"
                                       "t=1 f -> Tb:131072-212992 Tc R");
 }
 
-/* A batch with room does not draw the end of a tensor past its beginning. */
+/* A batch with room must not take the end of a tensor before its beginning. */
 TEST(test_pieces_come_in_order) {
     CHECK_STORY(config_of(256 * KIB), "*+small:10 *+a:53248 -> Tsmall R Ta:0-131072 R;"
                                       "t=1 f -> Ta:131072-212992 R");
@@ -89,25 +90,26 @@ SCENE(test_a_tensor_that_a_joined_rank_lacks_is_not_cut, config_of(2)) {
     CHECK(s->got[0].item.whole && !s->got[0].item.cut);
 }
 
-TEST(test_a_disagreement_is_told_at_once) {
+TEST(test_a_disagreement_fails_at_once_although_tensors_are_decided_late) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 -> Ta R Tb R;"
                                  "0+odd:3 1+odd:4 -> Fodd; t=1 f -> Tc R");
 }
 
-TEST(test_the_end_waits_for_what_is_ready) {
+TEST(test_the_coordinator_ends_only_after_all_ready_tensors) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *- -> Ta R Tb R; ->; t=1 f -> Tc R B");
 }
 
-/* ---- whatever comes in ---- */
+/* ---- random stories ---- */
 
 enum { TENSORS = 30 };
 
 struct story {
     struct scene s;
     struct request of[TENSORS];
-    size_t taken[TENSORS]; /* bytes that batches have */
+    size_t taken[TENSORS]; /* [tensor]: bytes that are in batches so far */
     bool said[TENSORS], done[TENSORS];
-    size_t ahead, batch[512], first, n; /* bytes of batches that are decided */
+    size_t ahead;                /* limit of bytes decided and not finished */
+    size_t batch[512], first, n; /* bytes of the decided batches */
 };
 
 /* Checks one piece of a batch whose first piece is `begins`; returns its bytes. */
@@ -147,7 +149,7 @@ static void check_decided(struct story *t) {
 static void tell(uint64_t seed) {
     struct story t = {.ahead = 2 + random_below(&seed, 300 * KIB)};
     struct coordinator_config config = config_of(t.ahead);
-    config.options.cache_capacity = 0; /* all by name */
+    config.options.cache_capacity = 0; /* no cache, so every tensor comes by name */
     scene_open(&t.s, config);
     int said = 0;
     while (said < TENSORS || t.first < t.n) {
@@ -166,6 +168,6 @@ static void tell(uint64_t seed) {
     scene_close(&t.s);
 }
 
-TEST(test_any_story_ends_with_every_tensor_decided) {
+TEST(test_every_tensor_is_decided_whatever_ranks_submit) {
     for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 20 : 200); seed++) tell(seed);
 }

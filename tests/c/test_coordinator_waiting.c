@@ -1,5 +1,5 @@
-/* What the coordinator waits for in vain: ranks that have left, ranks that stall; and words for
- * ranks. */
+/* The coordinator and ranks that do not come: ranks that have left, ranks that stall; and texts
+ * that list ranks. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
@@ -15,15 +15,17 @@ SCENE(test_a_tensor_that_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)
     STORY(s, "0+a -> Fa ? 'a' & rank 1 has come to the last & rows 0");
 }
 
-TEST(test_leave_before_submission) {
+TEST(test_tensors_that_need_a_rank_that_left_fail) {
     CHECK_STORY(config_of(3), "0+waits ->; 1- -> Fwaits ? 'waits' & rank 1 left & out of data;"
                               "2+new -> Fnew ? 'new' & rank 1 left & out of data; ->");
 }
 
-TEST(test_leave_after_submission) { CHECK_STORY(config_of(3), "1+a 0+a 1- ->; 2+a -> Ta R"); }
+TEST(test_a_tensor_submitted_by_a_rank_before_it_left_runs) {
+    CHECK_STORY(config_of(3), "1+a 0+a 1- ->; 2+a -> Ta R");
+}
 
-/* The first reason is told; later ones are mostly consequences. */
-SCENE(test_first_reason, config_of(3)) {
+/* The error shows the first reason, because later ones are mostly consequences. */
+SCENE(test_the_error_has_the_reason_of_the_first_rank_that_left, config_of(3)) {
     STORY(s, "1-");
     coordinator_leave(s->c, 2, "because rank 1 left");
     coordinator_leave(s->c, 2, "again");
@@ -31,31 +33,32 @@ SCENE(test_first_reason, config_of(3)) {
     CHECK_INT(s->got[0].item.error.code, HVD_RANK_LEFT);
 }
 
-/* The first to leave need not be the lowest rank. */
-SCENE(test_first_to_leave, config_of(3)) {
+/* Rank 2 leaves before rank 1. */
+SCENE(test_the_error_names_the_rank_that_left_first_not_the_lowest, config_of(3)) {
     STORY(s, "2-");
     coordinator_leave(s->c, 1, "again");
     STORY(s, "0+a -> Fa ? 'a' & rank 2 left & out of data");
 }
 
-/* An error is for those that had submitted; another may have the name under way in its next round.
- */
-TEST(test_error_names_its_ranks) { CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3"); }
+/* On a rank that had not submitted the tensor, the name may belong to the next round. */
+TEST(test_an_error_is_for_the_ranks_that_had_submitted) {
+    CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
+}
 
-/* A rank left while it was asked for a request again: tensors that it had submitted still run. */
-SCENE(test_leave_before_answering_a_resend, config_of(2)) {
+/* Rank 1 leaves while the coordinator asks it to send a request again. */
+SCENE(test_tensors_still_run_if_their_rank_leaves_before_it_answers_a_resend, config_of(2)) {
     struct request r = request_of("a", 3);
     STORY(s, "1#! 1- 0+a -> S1");
     OK(coordinator_resent(s->c, 1, &r, 0, ERR));
     STORY(s, "-> Ta R; 0+a -> Fa");
 }
 
-/* Who has left after its submission is not to blame. */
-TEST(test_left_after_its_submission) {
+/* Rank 1 had submitted the tensor before it left. */
+TEST(test_a_rank_that_left_after_its_submission_is_not_blamed) {
     CHECK_STORY(config_of(4), "0+a 1+a 1- ->; 3- -> Fa ? 'a' & rank 3 left & out of data");
 }
 
-SCENE(test_long_reason, config_of(2)) {
+SCENE(test_a_long_reason_for_leaving_is_cut, config_of(2)) {
     char reason[5000];
     memset(reason, 'r', sizeof reason - 1);
     reason[sizeof reason - 1] = 0;
@@ -68,7 +71,7 @@ TEST(test_the_coordinator_ends_when_all_have_left) {
         CHECK_STORY(config_of(size), "*+last *- -> Tlast R B; ->");
 }
 
-SCENE(test_stall_warning_once, config_of(3)) {
+SCENE(test_a_stall_is_reported_once, config_of(3)) {
     struct reports r;
     STORY(s, "t=100 0+first t=105 2+first t=108 1+second");
     CHECK_INT(look(s, 109, &r), 0);
@@ -84,8 +87,9 @@ SCENE(test_stall_warning_once, config_of(3)) {
     STORY(s, "t=159 1+first -> Tfirst R");
 }
 
-/* 20,000 tensors made 20,000 lines. Younger ones go with the oldest, and are not said again. */
-SCENE(test_one_line_for_all_that_miss_the_same_ranks, config_of(3)) {
+/* 20,000 stalled tensors once made 20,000 lines. The line about the oldest tensor counts the
+ * others, which are not reported again. */
+SCENE(test_tensors_that_miss_the_same_ranks_share_one_warning, config_of(3)) {
     enum { N = 20000 };
     struct reports r;
     for (int i = 0; i < N; i++) {
@@ -107,8 +111,9 @@ SCENE(test_one_line_for_all_that_miss_the_same_ranks, config_of(3)) {
     CHECK_HAS(r.text[0], "'of rank 1' has waited for 11 s");
 }
 
-/* Every tensor fails with its own words, also where what others wait for has failed before. */
-SCENE(test_many_stall_at_once, config_of(2)) {
+/* Every tensor fails with a text of its own, even if the tensor that another rank waits for has
+ * failed before. */
+SCENE(test_each_of_many_stalled_tensors_has_its_own_error, config_of(2)) {
     for (int i = 0; i < 20; i++) says(s, i % 2, numbered_request(i, 3), 100);
     CHECK_INT(decide(s, 160.5), 20);
     for (int i = 0; i < 20; i++) {
@@ -120,20 +125,20 @@ SCENE(test_many_stall_at_once, config_of(2)) {
     CHECK_INT(decide(s, 1000), 0);
 }
 
-SCENE(test_stall_failure, config_of(2)) {
+SCENE(test_a_tensor_that_stalls_beyond_the_limit_fails, config_of(2)) {
     STORY(s, "t=100 0+stuck t=160 ->; t=160.5 -> Fstuck ? 'stuck' & not by rank 1");
     CHECK_INT(s->got[0].item.error.code, HVD_STALLED);
-    STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but by all */
+    STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* submitted late, but by all ranks */
 }
 
-SCENE(test_never_stalls, CONFIG(2, .fusion_bytes = 1000)) {
+SCENE(test_without_limits_no_stall_is_reported, CONFIG(2, .fusion_bytes = 1000)) {
     struct reports r;
     STORY(s, "0+a t=1e9 ->");
     CHECK_INT(look(s, 1e9, &r), 0);
 }
 
-/* Thousands wait when the coordinator is freed. */
-SCENE(test_freed_while_waiting, config_of(2)) {
+/* Thousands of tensors wait when the coordinator is freed. */
+SCENE(test_a_coordinator_with_waiting_tensors_can_be_freed, config_of(2)) {
     for (int i = 0; i < 3000; i++) says(s, 0, numbered_request(i, i), 0);
     for (int i = 0; i < 3000; i += 2) says(s, 1, numbered_request(i, i), 0);
     coordinator_free(NULL);
@@ -151,7 +156,7 @@ static void ranks_are(const char *pattern, const char *expected) {
     CHECK_TEXT(text, expected);
 }
 
-TEST(test_words_for_ranks) {
+TEST(test_texts_list_ranks_as_ranges) {
     ranks_are("1", "rank 0");
     ranks_are("010", "rank 1");
     ranks_are("0110", "ranks 1, 2");

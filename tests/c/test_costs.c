@@ -1,5 +1,5 @@
-/* The choice among the allreduces and broadcasts by messages: borders that follow what a message
- * costs; and the calibration that measures it. */
+/* Choosing an allreduce or broadcast by messages: the limits between algorithms follow the cost
+ * of a message; and the calibration, which measures this cost. */
 #include "check.h"
 
 #include "collectives/coll.h"
@@ -10,12 +10,12 @@
 static const struct cost SLOW = COST_OF(100e-6, 42e-9, 1.26), FAST = COST_OF(30e-6, 1e-9, 1),
                          FAR = COST_OF(20e-3, 1e-9, 1);
 
-/* As measured between simulated hosts, by Gbit/s. */
+/* Costs measured between simulated hosts with links of so many Gbit/s. */
 static const struct cost AT_10 = {26e-6, 1.037e-9, 0.837e-9, 0.837e-9, 0, 1},
                          AT_25 = {26e-6, 0.535e-9, 0.335e-9, 0.335e-9, 0, 1},
                          AT_100 = {26e-6, 0.284e-9, 0.161e-9, 0.298e-9, 0.328, 1};
 
-/* As many hosts of a rank each, on links of a cost. */
+/* A comm of p hosts with one rank each, on links of this cost. */
 static struct comm *on(int p, struct cost cost) {
     static struct transport t;
     static struct comm comm;
@@ -38,7 +38,7 @@ TEST(test_small_data_takes_few_steps_large_data_the_ring) {
             CHECK_INT(cheapest(RANKS[i], COSTS[c], HVD_FLOAT32, (size_t)1 << 40), COLL_RING);
             for (size_t bytes = 8; bytes < (size_t)1 << 40; bytes *= 2) {
                 enum coll_cheap next = cheapest(RANKS[i], COSTS[c], HVD_FLOAT32, bytes);
-                CHECK(next >= last); /* never back */
+                CHECK(next >= last); /* larger data never goes back to an earlier algorithm */
                 last = next;
             }
         }
@@ -51,21 +51,21 @@ TEST(test_few_ranks_never_take_the_circulant) {
             CHECK(cheapest(p, FAST, HVD_FLOAT32, bytes) != COLL_CIRCULANT);
 }
 
-/* At 512 ranks 64 KB took 52 ms by the ring, which was the only choice above 16 KB. */
+/* On 512 ranks a ring took 52 ms for 64 KB, when it was the only choice above 16 KB. */
 TEST(test_many_ranks_take_the_circulant_in_the_middle) {
     CHECK_INT(cheapest(512, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, FAST, HVD_FLOAT32, 128 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, SLOW, HVD_FLOAT32, 64 << 10), COLL_RING);
 }
 
-TEST(test_sums_that_travel_wider_cost_more) {
+TEST(test_a_sum_sent_in_a_wider_dtype_costs_more) {
     size_t border[2] = {8, 8};
     while (cheapest(8, FAST, HVD_FLOAT32, border[0]) != COLL_RING) border[0] += 64;
     while (cheapest(8, FAST, HVD_FLOAT16, border[1]) != COLL_RING) border[1] += 64;
     CHECK(border[1] < border[0]);
 }
 
-TEST(test_choices_in_words) {
+TEST(test_the_log_says_which_algorithm_runs_at_which_size) {
     struct comm *comm = on(8, COST_FIXED);
     char text[200], small[20];
     coll_choices_text(comm, text, sizeof text);
@@ -74,8 +74,8 @@ TEST(test_choices_in_words) {
     CHECK_TEXT(small, "recursive doubling ");
 }
 
-/* What HVDLITE_DETERMINISTIC fuses must be added in one order. */
-TEST(test_all_below_the_border_goes_by_doubling) {
+/* HVDLITE_DETERMINISTIC fuses tensors up to this limit, below which all sums have one order. */
+TEST(test_doubling_is_chosen_for_all_sizes_below_its_limit) {
     for (int p = 2; p < 100; p++) {
         size_t border = coll_doubling_bytes(on(p, COST_FIXED));
         CHECK(border >= 2048);
@@ -86,9 +86,9 @@ TEST(test_all_below_the_border_goes_by_doubling) {
     }
 }
 
-/* At 200 Mbit/s 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a chain 3.0 and
- * 4.7. */
-TEST(test_a_broadcast_goes_by_what_messages_cost) {
+/* At 200 Mbit/s a broadcast of 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a
+ * chain 3.0 ms and 4.7 ms. */
+TEST(test_the_cost_of_messages_decides_between_tree_and_chain) {
     for (int p = 4; p <= 64; p++) {
         CHECK(coll_tree_is_cheaper(on(p, SLOW), 8) && coll_tree_is_cheaper(on(p, FAR), 64 << 10));
         CHECK(!coll_tree_is_cheaper(on(p, SLOW), 64 << 10) || p > 16);
@@ -97,7 +97,7 @@ TEST(test_a_broadcast_goes_by_what_messages_cost) {
     }
 }
 
-TEST(test_links_of_a_chain) {
+TEST(test_a_chain_has_segments_of_the_cheapest_length) {
     CHECK_INT(coll_chain_segment(on(4, SLOW), 64 << 10),
               8832); /* sqrt(S a / 2b) in whole cache lines */
     CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
@@ -105,7 +105,7 @@ TEST(test_links_of_a_chain) {
     CHECK_INT(coll_chain_segment(on(4, (struct cost)COST_OF(0, 1e-9, 1)), 64 << 10), 1024);
 }
 
-TEST(test_a_long_link_holds_more) {
+TEST(test_a_link_with_a_long_delay_has_more_segments_in_flight) {
     CHECK_INT(coll_depth(SLOW, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth(FAST, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth((struct cost)COST_OF(500e-6, 1e-9, 1), 61440), 32);
@@ -113,8 +113,8 @@ TEST(test_a_long_link_holds_more) {
     CHECK_INT(coll_depth((struct cost){0}, 61440), PACE_DEFAULT.depth);
 }
 
-/* 4 MB by the circulant on 64 simulated hosts of 10 Gbit/s took 9.0 ms: what ranks had sent ahead
- * came beside what others waited for. With two segments ahead it takes 7.3. */
+/* The circulant took 9.0 ms for 4 MB on 64 simulated hosts with 10 Gbit/s, because segments sent
+ * ahead competed with segments that ranks waited for. With two segments ahead it takes 7.3 ms. */
 TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, AT_10)), 2);
     CHECK_INT(coll_exchange_depth(on(64, AT_100)), 5);
@@ -122,22 +122,22 @@ TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, (struct cost){0})), PACE_DEFAULT.depth);
 }
 
-/* 256 KB on 2 hosts of 100 Gbit/s took 191 us by the ring, which was chosen, and 157 by
- * doubling. */
+/* On 2 hosts with 100 Gbit/s the ring was chosen for 256 KB and took 191 us, while doubling
+ * takes 157 us. */
 TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
     CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
 
-/* A core that sends and receives is slower than such a link. The ring, which was chosen, took 1.12
- * and 1.06 times as long, the circulant 1.09. */
+/* A core that sends and receives is slower than such a link. The algorithms chosen before took
+ * longer: the ring 1.12 and 1.06 times, the circulant 1.09 times. */
 TEST(test_short_segments_cost_a_core_more) {
     CHECK_INT(cheapest(32, AT_100, HVD_FLOAT32, 4000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 1000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
 
-/* In racks that share half of their links' rate. */
-TEST(test_a_costly_link_favours_steps_nearby) {
+/* The racks share links with half of the rate. */
+TEST(test_links_that_slow_far_messages_favour_the_ring) {
     struct cost racks = AT_25;
     racks.far = 1.65;
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 6 << 20), COLL_CIRCULANT);
@@ -146,7 +146,7 @@ TEST(test_a_costly_link_favours_steps_nearby) {
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 16000000), COLL_RING);
 }
 
-/* Two more where their number is no power of two. */
+/* Two more messages if the number of ranks is no power of two. */
 TEST(test_doubling_takes_more_steps_with_other_numbers_of_ranks) {
     CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
     CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);
@@ -169,9 +169,9 @@ static void check_hosts(int size, const int *lowest) {
     }
 }
 
-TEST(test_all_ranks_agree) {
+TEST(test_the_calibration_gives_all_ranks_the_same_costs) {
     check_hosts(2, (const int[]){0, 1});
-    check_hosts(4, (const int[]){0, 1, 1, 1}); /* most ranks are in no lane */
+    check_hosts(4, (const int[]){0, 1, 1, 1}); /* on uneven hosts most ranks are in no lane */
     check_hosts(5, (const int[]){0, 1, 0, 1, 4});
     check_hosts(9, (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8});
 }
@@ -188,7 +188,7 @@ static void broken(struct ranks *ranks, int rank, void *arg) {
     FAILS(coll_calibrate(&t->all, &costs[rank], ERR), HVD_TRANSPORT);
 }
 
-TEST(test_a_broken_link_ends_it) {
+TEST(test_the_calibration_fails_on_a_broken_link) {
     static const int LOWEST[] = {0, 1, 2};
     ranks_run_by(-1, 3, local_hub_on(3, LOWEST), broken, NULL);
 }

@@ -1,4 +1,4 @@
-/* The engine: the same tensors in another order on every rank, from several threads. */
+/* The engine: every rank submits the same tensors in another order, from several threads. */
 #include "engine_case.h"
 
 enum { NAMES = 40, MOST_THREADS = 3 };
@@ -6,10 +6,11 @@ enum { NAMES = 40, MOST_THREADS = 3 };
 struct plan {
     struct engine_config config;
     int names, rounds;
-    size_t longer; /* multiplies the sizes */
+    size_t longer; /* factor of the tensors' sizes */
 };
 
-/* Tensor i of the plan, the same on every rank: all kinds, dtypes, ops and roots, sizes from 0. */
+/* Tensor i, the same on every rank. Together the tensors have all kinds, dtypes, ops and roots,
+ * and sizes from 0. */
 static struct coll_case planned(size_t i, int ranks, size_t *parts) {
     static const size_t SIZES[] = {0, 1, 7, 64, 1009, 3};
     struct coll_case c = {.kind = HVD_ALLREDUCE,
@@ -28,7 +29,7 @@ static struct coll_case planned(size_t i, int ranks, size_t *parts) {
     return c;
 }
 
-/* Works of one thread of a rank. */
+/* The works of one thread of a rank. */
 struct share {
     struct work *works;
     size_t *order, first, step, n;
@@ -40,7 +41,7 @@ static void *submit_share(void *arg) {
     return NULL;
 }
 
-/* In random order, from 1 to 3 threads. */
+/* Submits the works in random order, from 1 to 3 threads. */
 static void submit_all(struct work *works, size_t n, uint64_t *random) {
     size_t order[128], threads = 1 + random_below(random, MOST_THREADS);
     struct share shares[MOST_THREADS];
@@ -69,13 +70,13 @@ ENGINES_BY(plan_main, arg, config = ((const struct plan *)arg)->config) {
     works_free(works, n);
 }
 
-TEST(test_every_number_of_ranks) {
+TEST(test_tensors_in_any_order_give_the_serial_result_on_any_number_of_ranks) {
     struct plan plan = {DEFAULT_CONFIG, NAMES, 3, 1};
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) ranks_run(p, plan_main, &plan);
     for (int p = 2; p <= 5; p++) ranks_run_on_window(p, plan_main, &plan);
 }
 
-TEST(test_fusion_thresholds) {
+TEST(test_every_fusion_threshold_gives_the_serial_result) {
     static const size_t BYTES[] = {0, 1, 64, 4096, SIZE_MAX};
     struct plan plan = {DEFAULT_CONFIG, NAMES, 2, 1};
     for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
@@ -84,8 +85,8 @@ TEST(test_fusion_thresholds) {
     }
 }
 
-/* Allgathers too, whose rows the caches keep. */
-TEST(test_cache_evictions) {
+/* The caches also keep the rows of allgathers. */
+TEST(test_a_small_cache_gives_the_serial_result) {
     static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
     struct plan plan = {DEFAULT_CONFIG, 50, 5, 1};
     for (size_t i = 0; i < sizeof CAPACITIES / sizeof *CAPACITIES; i++) {
@@ -96,15 +97,15 @@ TEST(test_cache_evictions) {
 }
 
 /* The same name with another shape, dtype or kind in every round, agreed by all. */
-ENGINES_TEST(test_changing_tensor, ranks_run, 1, 4) {
+ENGINES_TEST(test_a_tensor_may_change_in_every_round, ranks_run, 1, 4) {
     for (size_t round = 0; round < 60; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
         check_one(me, planned(round / 2, me->ranks->size, parts), "same.name", round % 2);
     }
 }
 
-/* Bigger than segments, fused, alone and in pieces; the later rounds by the cache. */
-TEST(test_long_tensors) {
+/* Longer than segments: fused, alone and in pieces; from the second round on cached. */
+TEST(test_tensors_longer_than_segments_give_the_serial_result) {
     static const size_t AHEAD[] = {AHEAD_UNLIMITED, 1, 300000, AHEAD_MEASURED};
     struct plan plan = {DEFAULT_CONFIG, 14, 2, CHECK_SLOW ? 101 : 401};
     plan.config.options.fusion_bytes = 4 << 20;

@@ -1,5 +1,5 @@
-/* Coded tensors through the engine: alone, fused, over steps, beside plain ones; what is
- * refused. */
+/* Coded tensors in the engine: alone, fused, over several steps, beside plain tensors; and
+ * refused ones. */
 #include "check.h"
 
 #include "codec_case.h"
@@ -71,7 +71,7 @@ static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     engine_rank_end(&me);
 }
 
-TEST(test_alone_and_fused) {
+TEST(test_coded_tensors_give_the_expected_sum_alone_and_fused) {
     size_t none = 0, some = 40000;
     for (int size = 1; size <= 3; size++) {
         ranks_run(size, submit_all, &none);
@@ -96,7 +96,8 @@ ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     CHECK_NEAR((double)w.residual[2], 4, 0);
 }
 
-/* Before, a tensor got the algorithm of the last plain tensor, or of a coded one's last step. */
+/* The engine once reported the algorithm of the last plain tensor, or that of a step of the
+ * coded one. */
 ENGINES(names_algorithms, shared) {
     static const struct {
         struct codec codec;
@@ -115,9 +116,11 @@ ENGINES(names_algorithms, shared) {
     }
 }
 
-TEST(test_algorithm_is_the_one_that_ran) { ranks_run_on_window(3, names_algorithms, NULL); }
+TEST(test_the_reported_algorithm_is_the_one_that_ran) {
+    ranks_run_on_window(3, names_algorithms, NULL);
+}
 
-ENGINES_TEST(test_refused, ranks_run, 2, 2) {
+ENGINES_TEST(test_codecs_refuse_wrong_parameters_and_missing_residuals, ranks_run, 2, 2) {
     struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
     w.work.tensor.residual = NULL;

@@ -1,5 +1,5 @@
-/* The bits of a sum, with tensors that come all at once, or one by one, or in any order: the same
- * in every run if that is asked for, and always on a window. */
+/* Tensors come all at once, one by one, or in any order. Sums have the same bits in every run if
+ * the option is set, and always on a window. */
 #include "engine_case.h"
 
 enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
@@ -7,11 +7,11 @@ enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
 static const size_t ELEMENTS[TENSORS] = {
     1, 100, 3000, FEW_FLOATS, FEW_FLOATS + 1, 40009, CHECK_SLOW ? 300007 : 1500007, 50};
 
-/* How one run goes, and what it gives on rank 0. */
+/* The parameters of one run, and its results on rank 0. */
 struct run {
     bool deterministic, one_by_one;
     size_t ahead;
-    uint64_t seed; /* of the order of submissions; of other orders on other ranks */
+    uint64_t seed; /* seed of the order of submissions; whether ranks have different orders */
     unsigned char *result[TENSORS];
 };
 
@@ -26,7 +26,7 @@ static struct coll_case case_of(int i) {
 static void fill_random(struct work *w, uint64_t seed) {
     for (size_t i = 0; i < w->what.n; i++) {
         float value = (float)random_unit(&seed);
-        uint16_t half = (uint16_t)(random_next(&seed) & 0xbfff); /* less than 2 */
+        uint16_t half = (uint16_t)(random_next(&seed) & 0xbfff); /* a float16 below 2 */
         if (w->what.dtype == HVD_FLOAT16)
             memcpy(w->in + 2 * i, &half, 2);
         else
@@ -81,7 +81,7 @@ static void free_run(struct run *run) {
     for (int i = 0; i < TENSORS; i++) free(run->result[i]);
 }
 
-/* How many tensors have other bits in some run than in the first. */
+/* The number of tensors that have other bits in a later run than in the first. */
 static int differing(int size, int per_host, bool share, bool deterministic) {
     struct run first = {.deterministic = deterministic},
                others[] = {{.deterministic = deterministic, .one_by_one = true, .seed = 3},
@@ -100,17 +100,18 @@ static int differing(int size, int per_host, bool share, bool deterministic) {
 TEST(test_equal_bits_in_every_run) {
     CHECK_INT(differing(3, 1, false, true), 0);
     CHECK_INT(differing(4, 1, false, true), 0);
-    CHECK_INT(differing(6, 2, true, true), 0); /* by hosts */
-    CHECK_INT(differing(5, 2, true, true), 0); /* uneven ones */
+    CHECK_INT(differing(6, 2, true, true), 0); /* hosts of two ranks */
+    CHECK_INT(differing(5, 2, true, true), 0); /* uneven hosts */
 }
 
-TEST(test_on_a_window_always) {
+TEST(test_a_window_always_gives_equal_bits) {
     CHECK_INT(differing(3, 0, true, true), 0);
     CHECK_INT(differing(3, 0, true, false), 0);
 }
 
-/* Else the test above would show nothing. */
-TEST(test_other_bits_where_nobody_asked) {
+/* If bits never differed, the tests above would prove nothing. */
+TEST(test_without_the_option_runs_differ_in_bits) {
     CHECK(differing(3, 1, false, false) > 0);
-    CHECK(differing(6, 2, true, false) > 0); /* of two hosts a sum has one order */
+    /* three hosts, because two summands have only one order */
+    CHECK(differing(6, 2, true, false) > 0);
 }

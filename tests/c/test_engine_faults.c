@@ -1,12 +1,11 @@
-/* A broken link ends everything on every rank with the first cause; an idle engine costs nothing.
- */
+/* A broken link fails everything on every rank with the first cause; an idle engine uses no CPU. */
 #include "engine_case.h"
 
 #include <sys/resource.h>
 
 struct breaking {
     int rank;
-    bool alone; /* ranks have tensors, too, that nobody else submits */
+    bool alone; /* ranks also submit tensors that no other rank submits */
     size_t n;
 };
 
@@ -48,14 +47,14 @@ ENGINES(break_main, arg) {
         check_cause(works[i].error.code, &works[i].error, b->rank);
         CHECK_INT(works[i].completions, 1);
     }
-    CHECK(engine_ended(me->engine, PATIENCE)); /* without having left */
+    CHECK(engine_ended(me->engine, PATIENCE)); /* although this rank has not left */
     CHECK(engine_failed(me->engine, &err));
     check_cause(err.code, &err, b->rank);
     submit_until_closed(me, b->rank);
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
-TEST(test_broken_link) {
+TEST(test_a_broken_link_fails_all_tensors_with_the_first_cause) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             bool alone = (p + rank) % 2;
@@ -64,7 +63,8 @@ TEST(test_broken_link) {
     }
 }
 
-/* Who is done with the round in which a fault happens meets it in the next. */
+/* Submits rounds until one fails: a rank that has finished the round of the fault fails in the
+ * next round. */
 static hvd_error submit_until_failed(struct work *w, struct engine_rank *me, int breaks_at) {
     hvd_error err = {0};
     for (int i = 0; i < 1000 && !err.code; i++) {
@@ -75,7 +75,7 @@ static hvd_error submit_until_failed(struct work *w, struct engine_rank *me, int
     return err;
 }
 
-/* The link breaks while data moves, at a moment nobody chose. */
+/* The link breaks at an arbitrary moment while data moves. */
 ENGINES(midst_main, arg) {
     const int *broken = arg;
     OWN(work_free) struct work w;
@@ -85,12 +85,12 @@ ENGINES(midst_main, arg) {
     CHECK(engine_ended(me->engine, PATIENCE));
 }
 
-TEST(test_broken_in_the_midst) {
+TEST(test_a_link_that_breaks_during_a_collective_fails_it_on_every_rank) {
     for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, midst_main, &broken);
 }
 
-/* A rank dies while data moves. Who waits, and who submits later, gets one text, and learns whom it
- * blames. */
+/* A rank dies while data moves. Waiting and later submissions get the same text, which blames
+ * the dead rank. */
 static void check_death(const hvd_error *error, struct engine_rank *me, int dead) {
     char cause[TRANSPORT_WHO + 16], who[TRANSPORT_WHO];
     transport_who(rank_transport(me->ranks, me->rank), dead, who);
@@ -108,7 +108,7 @@ struct dying {
     struct patience before;
 };
 
-/* Called while this rank waits for data. */
+/* Lets the rank die while it waits for data. */
 static int die_meanwhile(void *arg, hvd_error *err) {
     const struct dying *d = arg;
     for (int r = 0; r < d->me->ranks->size; r++)
@@ -128,14 +128,15 @@ ENGINES(death_main, arg) {
     CHECK(engine_ended(me->engine, PATIENCE));
     CHECK(work_submit(&w, ERR) != HVD_OK);
     check_death(ERR, me, d.dead);
-    engine_rank_end(me); /* before `d` ends */
+    engine_rank_end(me); /* before the scope of `d` ends */
 }
 
-TEST(test_death_in_the_midst) {
+TEST(test_a_death_during_a_transfer_names_the_dead_rank) {
     for (int dead = 0; dead < 3; dead++) ranks_run(3, death_main, &dead);
 }
 
-/* Splits that change under way. The error names ranks as the job does. */
+/* Splits that are changed while the tensor is under way. The error names the rank by its number
+ * in the job. */
 static const int JOB_RANKS[] = {5, 7};
 
 ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS) {
@@ -153,9 +154,10 @@ ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS)
     CHECK_HAS(w.error.text, "the splits of rank 7 do not suit its 2 rows");
 }
 
-TEST(test_splits_of_a_group) { ranks_run(2, splits_main, NULL); }
+TEST(test_an_error_about_splits_names_the_rank_as_in_the_job) { ranks_run(2, splits_main, NULL); }
 
-/* A rank breaks while it has left already, or while the others are leaving: the end still comes. */
+/* The link of a rank breaks after that rank has left, or while the others leave. The job must
+ * still end. */
 ENGINES(leaving_main, arg) {
     const int *broken = arg;
     check_in_order(me, "before");
@@ -163,7 +165,7 @@ ENGINES(leaving_main, arg) {
     if (me->rank == *broken) local_hub_break(me->ranks->hub, me->rank);
 }
 
-TEST(test_broken_while_leaving) {
+TEST(test_a_job_ends_if_a_link_breaks_while_ranks_leave) {
     for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, leaving_main, &broken);
 }
 
@@ -177,7 +179,7 @@ static double cpu_seconds(void) {
 ENGINES(idle_main, arg) {
     double *least = arg;
     check_in_order(me, "before");
-    /* The first may catch the end of the work before, any a slow moment. */
+    /* Repeated, because a try may include the end of earlier work, or meet a busy machine. */
     for (int i = 0; i < 8; i++) {
         ranks_meet(me->ranks);
         if (me->rank == 0) {
@@ -189,14 +191,15 @@ ENGINES(idle_main, arg) {
     }
 }
 
-/* In half a second. Four threads that look every millisecond take 15 ms, one that spins 500. */
-TEST(test_idle_costs_nothing) {
+/* CPU time in half a second. Four threads that poll every millisecond take 15 ms, one thread
+ * that spins 500 ms. */
+TEST(test_an_idle_engine_uses_no_cpu) {
     double least = 1;
     ranks_run(4, idle_main, &least);
     CHECK_NEAR(least, 0, 2e-3);
 }
 
-/* A completion may submit: it is called under no lock. */
+/* A completion may submit a tensor, because the engine calls completions without a lock. */
 struct relay {
     struct work work;
     int left;
@@ -221,7 +224,7 @@ ENGINES(relay_main, arg) {
     work_free(&r.work);
 }
 
-TEST(test_completion_submits) {
+TEST(test_a_completion_may_submit_a_tensor) {
     ranks_run(1, relay_main, NULL);
     ranks_run(3, relay_main, NULL);
 }

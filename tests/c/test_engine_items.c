@@ -1,10 +1,10 @@
-/* A coordinator that makes no sense, as one of another build or with damaged memory would: whatever
- * item it sends, the job of the rank that gets it ends with an error that says so. */
+/* Items that make no sense, as from a coordinator of another build or with damaged memory.
+ * Whatever the item, the job of the rank that receives it ends with an error that says so. */
 #include "engine_case.h"
 
 #include "negotiation/wire.h"
 
-/* Two tensors wait on rank 1; rank 0 has no engine and says this to it. */
+/* What rank 0, which has no engine, sends to rank 1, where two tensors wait. */
 struct words {
     const char *what;
     struct wire_item items[4];
@@ -80,7 +80,7 @@ static const struct words WORDS[] = {
 
 enum { CASES = sizeof WORDS / sizeof *WORDS, SUBMITTED = 3 };
 
-/* Rank 0: hears what rank 1 has submitted, then says its words. */
+/* Rank 0 receives what rank 1 has submitted, then sends its items. */
 static void talk(struct transport *t, const struct words *words) {
     OWN(wire_free) struct wire_writer message = {0};
     for (int heard = 0; heard < SUBMITTED; clock_nap(1e-4)) {
@@ -131,6 +131,6 @@ static void words_main(struct ranks *ranks, int rank, void *arg) {
     mutex_destroy(&me.mutex);
 }
 
-TEST(test_words_that_make_no_sense) {
+TEST(test_items_that_make_no_sense_end_the_job_with_an_error) {
     for (int i = 0; i < CASES; i++) ranks_run(2, words_main, (void *)&WORDS[i]);
 }

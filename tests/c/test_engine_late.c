@@ -1,4 +1,4 @@
-/* On a busy wire the urgent tensor overtakes. */
+/* On busy links a tensor of higher priority overtakes others. */
 #include "engine_case.h"
 
 #include "negotiation/wire.h"
@@ -10,8 +10,9 @@ struct wire {
     struct transport_ops ops[BUSY_RANKS];
     const struct transport_ops *real[BUSY_RANKS];
     atomic_bool closed;
-    atomic_int said;   /* tensors of which the coordinator has a message */
-    atomic_int looked; /* how often rank 0 looked at a transfer in vain; it negotiates after each */
+    atomic_int said; /* number of tensors that ranks have reported to the coordinator */
+    /* number of times that rank 0 tested a transfer in vain; it negotiates after each test */
+    atomic_int looked;
 };
 
 static struct wire wire;
@@ -44,10 +45,10 @@ static void gate(struct transport *t) {
     t->ops = &wire.ops[rank];
 }
 
-/* Until rank 0 waits for data and has negotiated about all that was said. */
+/* Waits until rank 0 waits for data and has handled all reports. */
 static void wait_heard(struct ranks *ranks, int tensors) {
     double until = clock_now() + PATIENCE;
-    ranks_meet(ranks); /* all have submitted */
+    ranks_meet(ranks); /* wait until all ranks have submitted */
     while (atomic_load(&wire.said) < tensors * (BUSY_RANKS - 1) && clock_now() < until)
         clock_nap(1e-4);
     int looked = atomic_load(&wire.looked);
@@ -69,7 +70,8 @@ static void note_place(void *arg, const hvd_error *error) {
 }
 
 ENGINES_BY(busy_main, arg, config.options.bytes_ahead = 1; gate(rank_transport(ranks, rank))) {
-    static const int ORDER[SMALL] = {0, 1, 5, 4, 3, 2}; /* by then two were decided */
+    /* two tensors were decided before the last came */
+    static const int ORDER[SMALL] = {0, 1, 5, 4, 3, 2};
     struct finish of[SMALL];
     int count = 0;
     for (int i = 0; i < SMALL; i++) {
@@ -94,7 +96,7 @@ ENGINES_BY(busy_main, arg, config.options.bytes_ahead = 1; gate(rank_transport(r
     for (int i = 0; i < SMALL; i++) work_free(&of[i].work);
 }
 
-TEST(test_on_a_busy_wire_the_front_layer_overtakes) {
+TEST(test_on_busy_links_a_tensor_of_higher_priority_overtakes) {
     wire = (struct wire){.closed = true};
     ranks_run(BUSY_RANKS, busy_main, NULL);
 }

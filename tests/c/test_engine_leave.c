@@ -1,11 +1,11 @@
-/* Ranks that leave early, with work pending, all at once; engines that are stopped without; and
- * errors, which reach the submission that they are about and no other one. What the coordinator
- * refuses, and how: test_coordinator.c. */
+/* Ranks that leave early, with work pending, or all at once; engines that are stopped without
+ * leaving; and errors, which must reach the right submission and no other. test_coordinator.c
+ * tests the coordinator's part. */
 #include "engine_case.h"
 
 struct leaving {
     int rank;
-    bool after; /* the others submit before the rank leaves, or after */
+    bool after; /* false: the other ranks submit before the rank leaves; true: after */
 };
 
 static void check_left(struct work *w, int left) {
@@ -56,8 +56,8 @@ TEST(test_a_tensor_fails_if_a_rank_leaves_before_it) {
     }
 }
 
-/* Everybody leaves with work under way that all have submitted: it still runs. */
-ENGINES_TEST(test_pending_work_still_runs, ranks_run, 1, 5) {
+/* All ranks leave while tensors that all have submitted are under way. */
+ENGINES_TEST(test_tensors_that_all_ranks_submitted_run_after_a_leave, ranks_run, 1, 5) {
     enum { WORKS = 20 };
     struct work works[WORKS];
     for (int i = 0; i < WORKS; i++) {
@@ -75,7 +75,7 @@ ENGINES_TEST(test_pending_work_still_runs, ranks_run, 1, 5) {
 }
 
 /* A thread leaves while another one has begun a group of tensors. */
-ENGINES_TEST(test_corked_work_still_runs, ranks_run, 1, 3) {
+ENGINES_TEST(test_corked_tensors_still_run_after_a_leave, ranks_run, 1, 3) {
     OWN(work_free) struct work w;
     engine_cork(me->engine, true);
     work_start(&w, me, plain_sum(3), "corked", false);
@@ -85,8 +85,8 @@ ENGINES_TEST(test_corked_work_still_runs, ranks_run, 1, 3) {
     check_work(&w);
 }
 
-/* engine_stop without leave: what is pending fails, once, and nothing hangs. */
-ENGINES_TEST(test_stop_without_leave, ranks_run, 2, 4) {
+/* engine_stop without engine_leave: pending tensors fail, each once, and nothing hangs. */
+ENGINES_TEST(test_an_engine_stopped_without_leaving_fails_pending_tensors_once, ranks_run, 2, 4) {
     OWN(work_free) struct work w;
     check_in_order(me, "together");
     work_start(&w, me, plain_sum(3), numbered("only", me->rank), false);
@@ -96,7 +96,7 @@ ENGINES_TEST(test_stop_without_leave, ranks_run, 2, 4) {
     CHECK(w.error.code != HVD_OK || me->ranks->size == 1);
 }
 
-/* Engines one after the other on the same transports, every second one without work. */
+/* Engines one after another on the same transport; every second engine gets no work. */
 ENGINES(life_main, arg) {
     if (*(const bool *)arg) check_in_order(me, "one");
 }
@@ -108,7 +108,7 @@ static void lives_main(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-TEST(test_many_lives_of_a_transport) { ranks_run(3, lives_main, NULL); }
+TEST(test_one_transport_serves_many_engines_in_turn) { ranks_run(3, lives_main, NULL); }
 
 /* ---- a rank without data, and one that stalls: the job goes on ---- */
 
@@ -150,7 +150,8 @@ TEST(test_a_rank_without_data_fails_the_tensor_on_every_rank) {
 }
 
 /* Rank 1 never submits; later it submits alone. */
-ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) { /* long beside usual delays */
+/* long compared with usual delays */
+ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) {
     struct work w;
     for (int round = 0; round < 2; round++) {
         work_init(&w, me, plain_sum(5), "stuck", false);
@@ -175,9 +176,8 @@ TEST(test_a_stalled_tensor_fails_and_later_ones_run) {
 
 /* ---- a rank may have submitted the name again, or not yet, when its error arrives ---- */
 
-/* Rank 1 leaves right after its last broadcast; the root, first to be done, submits the name again
- * and gets that refused, while the others are still receiving the broadcast that all had submitted.
- */
+/* Rank 1 leaves right after its last broadcast. The root, which finishes first, submits the name
+ * again and is refused, while other ranks still receive the broadcast that all had submitted. */
 ENGINES(next_round_main, arg) {
     OWN(work_free) struct work w, again;
     struct coll_case c = plain_sum(400003);
@@ -197,12 +197,12 @@ ENGINES(next_round_main, arg) {
     check_work(&w);
 }
 
-TEST(test_error_of_the_next_round) {
+TEST(test_the_error_of_the_next_round_leaves_this_round_alone) {
     for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
 }
 
-/* Both ranks submit, are refused and submit again as fast as they can, after rank 2 has left. Each
- * submission ends once, with HVD_RANK_LEFT, and the job ends as it should. */
+/* After rank 2 has left, the other ranks submit, are refused and submit again as fast as they
+ * can. Each submission must fail once with HVD_RANK_LEFT, and the job must end normally. */
 ENGINES(hasty_main, arg) {
     check_in_order(me, "hasty");
     for (int i = 0; i < 200 && me->rank != 2; i++) {
@@ -214,12 +214,12 @@ ENGINES(hasty_main, arg) {
     }
 }
 
-TEST(test_refused_again_and_again) {
+TEST(test_each_submission_after_a_leave_fails_once) {
     for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
 }
 
-/* Ranks come to a tensor at times around the stall limit: it runs on all or stalls, and a rank
- * whose submission came after the stall waits for the next round; the job goes on. */
+/* Ranks submit a tensor at times around the stall limit. The tensor runs on all ranks, or
+ * stalls; a rank that submits it after the stall waits for the next round. The job goes on. */
 ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {
@@ -233,7 +233,9 @@ ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
                    w.error.code, w.error.text);
         if (w.error.code == HVD_OK) CHECK(work_right(&w));
     }
-    ranks_meet(me->ranks); /* who comes late to the last round stalls: none may have left by then */
+    ranks_meet(me->ranks); /* no rank may leave before the last round has ended */
 }
 
-TEST(test_submitted_while_it_stalls) { ranks_run(3, stalling_main, NULL); }
+TEST(test_a_tensor_submitted_as_it_stalls_waits_for_the_next_round) {
+    ranks_run(3, stalling_main, NULL);
+}

@@ -1,10 +1,11 @@
-/* Tensors in a region: reduced in place, or through the window when not every rank's lies in it. */
+/* Tensors in a region: reduced in place, or through the window if a rank's tensor lies
+ * elsewhere. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 19, WORKS = 12 };
 
 struct shared_region {
-    char *memory; /* a part for every rank */
+    char *memory; /* the region, with a part for every rank */
     int outside;  /* rank whose tensors lie elsewhere, -1: none */
     int shifted;  /* rank whose tensors lie at other offsets, -1: none */
     size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
@@ -31,7 +32,7 @@ TEST(check_find) {
     regions_free(&t);
 }
 
-/* A sum whose memory is moved to the region, behind those before. */
+/* Moves the memory of a sum into the region, behind the earlier ones. */
 static void place_work(struct work *w, struct engine_rank *me, int i, char *part, size_t *used) {
     struct coll_case c = plain_sum((size_t)(i * i * 200 + 1));
     if (i % 3 == 1) c.dtype = HVD_FLOAT16;
@@ -58,7 +59,7 @@ ENGINES_BY(region_main, arg,
     char *part = me->rank == s->outside ? NULL : region_part(&region, region.self);
     size_t used = me->rank == s->shifted ? 4096 : 0;
     for (int i = 0; i < WORKS; i++) place_work(&works[i], me, i, part, &used);
-    for (int round = 0; round < 2; round++) { /* the second by the cache */
+    for (int round = 0; round < 2; round++) { /* the second round uses the cache */
         works_submit(works, WORKS, NULL);
         works_check(me, works, WORKS);
     }
@@ -67,7 +68,7 @@ ENGINES_BY(region_main, arg,
     if (!part) works_free(works, WORKS);
 }
 
-/* lowest: [rank], of its host; NULL: one host. */
+/* lowest: [rank]: the lowest rank of the rank's host; NULL: one host. */
 static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     for (size_t ahead = 0; ahead < 2; ahead++) {
         struct local_hub *hub = lowest ? hub_on(p, lowest, true) : hub_of(p, 0, true);
@@ -78,11 +79,11 @@ static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     }
 }
 
-TEST(test_all_in_the_region) {
+TEST(test_a_sum_of_tensors_in_a_region_is_exact) {
     for (int p = 1; p <= 5; p++) run_region_on(p, NULL, -1, -1);
 }
 
-TEST(test_one_rank_elsewhere) {
+TEST(test_a_rank_whose_tensor_lies_outside_the_region_gets_the_same_sum) {
     for (int p = 2; p <= 4; p++) {
         run_region_on(p, NULL, 0, -1);
         run_region_on(p, NULL, p - 1, -1);
@@ -90,7 +91,7 @@ TEST(test_one_rank_elsewhere) {
     }
 }
 
-/* By slot, by turns, hosts of different sizes, one with a single rank. */
+/* Ranks in blocks, ranks in turn, hosts of different sizes, a host with a single rank. */
 TEST(test_on_hosts) {
     static const int PLACED[][6] = {
         {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};

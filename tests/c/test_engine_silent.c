@@ -1,9 +1,9 @@
-/* A rank whose engine stands still is blamed by name; one that comes back in time costs nothing. */
+/* A rank whose engine stops is named in the error; a rank that comes back in time does no harm. */
 #include "engine_case.h"
 
 enum { RANKS = 4 };
 
-/* The stopped rank's engine hears nothing and sends nothing while `closed`. */
+/* While `closed`, the engine of the stopped rank receives and sends nothing. */
 struct stop {
     const int *lowest; /* as local_hub_on takes it; NULL: one host */
     int rank;
@@ -42,7 +42,7 @@ static void open_links(struct transport *t) {
     transport_wake(t);
 }
 
-/* The coordinator may fail the tensor before a rank that can't hear of that ends the job. */
+/* The error may come from the coordinator, or from a rank that could not hear the coordinator. */
 static void check_blamed(const hvd_error *error) {
     char blamed[48];
     bool stalled = stop.shutdown > 0 && stop.rank && error->code == HVD_STALLED;
@@ -70,7 +70,8 @@ ENGINES_BY(silent_main, arg, config.options.stall_failure = stop.shutdown;
         check_blamed(&w.error);
         CHECK(engine_ended(me->engine, PATIENCE));
     }
-    if (stop.returns) clock_nap(0.53 * stop.timeout); /* it counts as silent after a half */
+    /* a rank counts as silent after half of the limit */
+    if (stop.returns) clock_nap(0.53 * stop.timeout);
     ranks_meet(me->ranks);
     if (stopped) open_links(t);
     if (stop.returns) {
@@ -91,13 +92,13 @@ static void run_stop(int rank, bool returns, double shutdown, double timeout) {
                   silent_main, NULL);
 }
 
-TEST(test_a_silent_rank_ends_the_job_by_name) {
+TEST(test_the_error_about_a_silent_rank_names_it) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, 0.4);
     run_stop(0, false, 0.4, 300); /* the coordinator can't fail the tensor itself */
 }
 
-/* Rank 1 passes decisions on to rank 2, which hears nothing of the coordinator's error for 'x'. */
-TEST(test_a_silent_leader_keeps_no_error_from_its_host) {
+/* Rank 1, which is silent, should pass the coordinator's error about 'x' on to rank 2. */
+TEST(test_errors_reach_a_host_whose_leader_is_silent) {
     static const int TO_AND_FRO[RANKS] = {0, 1, 1, 0};
     stop.lowest = TO_AND_FRO;
     for (int rank = 0; rank < 2; rank++) run_stop(rank, false, 0, 0.4);
@@ -110,7 +111,7 @@ TEST(test_a_rank_that_returns_in_time_goes_on) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 6);
 }
 
-/* No engine waits for the rank that stands still; a thread does, that opens a group with it. */
+/* No engine waits for the stopped rank, but a thread that opens a group with that rank does. */
 ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
     static const int BOTH[] = {0, 1};
     struct transport *t = rank_transport(me->ranks, me->rank), *group = NULL;

@@ -1,5 +1,6 @@
-/* A rank dies at each of its steps: all others end what they wait for, with its name. And messages
- * of different ranks, which may take any time and overtake each other, change no result. */
+/* A rank dies at each of its steps; the waits of all other ranks end with an error that names
+ * it. And messages of different ranks may take any time and overtake each other without changing
+ * a result. */
 #include "engine_case.h"
 
 #include "random.h"
@@ -17,8 +18,8 @@ static void describe(struct coll_case *works, const size_t *parts) {
     works[4] = plain_sum(700);
 }
 
-/* Submits everything in each round; the first round is new to the coordinator, the next are cached.
- * Ends with the first error. */
+/* Submits everything in each round. Only in the first round are tensors new to the coordinator;
+ * later they are cached. Ends with the first error. */
 static void work_through(struct engine_rank *me, struct work *works, hvd_error *err) {
     for (int round = 0; round < ROUNDS && !err->code; round++) {
         int submitted = 0;
@@ -45,14 +46,15 @@ static void run_program(struct engine_rank *me, hvd_error *err) {
         work_init(&works[i], me, cases[i], name, false);
     }
     work_through(me, works, err);
-    if (err->code) CHECK(work_submit(&works[0], ERR) != HVD_OK); /* at once */
+    if (err->code)
+        CHECK(work_submit(&works[0], ERR) != HVD_OK); /* later submissions fail at once */
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
 /* ---- death ---- */
 
-/* A rank that dies after `left` more steps: what it sends, and what it receives. Its engine's
- * thread alone uses it while the job runs. */
+/* A rank that dies after `left` more steps, each of which sends or receives. Only the thread of
+ * its engine uses this struct while the job runs. */
 static struct mortal {
     const struct transport_ops *real;
     struct transport_ops ops;
@@ -61,7 +63,8 @@ static struct mortal {
     bool late, dead;
 } mortal;
 
-/* One more step. The transports see the end of the process, as by its pidfd: at once or later. */
+/* Counts a step. When the rank dies, the transports note the death at once or later, as a pidfd
+ * reports it. */
 static int step(hvd_error *err) {
     if (mortal.left-- == 0) {
         mortal.dead = true;
@@ -112,7 +115,7 @@ static void make_mortal(struct ranks *ranks, int rank, int steps) {
 
 struct death {
     int rank, steps;
-    bool came; /* out: before the rank had ended */
+    bool came; /* result: data came before the rank ended */
 };
 
 static void die_later(struct ranks *ranks, int rank, const struct death *d) {
@@ -137,7 +140,7 @@ ENGINES_BY(death_main, arg, die_later(ranks, rank, arg)) {
     if (me->rank == d->rank) d->came = mortal.dead;
 }
 
-TEST(test_a_death_at_each_step) {
+TEST(test_a_rank_that_dies_at_any_step_is_named_by_all_others) {
     static const struct {
         int ranks, per_host;
         bool windows;
@@ -159,7 +162,7 @@ TEST(test_a_death_at_each_step) {
 
 enum { HELD_MOST = 256 };
 
-/* Messages that have come and are not let through yet; of one sender they stay in order. */
+/* Messages that have arrived and are held back; those of one sender stay in order. */
 struct slow {
     const struct transport_ops *real;
     struct transport_ops ops;
@@ -172,7 +175,7 @@ static struct slow slows[MOST_RANKS];
 
 static bool lets_through(struct slow *s) { return random_below(&s->random, 4) == 0; }
 
-/* The oldest of the sender of a message at random. */
+/* Takes the oldest message of a random sender. */
 static struct message take_held(struct slow *s) {
     int i = 0, from = s->held[random_below(&s->random, (size_t)s->n)].from;
     while (s->held[i].from != from) i++;
@@ -199,7 +202,7 @@ static int slow_test(struct transport *t, struct transfer *x, hvd_error *err) {
     return lets_through(s) ? s->real->test(t, x, err) : HVD_OK;
 }
 
-/* What is held back must not be slept upon. */
+/* Does not sleep while messages are held back. */
 static void slow_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct slow *s = &slows[t->at.rank];
     if (!s->n) s->real->sleep(t, ticket, seconds);
@@ -221,7 +224,7 @@ ENGINES_BY(slow_main, arg, make_slow(ranks, rank, *(const uint64_t *)arg); ranks
     CHECK_INT(err.code, HVD_OK);
 }
 
-TEST(test_any_delay_and_order_of_senders) {
+TEST(test_delayed_and_reordered_messages_change_no_result) {
     for (uint64_t seed = 0; seed < (CHECK_SLOW ? 6 : 60); seed++) {
         int ranks = 2 + (int)seed % 4;
         ranks_run_hub(ranks, hub_of(ranks, seed % 3 ? 2 : 0, seed % 2), slow_main, &seed);

@@ -1,17 +1,17 @@
-/* Allreduces that update weights of which all ranks see one copy: in a region, through the window,
- * by messages, dealt to hosts; and what can't have an update. */
+/* Allreduces that update weights shared by all ranks: in a region, through the window, by
+ * messages, dealt to hosts; and collectives that can't have an update. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 2 };
 
 struct host {
     char *memory;              /* a part of the region for every rank; NULL: no region */
-    float *weights, *momentum; /* of all works, one after the other */
+    float *weights, *momentum; /* the weights, and the momentum, of all works in a row */
 };
 
 struct job {
     struct host hosts[MOST_RANKS];
-    int per_host; /* ranks; the last host may have fewer */
+    int per_host; /* ranks on each host; the last host may have fewer */
     bool dealt;
     size_t bytes_ahead;
 };
@@ -34,7 +34,8 @@ static hvd_update update_of(const struct host *h, int i, int hosts) {
     return u;
 }
 
-/* Where a host has a value's momentum; SIZE_MAX: nowhere. hosts 0: not dealt. */
+/* Index of a value's momentum on a host; SIZE_MAX: the host does not have it. hosts 0: not
+ * dealt. */
 static size_t place_of(int i, size_t k, int hosts, int host) {
     const size_t stripe = HVD_STRIPE / sizeof(float), n = (size_t)hosts;
     if (!hosts) return k;
@@ -42,7 +43,8 @@ static size_t place_of(int i, size_t k, int hosts, int host) {
     return k / stripe / n * stripe + k % stripe;
 }
 
-/* What `steps` updates by the same sums leave: small multiples of powers of two, so exact. */
+/* Checks the weights after `steps` updates by the same sums. All values are small multiples of
+ * powers of two, so the expected ones are exact. */
 static void check_weights(const struct host *h, const struct work *works, int ranks, int hosts,
                           int host) {
     for (int i = 0; i < WORKS; i++) {
@@ -91,7 +93,7 @@ ENGINES_BY(update_main, arg, config.options.bytes_ahead = ((const struct job *)a
         engine_rank_wait(me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
-    /* on every rank: all parts are new where it ends */
+    /* on every rank, because all weights must be new when the collective ends on any rank */
     check_weights(h, works, ranks, hosts, host);
     engine_remove_region(me->engine, &region);
     check_in_order(me, "after");
@@ -142,7 +144,7 @@ TEST(test_weights_of_each_host_follow_the_sum_of_all) {
 }
 
 /* A piece updates its own part of the weights and of their momentum. */
-TEST(test_tensors_in_pieces) {
+TEST(test_pieces_update_their_own_part_of_the_weights) {
     static const size_t AHEAD[] = {1, 30000};
     for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
         run_updates(3, 3, true, AHEAD[i]);
@@ -153,7 +155,7 @@ TEST(test_tensors_in_pieces) {
     }
 }
 
-/* Where the last host has fewer ranks, the last ranks of the others are in no lane. */
+/* The last host has fewer ranks, so the last ranks of the other hosts are in no lane. */
 TEST(test_stripes_are_updated_by_their_hosts) {
     run_dealt(2, 1, AHEAD_UNLIMITED);
     run_dealt(3, 1, AHEAD_UNLIMITED);
@@ -161,10 +163,10 @@ TEST(test_stripes_are_updated_by_their_hosts) {
     run_dealt(6, 2, AHEAD_UNLIMITED);
     run_dealt(3, 2, AHEAD_UNLIMITED);
     run_dealt(5, 3, AHEAD_UNLIMITED);
-    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host: it has all stripes */
+    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host, which has all stripes */
 }
 
-TEST(test_stripes_of_tensors_in_pieces) {
+TEST(test_stripes_are_updated_by_their_hosts_in_pieces) {
     run_dealt(2, 1, 1);
     run_dealt(4, 2, 30000);
     run_dealt(3, 2, 70000);
@@ -196,7 +198,8 @@ ENGINES_TEST(test_impossible_updates_are_refused, ranks_run_on_window, 2, 2) {
     refuse(me, &w, "unknown update rule");
 }
 
-ENGINES_TEST(test_ranks_with_different_rules, ranks_run_on_window, 2, 2) {
+ENGINES_TEST(test_a_tensor_fails_if_ranks_give_it_different_update_rules, ranks_run_on_window, 2,
+             2) {
     OWN(work_free) struct work w;
     float value[2] = {0};
     work_init(&w, me, plain_sum(1), "either", true);

@@ -1,10 +1,10 @@
-/* The environment: which prefix wins, what is a number, how a bad value is refused. */
+/* The environment: which prefix wins, what counts as a number, how a bad value is refused. */
 #include "check.h"
 
 #include "base/options.h"
 #include "transport/pace.h"
 
-/* As HVDLITE_name and HOROVOD_name; NULL: not set. */
+/* Sets HVDLITE_name and HOROVOD_name; NULL: unsets. */
 static void set(const char *name, const char *own, const char *horovod) {
     const char *texts[] = {own, horovod};
     for (int i = 0; i < 2; i++) {
@@ -27,13 +27,14 @@ TEST(test_a_variable_of_hvdlite_wins_over_one_of_horovod) {
 
 enum reader { FLAG, SIZE, SECONDS };
 
-/* An option of each type; what it reads, and as what; what it refuses, and how. */
+/* For an option of each type: texts with the value read from them, and refused texts with their
+ * errors. */
 static const struct {
     const char *name, *expected;
     const char *good[5];
     double values[5];
     const char *bad[12];
-} READERS[] = {/* HVDLITE_WINDOW=garbage counted as 1. */
+} READERS[] = {/* HVDLITE_WINDOW=garbage once counted as 1. */
                [FLAG] = {"WINDOW",
                          "expected 0 or 1",
                          {"0", "1"},
@@ -101,7 +102,7 @@ TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
     CHECK_INT(options.segments_in_flight, PACE_MOST_DEPTH);
 }
 
-TEST(test_the_default_segment_is_the_pace_s) {
+TEST(test_the_default_segment_has_the_length_of_the_default_pace) {
     CHECK_INT(OPTIONS_DEFAULT.segment, PACE_DEFAULT.segment);
     CHECK_INT(OPTIONS_DEFAULT.segment % PACE_UNIT, 0);
 }

@@ -1,5 +1,5 @@
-/* Error values: codes, texts, the chain of causes, texts too long; and the log: levels by name,
- * lines below the level dropped, time and rank in front. */
+/* Error values: codes, texts, chains of causes, long texts. The log: names of levels, dropped
+ * lines, time and rank at the start of a line. */
 #include "check.h"
 
 #include "base/log.h"
@@ -24,7 +24,7 @@ TEST(test_causes_are_appended_to_the_text) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
-TEST(test_fields_never_mix_two_errors) {
+TEST(test_an_error_set_again_has_no_fields_of_the_old_one) {
     hvd_error err = {0}, all = {0};
     error_set(&err, HVD_STALLED, "late");
     for (int rank = 0; rank < HVD_MAX_BLAMED + 2; rank++)
@@ -79,8 +79,8 @@ TEST(test_a_text_that_is_cut_has_whole_characters) {
     CHECK_TEXT(err.text, "'ab\xC3\xBC...', while '...'");
 }
 
-/* Cut, but what came first is never lost. */
-TEST(test_chain_is_cut) {
+/* The end of a long chain is cut; its begin, the first cause, stays. */
+TEST(test_a_long_chain_of_causes_keeps_the_first_cause) {
     for (size_t room = 0; room < 20; room++) {
         hvd_error err;
         char whole[sizeof err.text + 20];
@@ -112,7 +112,7 @@ TEST(test_levels_have_names_in_any_case) {
         CHECK_INT(log_parse(OTHERS[i], LOG_FATAL), LOG_FATAL);
 }
 
-/* What log_line writes to stderr. */
+/* Gets what log_line writes to stderr. */
 static void captured(const struct log *log, enum log_level level, const char *text, char *got,
                      size_t size) {
     int saved = dup(STDERR_FILENO);

@@ -1,5 +1,5 @@
-/* Tensors on the fast path between hosts of one rank each: the bits, and who is late, leaves or
- * joins. */
+/* The fast path between hosts of one rank each: bits of sums, and ranks that are late, leave or
+ * join. */
 #include "handle_case.h"
 #include "random.h"
 
@@ -24,7 +24,7 @@ static void end(struct engine_rank *me, struct hvd_handle *h, int code) {
     check_finished(h, PATIENCE, code);
 }
 
-/* All ranks bring 1; so many have data. */
+/* An allreduce to which `of` ranks bring 1. */
 static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
     float in[N], out[N];
     for (int i = 0; i < N; i++) in[i] = 1;
@@ -34,7 +34,8 @@ static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
                (double)out[0]);
 }
 
-/* The first use is negotiated whole, the second by a number: the third needs no coordinator. */
+/* Negotiates the tensor twice, by its whole request and by its cache id; later uses need no
+ * coordinator. */
 static void open_rounds(struct engine_rank *me, struct hvd_handle *h) {
     int tries = 0;
     for (int i = 0; i < 2; i++) use(me, h, me->ranks->size);
@@ -70,14 +71,15 @@ ENGINES_BY(bits_main, arg, spin(ranks, rank)) {
     }
 }
 
-TEST(test_rounds_have_the_bits_of_the_engine) {
+TEST(test_the_fast_path_gives_the_bits_of_the_engine) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) ranks_run_hub(p, hosts(p), bits_main, NULL);
 }
 
 /* ---- one rank does something else ---- */
 
 ENGINES_BY(late_main, arg, spin(ranks, rank)) {
-    static const double LATE[] = {0.05, 0.6, 0}; /* the second one is awaited for too long */
+    /* the other ranks give up waiting for the second one */
+    static const double LATE[] = {0.05, 0.6, 0};
     DROPPED struct hvd_handle *h = named("late");
     open_rounds(me, h);
     for (int i = 0; i < 3; i++) {
@@ -113,8 +115,8 @@ TEST(test_a_rank_that_leaves_ends_the_wait_in_a_round) {
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Returns how long the fastest of some tensors took the others; a rank that waits in a round asks
- * after 0.25 s. */
+/* Uses some tensors without one rank; returns the seconds of the fastest. A rank that waits in a
+ * round asks the missing rank after 0.25 s. */
 static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
     double least = PATIENCE;
     for (int i = 0; i < n; i++) {
@@ -125,7 +127,7 @@ static double use_without_one(struct engine_rank *me, struct hvd_handle *const *
     return least;
 }
 
-/* The others may have its data: it leaves, or joins, when the round is over. */
+/* Other ranks may have this rank's data already, so it leaves or joins only after the round. */
 ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     float in[N] = {1}, out[N];
     int64_t last = -1;

@@ -1,5 +1,5 @@
-/* Tensors that come again and are waited for: however ranks mix ways and errors, each use has the
- * data of that use. */
+/* The fast path in a window: however ranks mix fast path, engine and errors, each use of a name
+ * has the data of that use. */
 #include "handle_case.h"
 #include "random.h"
 
@@ -10,20 +10,21 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *fast; /* [kind]: rounds without negotiation */
+    atomic_int *fast; /* [kind]: number of rounds without negotiation */
     float in[MOST], out[MOST_RANKS * MOST];
 };
 
-/* What the ranks do in a round; `odd` rank: one that does something else than the others. */
+/* What the ranks do in a round. `odd`: a rank that does something else than the others. */
 struct plan {
     hvd_kind kind;
     int odd, n, root;
     bool unwaited, late, wrong, more;
 };
 
-/* The same on all ranks. */
+/* The plan of a round, the same on all ranks. */
 static struct plan plan_of(const struct caller *c, int round) {
-    static const int SIZES[] = {1, 1000, 5001}; /* added at once and by chunks */
+    /* the smallest is added at once, the others in chunks */
+    static const int SIZES[] = {1, 1000, 5001};
     const int size = c->me->ranks->size, part = round / (ROUNDS / 15);
     uint64_t random = (uint64_t)(round * CALLERS + c->number) + 1;
     uint64_t what = random_next(&random) % 40;
@@ -43,7 +44,7 @@ static float value(int rank, int round, int i) {
     return (float)((rank + 1) * (round % 97 + i % 5));
 }
 
-/* The rows of a rank; each has one number. */
+/* The number of rows of a rank; a row has one element. */
 static int rows_of(const struct plan *plan, int rank) {
     return plan->n + (plan->more && rank == plan->odd);
 }
@@ -52,7 +53,8 @@ static int64_t out_rows_of(const struct caller *c, const struct plan *plan,
                            const struct request *r) {
     int size = c->me->ranks->size;
     switch (plan->kind) {
-    case HVD_ALLGATHER: return (int64_t)plan->n * size; /* a guess */
+    case HVD_ALLGATHER:
+        return (int64_t)plan->n * size; /* a wrong guess if ranks have different rows */
     case HVD_REDUCESCATTER: return request_part_rows(r, c->me->rank, size);
     default: return plan->n;
     }
@@ -64,7 +66,7 @@ static float sum_of(int size, int round, int i) {
     return sum;
 }
 
-/* The number `i` of the results on this rank. */
+/* The expected element i of the result on this rank. */
 static float expected(const struct caller *c, const struct plan *plan, int round, int i) {
     int size = c->me->ranks->size, self = c->me->rank, each = plan->n / size, from = 0;
     switch (plan->kind) {
@@ -121,7 +123,7 @@ static void *call(void *arg) {
     return NULL;
 }
 
-/* A caller waits for one that has not got the core, and not for one that naps. */
+/* A caller waits for a rank that is off its core, but not for a rank that sleeps. */
 ENGINES_BY(callers_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3}) {
     static struct caller all[MOST_RANKS][CALLERS];
@@ -138,16 +140,16 @@ static void run_callers(int p, int per_host) {
                    atomic_load(&fast[kind]));
 }
 
-TEST(test_uses_keep_apart) {
+TEST(test_data_of_two_uses_of_a_name_never_meet) {
     for (int p = 2; p <= 4; p++) run_callers(p, 0);
 }
 
-TEST(test_uses_keep_apart_on_hosts) {
+TEST(test_data_of_two_uses_of_a_name_never_meet_between_hosts) {
     for (int p = 2; p <= 7; p = more_ranks(p)) run_callers(p, 1);
 }
 
-/* A rank waits for the tensor later than the other. A tensor whose name is under way is refused,
- * also while the other rank waits for it here. */
+/* One rank comes to the tensor later than the other. A second tensor of a name under way is
+ * refused, also while the first one waits in a round. */
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE}) {
     float data[3] = {0};
@@ -174,7 +176,7 @@ ENGINES_BY(twice_main, arg,
 
 TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
 
-/* One of several threads that bring the same tensor, which may wait behind its like. */
+/* One of several threads that submit a tensor of the same name, which may queue. */
 static void *queue_behind(void *arg) {
     struct engine_rank *me = *(struct engine_rank **)arg;
     DROPPED struct hvd_handle *h = new_handle();
@@ -196,7 +198,7 @@ ENGINES_BY(queued_main, arg, spin(ranks, rank)) {
     threads_run(CALLERS, queue_behind, all, sizeof *all);
 }
 
-TEST(test_a_tensor_queues_behind_its_like_in_a_round) {
+TEST(test_a_tensor_queues_behind_one_of_its_name_in_a_round) {
     for (int p = 2; p <= 3; p++) ranks_run_on_window(p, queued_main, NULL);
 }
 
@@ -207,7 +209,7 @@ enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
 static _Alignas(PAGE) float ones[2][ONES], sums[2][ONES];
 static atomic_bool frozen, thaws;
 
-/* Of rank 1, as it adds its chunk. */
+/* Signal handler: stops rank 1 while it adds its chunk. */
 static void freeze(int number) {
     atomic_store(&frozen, true);
     while (!atomic_load(&thaws)) clock_nap(1e-3);
@@ -229,7 +231,7 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-/* Brings rank 1 to its chunk, where it stands still, and rank 0 to the wait for this chunk. */
+/* Brings rank 1 to its chunk, where it stops, and rank 0 to the wait for this chunk. */
 static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t *thread) {
     struct hvd_handle *h = last->h;
     h->tensor.request = request_of("w", ONES);
@@ -245,8 +247,8 @@ static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t
     while (!atomic_load(&frozen)) clock_nap(1e-3);
 }
 
-/* The callers wait for each other as long as it takes: else the engine's thread goes on, and the
- * fault is its own. */
+/* Callers wait for each other without a limit; otherwise the engine's thread would take over,
+ * and meet the fault. */
 ENGINES_BY(killed_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE}) {
     DROPPED struct hvd_handle *h = new_handle();
@@ -264,7 +266,7 @@ ENGINES_BY(killed_main, arg,
     CHECK_INT(last.code, me->rank ? HVD_OK : HVD_NOT_INITIALIZED);
 }
 
-/* As SIGSTOP does: rank 1's engine neither hears nor answers. */
+/* Rank 1's engine neither receives nor answers, as after SIGSTOP. */
 static int hear_nothing(struct transport *t, struct message *message, hvd_error *err) {
     return HVD_OK;
 }
@@ -300,7 +302,7 @@ ENGINES_BY(stopped_main, arg,
 
 static void in_its_chunk(rank_main *run) {
     struct sigaction old, action = {.sa_handler = freeze};
-    if (CHECK_SLOW) return; /* a sanitizer takes the signal for its own */
+    if (CHECK_SLOW) return; /* a sanitizer handles the signal itself */
     atomic_store(&frozen, false);
     atomic_store(&thaws, false);
     sigaction(SIGSEGV, &action, &old);
@@ -308,7 +310,10 @@ static void in_its_chunk(rank_main *run) {
     sigaction(SIGSEGV, &old, NULL);
 }
 
-TEST(test_a_rank_killed_in_a_round_after_the_end_ends_the_wait) { in_its_chunk(killed_main); }
+TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
+    in_its_chunk(killed_main);
+}
 
-/* Nothing was in the engine, so nobody asked the rank: the others waited without a word. */
+/* No tensor was in the engine, so no rank asked the stopped rank, and the others waited in
+ * silence. */
 TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

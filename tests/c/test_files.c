@@ -1,4 +1,4 @@
-/* A file that the user has named is opened, but not another user's in a folder such as /tmp. */
+/* A file under the user's path is opened, but not another user's file in a folder such as /tmp. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE
 #include "check.h"
@@ -30,7 +30,8 @@ static void write_to(const char *name) {
     CHECK_INT(size_of(name), 3);
 }
 
-/* Under the name is `owner`'s link to the victim: the file, if it is not followed, is as it was. */
+/* The path is a link of `owner` to the victim. A link that is not followed leaves the victim
+ * unchanged. */
 static void follows_a_link_of(int owner, bool follows) {
     REQUIRE(symlink(victim, path) == 0 && lchown(path, (uid_t)owner, (gid_t)-1) == 0);
     FILE *file = file_open_named(path);
@@ -48,25 +49,26 @@ int main(void) {
     snprintf(path, sizeof path, "%s/named", folder);
     snprintf(victim, sizeof victim, "%s/victim", folder);
     write_to(victim);
-    write_to(path); /* one that is not there, then one that is */
+    write_to(path); /* first the file does not exist, then it does */
     write_to(path);
     unlink(path);
     CHECK(!file_open_named("/no/such/folder/file"));
     CHECK_INT(errno, ENOENT);
     REQUIRE(chmod(folder, 01777) == 0);
-    if (geteuid() == 0) { /* else it can't make another user's link */
+    if (geteuid() == 0) { /* only root can make another user's link */
         follows_a_link_of(NOBODY, false);
         REQUIRE(mknod(path, S_IFREG | 0666, 0) == 0 && lchown(path, NOBODY, (gid_t)-1) == 0);
         CHECK(!file_open_named(path));
         unlink(path);
-        REQUIRE(chmod(folder, 0755) == 0); /* whoever may write there is trusted */
+        /* only its owner may write to the folder, and is trusted */
+        REQUIRE(chmod(folder, 0755) == 0);
         follows_a_link_of(NOBODY, true);
         write_to(victim);
         REQUIRE(chmod(folder, 01777) == 0);
     }
     follows_a_link_of((int)geteuid(), true);
     write_to(victim);
-    REQUIRE(link(victim, path) == 0); /* as another user may do where the kernel lets him */
+    REQUIRE(link(victim, path) == 0); /* as another user may do where the kernel permits it */
     CHECK(!file_open_named(path));
     CHECK_INT(errno, EACCES);
     CHECK_INT(size_of(victim), 3);

@@ -1,4 +1,4 @@
-/* The flight recorder: whole operations for whoever reads meanwhile; the last ones stay. */
+/* The flight recorder: readers always see whole operations, and the last operations stay. */
 #include "requests.h"
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@ static struct flight *opened(void) {
 
 #define FLIGHT_TEST(name) TEST_ON(name, struct flight, f, f = opened(), flight_close(f))
 
-FLIGHT_TEST(test_the_way_of_a_tensor) {
+FLIGHT_TEST(test_each_phase_of_a_tensor_is_recorded) {
     struct flight_op op;
     struct request r = request_of("allreduce.x", 6);
     uint64_t number = flight_add(f, &r, 2.5, 0, 0);
@@ -36,7 +36,7 @@ FLIGHT_TEST(test_the_way_of_a_tensor) {
     CHECK(op.submitted == 2.5 && op.agreed == 3.5 && op.started == 4.5 && op.ended == 5.5);
 }
 
-FLIGHT_TEST(test_the_end_of_a_long_name) {
+FLIGHT_TEST(test_a_long_name_is_recorded_by_its_end) {
     struct flight_op op;
     char name[HVD_MAX_NAME];
     memset(name, 'a', sizeof name - 1);
@@ -59,8 +59,8 @@ FLIGHT_TEST(test_work_of_one_rank_is_recorded) {
     CHECK_TEXT(op.name, "update");
 }
 
-/* What has been overwritten is not changed any more. */
-FLIGHT_TEST(test_the_ring) {
+/* Later phases of an overwritten operation do not change the new one. */
+FLIGHT_TEST(test_a_new_operation_overwrites_the_oldest) {
     struct flight_op op;
     struct request r = request_of("x", 1);
     for (int i = 0; i < FLIGHT_OPS + 1; i++) flight_add(f, &r, i, 3, 0);
@@ -78,10 +78,12 @@ FLIGHT_TEST(test_a_repeated_tensor_counts_the_steps) {
     for (int step = 0; step < 5; step++)
         for (uint64_t hash = 1; hash < 4; hash++) flight_add(f, &r, 1, 0, step ? hash : 0);
     CHECK_INT(f->memory->steps, 3); /* the first repeat begins the count */
-    for (int step = 0; step < 200; step++) flight_add(f, &r, 1, 0, 77); /* another model's */
+    /* another model, with another tensor */
+    for (int step = 0; step < 200; step++) flight_add(f, &r, 1, 0, 77);
     uint64_t steps = f->memory->steps;
     CHECK(steps > 180 && steps <= 203);
-    for (int step = 0; step < 10; step++) /* a metric that comes now and then marks nothing */
+    /* a metric that comes now and then does not become the mark */
+    for (int step = 0; step < 10; step++)
         for (uint64_t hash = 76; hash < (step % 3 ? 78 : 79); hash++) flight_add(f, &r, 1, 0, hash);
     CHECK_INT(f->memory->steps, steps + 10);
 }
@@ -105,7 +107,7 @@ TEST(test_a_reader_in_another_mapping) {
     flight_close(f);
 }
 
-FLIGHT_TEST(test_troubles_ring_the_bell) {
+FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_bell) {
     int ends[2];
     char heard[20] = "";
     REQUIRE(pipe(ends) == 0);
@@ -119,9 +121,9 @@ FLIGHT_TEST(test_troubles_ring_the_bell) {
     CHECK_INT(f->memory->troubles, 2);
     hvd_error why;
     error_set(&why, HVD_STALLED, "late");
-    flight_blame(f, &why); /* nobody is to blame */
+    flight_blame(f, &why); /* the error blames no rank */
     error_blame(&why, f->memory->rank);
-    flight_blame(f, &why); /* nobody else is */
+    flight_blame(f, &why); /* the error blames only this rank */
     why.blamed[0] = 7;
     error_blame(&why, 9);
     flight_blame(f, &why);
@@ -133,7 +135,7 @@ FLIGHT_TEST(test_troubles_ring_the_bell) {
     close(ends[1]);
 }
 
-TEST(test_without_a_recorder) {
+TEST(test_calls_without_a_recorder_do_nothing) {
     struct request r = request_of("x", 1);
     flight_note(NULL, "update", 1, 2);
     CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);
@@ -149,7 +151,7 @@ struct writer {
     atomic_int *running;
 };
 
-/* All that an operation holds follows from its bytes. */
+/* Every field of an operation follows from its bytes, so a reader can check it. */
 static void *write_many(void *arg) {
     struct writer *w = arg;
     for (int i = 1; i <= ROUNDS; i++) {
@@ -175,7 +177,7 @@ static bool is_whole(const struct flight_op *op) {
            (op->phase < FLIGHT_DONE || op->ended == bytes);
 }
 
-FLIGHT_TEST(test_no_torn_reads) {
+FLIGHT_TEST(test_a_reader_never_sees_half_an_operation) {
     atomic_int running = WRITERS;
     struct writer writer = {f, &running};
     pthread_t threads[WRITERS];

@@ -1,5 +1,5 @@
-/* The fusion planner: thresholds to the byte, what may not be mixed, look-ahead, numbering; and how
- * much is decided ahead, by a fixed number of bytes or by the rate measured. */
+/* The fusion planner: exact thresholds, tensors that can't be fused, look-ahead, numbering. And
+ * how much is decided ahead, by a fixed number of bytes or by the measured rate. */
 #include "requests.h"
 
 #include "negotiation/ahead.h"
@@ -8,7 +8,7 @@
 
 enum { MOST = 40 };
 
-/* Plans requests and compares with batch numbers as digits. */
+/* Plans the requests; `expected` has the batch of each as a digit. */
 static void plan_is(const struct request *requests, size_t threshold, const char *expected) {
     struct fusion_item list[MOST] = {0};
     size_t batch[MOST], n = strlen(expected), most = 0;
@@ -39,20 +39,20 @@ TEST(test_a_batch_has_at_most_the_threshold) {
     plan_is(r, 100, "");
 }
 
-TEST(test_bigger_than_the_threshold_goes_alone) {
+TEST(test_a_tensor_above_the_threshold_is_a_batch_of_its_own) {
     struct request r[] = {request_of("a", 1000), request_of("b", 1), request_of("c", 1000),
                           request_of("d", 1)};
     plan_is(r, 100, "0121");
     plan_is(r, 1, "0123");
 }
 
-TEST(test_empty_tensors) {
+TEST(test_empty_tensors_are_fused) {
     struct request r[] = {request_of("a", 0), request_of("b", 0), request_of("c", 1)};
     plan_is(r, 0, "012");
     plan_is(r, 4, "000");
 }
 
-TEST(test_not_mixed) {
+TEST(test_a_batch_has_one_kind_dtype_op_and_scale) {
     struct request a = request_of("a", 4), r[MOST];
     for (int i = 0; i < 9; i++) r[i] = a;
     r[1].dtype = HVD_INT32;
@@ -85,12 +85,13 @@ TEST(test_tensors_that_are_not_fused) {
         plan_is(r, 1000, "0121");
     }
     r[0] = r[2] = r[1];
-    r[0].op = r[2].op = HVD_ADASUM; /* its rule is for one tensor */
+    r[0].op = r[2].op = HVD_ADASUM; /* Adasum's rule is for one tensor */
     plan_is(r, 1000, "0121");
 }
 
-/* Whatever comes in: full, homogeneous batches, numbered by their first tensors. */
-TEST(test_batches_are_full_and_of_one_kind) {
+/* Random tensors: batches are full, of one kind, and numbered in the order of their first
+ * tensors. */
+TEST(test_random_tensors_give_full_batches_of_one_kind) {
     uint64_t random = 4;
     for (int round = 0; round < 2000; round++) {
         struct request r[MOST];
@@ -136,7 +137,7 @@ TEST(test_without_a_limit_everything_is_decided_at_once) {
     CHECK(ahead_piece(&p) == SIZE_MAX);
 }
 
-/* Two batches of any size; more of them as long as they fit into a piece together. */
+/* Two batches of any size may be decided, and more if together they fit into a piece. */
 TEST(test_a_fixed_limit_leaves_room_for_two_batches) {
     struct ahead p = {.bytes_ahead = 2000};
     CHECK_INT(ahead_piece(&p), 1000);
@@ -159,7 +160,7 @@ TEST(test_a_fixed_limit_leaves_room_for_two_batches) {
     ahead_free(&p);
 }
 
-/* A batch of so many bytes, decided when the one before it has run. */
+/* Runs a batch of so many bytes, decided when the batch before it has finished. Returns the end. */
 static double run(struct ahead *p, size_t bytes, double rate, double now) {
     decided(p, bytes, now);
     double end = now + (double)bytes / rate;
@@ -179,11 +180,12 @@ TEST(test_the_limit_follows_the_measured_rate) {
     double now = run(&p, 10 * MIB, 1e9, 5);
     check_piece(&p, 10e6); /* 10 ms */
     now = run(&p, 64, 1e3, now);
-    check_piece(&p, 10e6);              /* small batches show latency, not the rate */
-    now = run(&p, 10 * MIB, 1e9, 1000); /* nor does idle time */
+    /* small batches do not count, because they show the latency */
+    check_piece(&p, 10e6);
+    now = run(&p, 10 * MIB, 1e9, 1000); /* idle time does not count */
     check_piece(&p, 10e6);
     decided(&p, 10 * MIB, now);
-    decided(&p, 10 * MIB, now); /* begins when the one before it has finished */
+    decided(&p, 10 * MIB, now); /* this batch begins when the one before it has finished */
     ahead_finished(&p, now + 10 * MIB / 1e9);
     ahead_finished(&p, now + 20 * MIB / 1e9);
     check_piece(&p, 10e6);
@@ -193,10 +195,10 @@ TEST(test_the_limit_follows_the_measured_rate) {
     check_piece(&p, LEAST);
     for (int i = 0; i < AHEAD_RATES; i++) now = run(&p, MIB, 5e9, now);
     check_piece(&p, 50e6);
-    ahead_finished(&p, now); /* of nothing */
+    ahead_finished(&p, now); /* no batch is under way */
 }
 
-/* The next batch is decided shortly before the end of the one under way. */
+/* The next batch is decided shortly before the end of the batch under way. */
 TEST(test_the_next_piece_is_decided_late) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
@@ -206,18 +208,18 @@ TEST(test_the_next_piece_is_decided_late) {
     decided(&p, 2 * MIB, 1);
     CHECK_NEAR(ahead_opens(&p), 1.17, 1e-9);
     CHECK(!ahead_takes(&p, 1, 1.1) && ahead_takes(&p, SIZE_MAX, 1.18));
-    decided(&p, MIB / 2, 1.18); /* it begins at 1.2 */
+    decided(&p, MIB / 2, 1.18); /* begins at 1.2, when the batch before it has finished */
     CHECK(isinf(ahead_opens(&p)));
     ahead_finished(&p, 1.2);
     CHECK_NEAR(ahead_opens(&p), 1.22, 1e-9);
-    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* a piece, together */
+    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* together both are one piece */
     ahead_finished(&p, 1.3);
     for (int i = 0; i < AHEAD_RATES; i++) run(&p, 10 * MIB, 1e9, 10 + i);
     decided(&p, 10000000, 40);
-    CHECK_NEAR(ahead_opens(&p), 40.005, 1e-9); /* half of it is left */
+    CHECK_NEAR(ahead_opens(&p), 40.005, 1e-9); /* decided when half a piece is left */
 }
 
-TEST(test_a_clock_that_stands_still) {
+TEST(test_a_clock_that_stands_still_gives_no_rate) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     for (int i = 0; i < 20; i++) {
         decided(&p, MIB, 3);

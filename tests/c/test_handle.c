@@ -1,4 +1,5 @@
-/* One handle, several threads: each learns how the tensor ended; nothing is freed too early. */
+/* Several threads share a handle: each learns the result of the tensor, and nothing is freed too
+ * early. */
 #include "handle_case.h"
 
 #include "base/floats.h"
@@ -12,7 +13,7 @@ struct started {
     struct hvd_handle *handle;
 };
 
-/* Every WRONG-th is larger on rank 0, which is an error on all ranks. */
+/* Every WRONG-th tensor is larger on rank 0, which is an error on all ranks. */
 static void start(struct started *s, struct engine_rank *me, int number) {
     work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001),
               numbered("shared", number), true);
@@ -73,7 +74,7 @@ ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
         hvd_watch(all[i].handle, count, &calls[i]);
     }
     for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
-    check_in_order(me, "after"); /* the last watcher has been called */
+    check_in_order(me, "after"); /* by now the last watcher has been called */
     for (int i = 0; i < HANDLES; i++) {
         CHECK_CASE(calls[i] == 1, "%d", i);
         end(&all[i]);
@@ -106,7 +107,7 @@ static void check_open(struct hvd_handle *h, int ranks, bool gathers, const floa
     }
 }
 
-ENGINES_TEST(test_an_output_that_the_engine_makes, ranks_run, 1, 3) {
+ENGINES_TEST(test_an_open_tensor_gets_an_output_from_the_engine, ranks_run, 1, 3) {
     float in[5][3 * MOST_RANKS], room[3 * MOST_RANKS * MOST_RANKS];
     int n = me->ranks->size, all = n * (n + 1) / 2;
     DROPPED struct hvd_handle *kept = start_open(me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
@@ -123,8 +124,8 @@ ENGINES_TEST(test_an_output_that_the_engine_makes, ranks_run, 1, 3) {
     check_open(kept, n, true, NULL); /* without an engine */
 }
 
-/* Ranks submit delegated tensors in different orders. Each has a turn, the same on all ranks; their
- * memory is not touched, and an allgather knows every rank's rows. */
+/* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all
+ * ranks, its memory is not touched, and an allgather knows every rank's rows. */
 ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
@@ -159,16 +160,16 @@ ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) 
         for (int k = 0; k < i; k++) CHECK(turns[i] != turns[k]);
 }
 
-/* Callers that step the engine beside one that leaves it to the engine's thread. */
+/* Callers that step the engine beside a caller that leaves the steps to the engine's thread. */
 enum { CALLERS = 3, ROUNDS = 40 };
 
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *driven; /* tensors that were done without a sleep */
+    atomic_int *driven; /* number of tensors that were done without a sleep */
 };
 
-/* Where others have the core, callers may sleep each time. */
+/* Repeats, because callers may sleep each time where other processes use the core. */
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p++) {
         atomic_int driven = 0;
@@ -232,13 +233,13 @@ ENGINES_BY(again_main, arg, spin(ranks, rank)) {
 TEST(test_a_handle_is_used_again) { check_driven(2, 4, again_main); }
 
 #if defined __x86_64__ || defined __i386__
-enum { FLUSH = 0x8040 }; /* DAZ and FTZ */
+enum { FLUSH = 0x8040 }; /* the DAZ and FTZ bits */
 static floats_mode floats_flushing(void) {
     floats_mode before = _mm_getcsr();
     _mm_setcsr(before | FLUSH);
     return before;
 }
-/* False: the mode was not what the caller had. */
+/* False: the library has changed the mode that the caller had set. */
 static bool floats_restore_and_tell(floats_mode mode) {
     bool flushes = (_mm_getcsr() & FLUSH) == FLUSH;
     _mm_setcsr(mode);
@@ -252,8 +253,8 @@ static bool floats_restore_and_tell(floats_mode mode) {
 }
 #endif
 
-/* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others'
- * sum. */
+/* A caller whose thread flushes subnormal numbers, as TensorFlow's do, gets the same sum as the
+ * other ranks. */
 ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
     const float small = 1e-41f;
     float sum[64];
@@ -293,14 +294,14 @@ TEST(test_a_waiter_goes_on_at_once_when_its_handle_is_given_up) {
     REQUIRE(thread_start(&other, wait_long, &h, "waits", ERR) == HVD_OK);
     hvd_give_up(h);
     thread_join(other);
-    threads_run(WAITERS, wait_long, same, sizeof *same); /* later ones, too */
+    threads_run(WAITERS, wait_long, same, sizeof *same); /* later waits end at once, too */
     CHECK(clock_now() - begin < PATIENCE / 2);
     h->tensor.complete(h, NULL);
     check_finished(h, PATIENCE, HVD_OK);
     hvd_drop(h);
 }
 
-/* The handle is another process's, and its mutex may be locked for ever. */
+/* In the child the handle's mutex may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     struct hvd_handle *h = new_handle();
     handle_lend(h);

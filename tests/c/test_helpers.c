@@ -1,5 +1,5 @@
-/* Helpers as threads: the same bits from any number of threads, helpers for one engine at a time;
- * and the cores of a rank. */
+/* Helpers: any number of threads gives the same bits; one engine at a time has the helpers. And
+ * a rank's share of the cores. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -44,16 +44,16 @@ TEST(test_parts_cover_all_bytes_once) {
 
 TEST(test_one_engine_at_a_time_has_helpers) {
     struct helpers *h = helpers_new(2, 0);
-    CHECK_INT(helpers_begin(h, 4096), 1); /* soon done */
+    CHECK_INT(helpers_begin(h, 4096), 1); /* too small to need helpers */
     CHECK_INT(helpers_begin(h, LARGE), 2);
     CHECK_INT(helpers_begin(h, LARGE), 1);
     helpers_end(h, 1);
-    CHECK_INT(helpers_begin(h, LARGE), 1); /* still in use */
+    CHECK_INT(helpers_begin(h, LARGE), 1); /* another engine uses the helpers */
     helpers_end(h, 2);
     CHECK_INT(helpers_begin(h, LARGE), 2);
     helpers_end(h, 2);
     helpers_free(h);
-    helpers_free(helpers_new(HELPERS_MOST, 0)); /* none has started */
+    helpers_free(helpers_new(HELPERS_MOST, 0)); /* no helper has started */
 }
 
 /* ---- ranks on a window ---- */
@@ -69,7 +69,7 @@ static size_t fill_values(float *values, int rank) {
     return VALUES * sizeof *values;
 }
 
-/* Two tensors, of which a round has parts of both. */
+/* Two tensors; a round has parts of both. */
 static void add_all(struct ranks *ranks, int rank, void *arg) {
     struct bits *bits = arg;
     const struct comm *comm = rank_comm(ranks, rank);
@@ -131,7 +131,8 @@ static void fail_alone(struct ranks *ranks, int rank, void *arg) {
     comm->transport->patience.timeout = 1e-3;
     comm->transport->helpers = helpers_new(3, 30e-6);
     CHECK_INT(coll_window_allreduce(comm, &args, ERR), HVD_TRANSPORT);
-    CHECK_INT(helpers_begin(comm->transport->helpers, LARGE), 3); /* free for the next collective */
+    /* the helpers are free for the next collective */
+    CHECK_INT(helpers_begin(comm->transport->helpers, LARGE), 3);
     helpers_end(comm->transport->helpers, 3);
     helpers_free(comm->transport->helpers);
 }

@@ -1,5 +1,5 @@
-/* What the ranks of a host do with the memory that they share, in every order: no ring is lost, no
- * message is read before it is written, no slot is written before all have read it. */
+/* The ranks of a host use their shared memory in every order: no ring is lost, no message is
+ * read before it is written, no slot is overwritten before all ranks have read it. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -73,7 +73,7 @@ static int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *er
 
 static void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
-/* Once a page, to have an end. */
+/* A point only once a page, to limit the number of orders. */
 static void *turn_at(void *to) {
     if ((uintptr_t)to % 4096 < 1024) turn();
     return to;
@@ -94,7 +94,7 @@ static void *turn_at(void *to) {
 static struct {
     struct doorbell bell;
     atomic_uint work;
-    int rings; /* by each */
+    int rings; /* number of rings by each task */
 } sleeper;
 
 static void open_bell(void) {
@@ -193,7 +193,7 @@ TEST(test_messages_arrive_whole_and_in_order) {
 
 enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* one round, or 2 */
 
-/* A root of broadcasts may be as far ahead as there are slots. */
+/* The root of broadcasts may be ahead by as many rounds as there are slots. */
 static const hvd_kind CALLS[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_BROADCAST,
                                  HVD_BROADCAST, HVD_BROADCAST, HVD_ALLREDUCE};
 
@@ -201,11 +201,11 @@ static struct {
     void *memory;
     struct window windows[TASKS_MOST];
     struct scratch scratch[TASKS_MOST];
-    size_t values; /* in each call */
+    size_t values; /* number of values in each call */
     float data[TASKS_MOST][MANY];
 } host;
 
-/* The slots forget what the last run wrote: the same as this one will. */
+/* Clears the slots, because the last run wrote the same values as this run will. */
 static void open_rank(struct window_rank *rank) {
     size_t bytes = host.values * sizeof(float);
     for (int f = 0; f < WINDOW_FLAGS; f++)
@@ -223,7 +223,7 @@ static void open_host(void) {
 
 static void close_host(void) {}
 
-/* No input is a sum. */
+/* Inputs of which none equals a sum of others. */
 static float input(int rank, int call) { return (float)(1 + rank + 16 * call); }
 
 static float sum_of(int call) {

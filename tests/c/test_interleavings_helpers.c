@@ -1,5 +1,5 @@
-/* Helpers in every order: each part of each work is done once, before the engine goes on; no call
- * that the engine needs is lost; all helpers end. */
+/* Helpers in every order: each part of the work is done once, before the engine goes on; no call
+ * of the engine is lost; all helpers end. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -20,7 +20,7 @@
 #define helpers_end search_helpers_end
 #define helpers_do search_helpers_do
 
-/* Helper i is task i, if it can start. */
+/* Number of helpers started, and of helpers that can start. Helper i is task i. */
 static int started, can_start;
 
 static int start_task(void) { return started < can_start ? (started++, HVD_OK) : HVD_NO_MEMORY; }
@@ -45,10 +45,10 @@ enum { WORKS = 3 };
 
 static struct {
     struct helpers *h;
-    int done[HELPERS_MOST], work; /* how often a part was done; the work under way */
+    int done[HELPERS_MOST], work; /* how often each part was done; number of the work under way */
 } of;
 
-/* The engine waits for what helpers have taken. */
+/* True when helpers have done the parts that they took. */
 static bool parts_are_done(const void *arg) {
     unsigned now = __atomic_load_n(&of.h->call, __ATOMIC_SEQ_CST);
     for (int i = 0; i < of.h->threads; i++)

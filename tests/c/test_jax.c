@@ -1,6 +1,7 @@
 #include "check.h"
 
-/* What XLA calls as MPI, on a core of this file, which returns what it is given. */
+/* The functions of MPI that XLA calls, on a mock of hvdlite's core, whose collectives return
+ * their input. */
 static bool no_memory;
 #define malloc(bytes) (no_memory ? NULL : malloc(bytes))
 #define calloc(n, bytes) (no_memory ? NULL : calloc(n, bytes))
@@ -46,7 +47,7 @@ static const char *said(int code) {
     return text;
 }
 
-/* The communicator of ranks 2 and 0, of which this is the second. */
+/* Announces the communicator of ranks 2 and 0, of which this rank is the second. */
 static mpi_handle announced(void) {
     mpi_handle comm = 0;
     hvdlite_jax_begin(find, 0, 3, open_one);
@@ -59,10 +60,11 @@ static int sum(const float *in, float *out, mpi_handle comm) {
     return MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, MPIABI_SUM, comm);
 }
 
-TEST(test_an_announced_clique_opens_at_its_first_collective_and_plans_it_once) {
+TEST(test_a_communicator_opens_at_its_first_collective_which_is_planned_once) {
     float in[2] = {1, 2}, out[2] = {0};
     mpi_handle comm = announced();
-    CHECK_INT(sum(in, out, comm), 0); /* XLA makes the communicator by a sum: nothing is sent */
+    /* XLA makes the communicator by a first sum, for which nothing is sent */
+    CHECK_INT(sum(in, out, comm), 0);
     CHECK_INT(hvdlite_jax_expected(NULL), 1);
     CHECK(plans == 0 && groups == 0 && out[1] == 2);
     for (int i = 0; i < 3; i++) CHECK_INT(sum(in, out, comm), 0);
@@ -72,7 +74,7 @@ TEST(test_an_announced_clique_opens_at_its_first_collective_and_plans_it_once) {
     free(clique_of(comm));
 }
 
-TEST(test_what_nobody_has_announced_fails_with_the_reason) {
+TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     float in[2] = {1, 2}, out[2];
     mpi_handle comm = announced(), other = 0;
     CHECK_INT(hvdlite_jax_expected("it is of no use"), 1);
@@ -84,7 +86,7 @@ TEST(test_what_nobody_has_announced_fails_with_the_reason) {
     free(clique_of(other));
 }
 
-TEST(test_want_of_memory_is_an_error_and_frees_the_plan) {
+TEST(test_without_memory_a_collective_fails_and_frees_its_plan) {
     float in[2] = {1, 2}, out[2];
     mpi_handle comm = announced(), other;
     hvdlite_jax_expected(NULL);

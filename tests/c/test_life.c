@@ -1,5 +1,5 @@
-/* Signs of life: the end of a process is seen, once, and of that process alone; and who is silent:
- * who is asked, reported and given up, and when. */
+/* Signs of life: the end of a process is reported once, and of no other process. Silence: which
+ * ranks are asked, reported and given up, and when. */
 #include "check.h"
 
 #include "counter.h"
@@ -34,7 +34,7 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-/* files: as many as the process may open from now on. */
+/* files: the number of files that this process may open from now on. */
 static void see_killed(rlim_t files) {
     struct rlimit old, few;
     struct deaths d = {.of = {0}};
@@ -66,16 +66,16 @@ static void see_killed(rlim_t files) {
     mutex_destroy(&d.all.mutex);
 }
 
-TEST(test_a_killed_process_is_seen) { see_killed(RLIM_INFINITY); }
+TEST(test_the_end_of_a_killed_process_is_reported) { see_killed(RLIM_INFINITY); }
 
-/* The kernel refuses to watch so many files at once, or any. */
-TEST(test_a_killed_process_is_seen_with_few_files_allowed) {
+/* The kernel refuses to poll so many files at once. */
+TEST(test_a_killed_process_is_reported_under_a_low_limit_of_open_files) {
     see_killed(PROCESSES);
     see_killed(1);
 }
 
-/* Nobody was told that the process is not watched. */
-TEST(test_without_descriptors_it_says_so) {
+/* The error tells the caller that the process is not watched. */
+TEST(test_without_descriptors_watching_fails_with_an_error) {
     struct rlimit old, none;
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
@@ -92,7 +92,7 @@ TEST(test_processes_that_cannot_be_watched_are_refused) {
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
     REQUIRE(life_open(&l, 2, died, NULL) == HVD_OK);
-    card.space++; /* another container */
+    card.space++; /* as in another container */
     CHECK_INT(life_add(l, &card, 0), HVD_UNSUPPORTED);
     card = life_card_of_this_process();
     card.pid = child();
@@ -115,7 +115,7 @@ static struct watch watch_of(double warning, double failure, double quarter) {
     return w;
 }
 
-/* Looks at rank 1 every 0.1 s until `until`; notes when each finding came first, and its number. */
+/* Looks at rank 1 every 0.1 s until `until`; notes when each finding first came, and how often. */
 struct course {
     double first[4];
     int count[4];
@@ -143,7 +143,7 @@ TEST(test_a_silent_rank_is_asked_reported_and_given_up) {
     CHECK(w.silent[1] && !w.silent[0] && !w.silent[2]);
 }
 
-TEST(test_a_rank_that_answers_is_fine) {
+TEST(test_a_rank_that_answers_is_not_reported) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     for (double now = START; now < START + 100; now += 0.1) {
         if (!watch_looks(&w, now)) continue;
@@ -154,7 +154,7 @@ TEST(test_a_rank_that_answers_is_fine) {
     }
 }
 
-TEST(test_each_silence_is_reported) {
+TEST(test_each_silence_of_a_rank_is_reported) {
     OWN(watch_close) struct watch w = watch_of(8, 0, 2);
     double now = START;
     for (int i = 1; i <= 3; i++) {
@@ -166,8 +166,8 @@ TEST(test_each_silence_is_reported) {
     }
 }
 
-/* Nobody waits for the rank, so its silence is not reported or counted. */
-TEST(test_a_rank_that_nobody_waits_for_may_be_silent) {
+/* No rank waits for the silent rank, so its silence is neither reported nor counted. */
+TEST(test_a_silent_rank_that_nobody_waits_for_is_not_reported) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 100, false);
@@ -176,7 +176,7 @@ TEST(test_a_rank_that_nobody_waits_for_may_be_silent) {
     CHECK(c.count[WATCH_ASK] && !c.count[WATCH_WARN] && !c.count[WATCH_FAILED]);
 }
 
-/* A rank that was stopped for an hour has not read the answers that came meanwhile. */
+/* This rank was stopped for an hour, and has not read the answers that came meanwhile. */
 TEST(test_a_rank_that_was_stopped_blames_nobody) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
@@ -187,7 +187,7 @@ TEST(test_a_rank_that_was_stopped_blames_nobody) {
     CHECK(watch_silence(&w, 1) < 5);
 }
 
-TEST(test_without_limits_nobody_is_watched) {
+TEST(test_without_limits_no_rank_is_watched) {
     OWN(watch_close) struct watch w = watch_of(0, 0, 0);
     CHECK(!watch_looks(&w, START) && !watch_looks(&w, START + 1e6));
     CHECK_NEAR(watch_sleep(&w, 7), 7, 0);

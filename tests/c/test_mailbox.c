@@ -67,7 +67,7 @@ BOX_TEST(test_messages_of_any_length_arrive_in_order) {
     CHECK_INT(box->written, box->read);
 }
 
-/* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
+/* Another process of the user, or a wild store of a rank, has overwritten the counts. */
 BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
     void *data;
@@ -86,13 +86,13 @@ BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
         box->written = out.written;
         uint64_t length = i ? WRONG[i] : UINT64_MAX - 7;
         memcpy(box->bytes, &length, sizeof length);
-        bool fits = length <= MAILBOX_LONGEST; /* the rest is waited for */
+        bool fits = length <= MAILBOX_LONGEST; /* a valid length: the reader waits for the rest */
         FAILS(mailbox_receive(box, &in, &data, &size, ERR), fits ? HVD_OK : HVD_INTERNAL);
         CHECK(data == NULL);
     }
 }
 
-/* Three ranks on real shared memory: each sends to each, the long one in pieces. */
+/* Three ranks in real shared memory: each sends to each other; the long message goes in pieces. */
 TEST(test_three_ranks_exchange_messages_in_shared_memory) {
     enum { N = 3, LONG = 3 * MAILBOX_BYTES };
     static char sent[LONG];
@@ -118,7 +118,7 @@ TEST(test_three_ranks_exchange_messages_in_shared_memory) {
         struct doorbell *bell = &hosts[to].window.ranks[to].doorbell;
         unsigned ticket = doorbell_listen(bell);
         OK(host_send(&hosts[self], to, sent, bytes, ERR));
-        CHECK(atomic_load(&bell->rings) != ticket); /* nobody sleeps on */
+        CHECK(atomic_load(&bell->rings) != ticket); /* no sleeper misses the ring */
         for (int looks = 0; looks < 10 && !data; looks++) {
             OK(host_receive(&hosts[to], &from, &data, &size, ERR));
             OK(host_flush(&hosts[self], ERR));

@@ -13,7 +13,7 @@ enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
 
 typedef void many(size_t n);
 
-/* Of this program: others do not count. */
+/* CPU time of this program, so other programs do not matter. */
 static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 static double least_seconds(many *run, size_t n) {
@@ -70,7 +70,7 @@ MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     CHECK(s->out.size > n);
 }
 
-/* With a limit, and with a rank that has left, each decision looks at what waits. */
+/* With a stall limit and a rank that has left, each decision looks at the waiting tensors. */
 MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 3);
@@ -81,7 +81,8 @@ MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     CHECK_INT(s->out.size, 0);
 }
 
-/* More than may be decided ahead is ready, and more becomes so: each finished batch decides one. */
+/* More tensors are ready than may be decided ahead, and still more become ready; each finished
+ * batch decides one. */
 MANY(decided_late, n,
      CONFIG(1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000)) {
     for (size_t i = 0; i < n; i++) {
@@ -111,7 +112,7 @@ TEST(test_coordinator) {
     check_not_quadratic("all stall", all_stall);
 }
 
-/* Every one too large to be fused with another, or with no room for another. */
+/* Each tensor is too large to be fused, or leaves no room for another. */
 static void hardly_fused(size_t n) {
     OWNED struct request *requests = room(n * sizeof *requests);
     OWNED struct fusion_item *list = room(n * sizeof *list);
@@ -141,7 +142,7 @@ static struct tensor *new_tensor(size_t i) {
     return tensor;
 }
 
-/* By ids in no order, as when caches have dropped most of them. */
+/* Finds tensors by ids in random order, as when caches have dropped most of them. */
 static void found_by_id(size_t n) {
     struct tensors *t = tensors_new();
     OWNED size_t *order = shuffled(n, 3);
@@ -156,7 +157,7 @@ static void found_by_id(size_t n) {
     tensors_free(t);
 }
 
-/* What a rank that has joined brings, the first one finished first. */
+/* The zeros of a rank that has joined; the oldest finish first. */
 static void zeros(size_t n) {
     struct tensors *t = tensors_new();
     OWNED struct tensor **all = room(n * sizeof *all);

@@ -1,5 +1,5 @@
-/* Nudges over the loopback: they ring, strangers' datagrams do not, and who never nudges is missed.
- */
+/* Nudges over the loopback ring the doorbell, foreign datagrams do not, and a rank that never
+ * nudges is noticed. */
 #include "check.h"
 #include "counter.h"
 
@@ -41,7 +41,7 @@ static void trio_close(struct trio *t) {
     }
 }
 
-/* `before`: what is done between the opening and the start. */
+/* A test with three ranks. `before` runs between opening and start. */
 #define TRIO_TEST(name, before)                                                                    \
     TEST_ON(name, struct trio, t, trio_open(t); before; trio_start(t), trio_close(t))
 
@@ -67,7 +67,8 @@ TRIO_TEST(test_a_rank_that_never_nudges_is_reported, ) {
     CHECK(nudges_missing(NULL));
 }
 
-/* Who has just sent a message is awake; but it needs some nudges to know that they come. */
+/* A rank that has just sent a message is awake, but still needs some nudges to learn that nudges
+ * arrive. */
 TRIO_TEST(test_a_rank_that_is_awake_is_nudged_only_at_first, ) {
     for (int i = 0; i < 3; i++) {
         nudges_heard(t->ranks[0], 1, 1000);
@@ -75,14 +76,14 @@ TRIO_TEST(test_a_rank_that_is_awake_is_nudged_only_at_first, ) {
         CHECK(counter_reaches(&t->bells[1], i + 1));
     }
     for (int i = 0; i < 100; i++) nudges_send(t->ranks[0], 1, 1000 + 1e-6 * i);
-    nudges_send(t->ranks[2], 1, 1000); /* comes after what was sent before it */
+    nudges_send(t->ranks[2], 1, 1000); /* arrives after earlier nudges */
     CHECK(counter_reaches(&t->bells[1], 4));
     CHECK_INT(counter_value(&t->bells[1]), 4);
     nudges_send(t->ranks[0], 1, 1001);
     CHECK(counter_reaches(&t->bells[1], 5));
 }
 
-TEST(test_a_rank_is_found_among_its_addresses) {
+TEST(test_a_nudge_reaches_a_rank_by_any_of_its_addresses) {
     struct trio t;
     trio_open(&t);
     t.cards[1].addresses[1] = t.cards[1].addresses[0];
@@ -98,7 +99,7 @@ TEST(test_a_rank_is_found_among_its_addresses) {
     trio_close(&t);
 }
 
-TRIO_TEST(test_a_rank_without_sockets_is_left_alone, t->cards[1] = (struct nudge_card){0}) {
+TRIO_TEST(test_a_rank_without_sockets_is_not_nudged, t->cards[1] = (struct nudge_card){0}) {
     nudges_send(t->ranks[0], 1, clock_now());
     nudges_send(NULL, 1, clock_now());
     nudges_heard(NULL, 1, clock_now());
@@ -142,22 +143,22 @@ TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings, ) {
     CHECK_INT(counter_value(&t->bells[1]), 0);
     send_raw(t, 1, &good, sizeof good);
     CHECK(counter_reaches(&t->bells[1], 1));
-    send_raw(t, 1, &good, sizeof good); /* replayed */
+    send_raw(t, 1, &good, sizeof good); /* the same datagram a second time */
     send_raw(t, 1, &old, sizeof old);
-    nudges_send(t->ranks[2], 1, clock_now()); /* comes after what was sent before it */
+    nudges_send(t->ranks[2], 1, clock_now()); /* arrives after earlier nudges */
     CHECK(counter_reaches(&t->bells[1], 2));
     CHECK_INT(counter_value(&t->bells[1]), 2);
 }
 
-/* The authors' own example: their key 00..0f, and the bytes 00..07 and 00..0f as one and two
+/* The examples in the paper: the key 00..0f, and the bytes 00..07 and 00..0f as one and two
  * words. */
-TEST(test_siphash_is_the_published_one) {
+TEST(test_siphash_gives_the_published_values) {
     const struct siphash_key key = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}};
     CHECK(siphash(key, key.half, 1) == 0x93f5f5799a932462u);
     CHECK(siphash(key, key.half, 2) == 0x3f2acc7f57c29bdbu);
 }
 
-TEST(test_nudges_are_bound_to_the_interfaces_chosen) {
+TEST(test_sockets_for_nudges_use_only_the_chosen_interfaces) {
     uint32_t found[NUDGE_ADDRESSES];
     struct nudge_card card;
     CHECK_INT(interfaces_find("no0,lo", found, NUDGE_ADDRESSES), 1);
@@ -180,7 +181,7 @@ static bool read_once(void *arg, int file) {
     return c != 'x';
 }
 
-TEST(test_a_handler_can_end_the_watch) {
+TEST(test_a_handler_can_stop_watching_its_file) {
     struct counter bell;
     struct poller *p = NULL;
     int ends[2][2];
@@ -202,6 +203,6 @@ TEST(test_a_handler_can_end_the_watch) {
     for (int i = 0; i < 4; i++) close(ends[i / 2][i % 2]);
     mutex_destroy(&bell.mutex);
     OK(poller_new(&p, ERR));
-    poller_free(p); /* never started */
+    poller_free(p); /* the poller was never started */
     poller_free(NULL);
 }

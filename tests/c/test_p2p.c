@@ -1,10 +1,10 @@
-/* Tensors that one rank sends to another: order, sizes, any source, and what ends them early. */
+/* Point-to-point: order, sizes, receives from any rank, and early ends. */
 #include "engine_case.h"
 
 #include "engine/p2p_state.h"
 #include "random.h"
 
-enum { MOST = LANE_SLOTS * LANE_SLOT + 30000 }; /* bytes: more than a lane has */
+enum { MOST = LANE_SLOTS * LANE_SLOT + 30000 }; /* bytes; longer than a lane */
 
 static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
@@ -37,7 +37,8 @@ enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 2 * NSIZES };
 
 static size_t size_of(int number) { return SIZES[number % NSIZES]; }
 
-/* Each rank sends to each other and receives; odd ranks receive first; an allreduce between. */
+/* Each rank sends to each other rank and receives from it, odd ranks first receive; an allreduce
+ * runs in between. */
 ENGINES(all_main, arg) {
     int p = me->ranks->size;
     OWNED struct work(*l)[2][EACH] = room((size_t)p * sizeof *l);
@@ -62,12 +63,13 @@ ENGINES(all_main, arg) {
         }
 }
 
-TEST(test_each_with_each_in_order) {
+TEST(test_tensors_between_any_two_ranks_arrive_in_order) {
     for (int p = 2; p <= 5; p++) ranks_run(p, all_main, NULL);
-    for (int p = 2; p <= 4; p++) ranks_run_on_window(p, all_main, NULL); /* by lanes */
+    /* on a host, through lanes */
+    for (int p = 2; p <= 4; p++) ranks_run_on_window(p, all_main, NULL);
 }
 
-ENGINES_TEST(test_from_any_rank, ranks_run, 2, 5) {
+ENGINES_TEST(test_a_receive_from_any_rank_takes_the_first_sender, ranks_run, 2, 5) {
     int p = me->ranks->size;
     struct work l[MOST_RANKS];
     bool seen[MOST_RANKS] = {0};
@@ -97,7 +99,7 @@ static void check_refused(struct work *l, hvd_code code, const char *what) {
     work_free(l);
 }
 
-/* Of different sizes, whoever comes first; what follows goes on. */
+/* A send and a receive of different sizes, whichever comes first. Later tensors still run. */
 ENGINES(mismatch_main, arg) {
     struct work first, next;
     if (me->rank == *(const int *)arg) ranks_meet(me->ranks);
@@ -117,7 +119,8 @@ TEST(test_a_receive_of_another_size_fails_on_both_ranks) {
     for (int late = 0; late < 2; late++) ranks_run(2, mismatch_main, &late);
 }
 
-/* Rank 0 leaves: before, or after, the others want it. What it has sent still comes. */
+/* Rank 0 leaves before or after the others post their receives. A tensor that it has sent still
+ * arrives. */
 ENGINES(leave_main, arg) {
     bool before = *(const bool *)arg;
     struct work sent[MOST_RANKS], good, from, to, any;
@@ -153,7 +156,7 @@ TEST(test_a_receive_fails_if_its_sender_leaves) {
     }
 }
 
-/* An engine that stops without leaving fails what waits for it. */
+/* A receive fails if its own engine stops without leaving. */
 ENGINES_TEST(test_a_stopped_engine_fails_its_receives, ranks_run, 2, 2) {
     struct work l;
     if (me->rank == 1) {
@@ -164,7 +167,7 @@ ENGINES_TEST(test_a_stopped_engine_fails_its_receives, ranks_run, 2, 2) {
     engine_rank_stop(me);
 }
 
-/* Another version's offer, say, fails the job; what it has met ends with it. */
+/* A damaged offer, as from another version, fails the job and the receive that has matched it. */
 ENGINES(damaged_main, arg) {
     struct work l;
     if (me->rank != 1) return;
@@ -182,9 +185,9 @@ static void send_damaged(struct ranks *ranks, int rank, void *arg) {
     damaged_main(ranks, rank, arg);
 }
 
-TEST(test_a_damaged_offer) { ranks_run(2, send_damaged, NULL); }
+TEST(test_a_damaged_offer_fails_the_job) { ranks_run(2, send_damaged, NULL); }
 
-ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
+ENGINES_TEST(test_a_send_to_a_wrong_rank_is_refused, ranks_run, 2, 2) {
     struct work l;
     CHECK_INT(letter_start(&l, me, HVD_SEND, me->rank, "x", 0, 1), HVD_INVALID);
     CHECK_HAS(ERR->text, "expected another rank from 0 to 1");
@@ -195,7 +198,7 @@ ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
     work_free(&l);
 }
 
-/* Rank 1 comes when the recorder of rank 0 has the warning. */
+/* Rank 1 submits when rank 0's flight recorder has the warning. */
 ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
            config.options.stall_warning = 0.05) {
     struct work l;
@@ -206,14 +209,14 @@ ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
     }
     OK(letter_start(&l, me, me->rank ? HVD_SEND : HVD_RECV, 1 - me->rank, "late", 0, 10));
     engine_rank_wait(me);
-    if (me->rank == 0) { /* after 0.05 s, or a second where others have the core */
+    if (me->rank == 0) { /* the warning comes after 0.05 s, or a second on a busy machine */
         CHECK_HAS(memory->trouble, "'late' has waited for ");
         CHECK_HAS(memory->trouble, " s on rank 0: a recv from rank 1");
     }
     work_free(&l);
 }
 
-TEST(test_a_stall_is_reported) {
+TEST(test_a_receive_that_waits_too_long_is_reported) {
     struct flight *of[2];
     for (int r = 0; r < 2; r++) REQUIRE(flight_open(&of[r], ERR) == HVD_OK);
     ranks_run(2, late_main, of);

@@ -12,7 +12,7 @@ static void enter(struct queue_entry *entry, int group, const char *name) {
     queue_enter(&queues, entry, group, name, entry);
 }
 
-QUEUES_TEST(test_the_later_one_waits_for_the_earlier) {
+QUEUES_TEST(test_a_collective_waits_for_an_earlier_one_of_its_name) {
     struct queue_entry first, second, third, other;
     enter(&first, 0, "weight");
     enter(&second, 0, "weight");
@@ -23,12 +23,12 @@ QUEUES_TEST(test_the_later_one_waits_for_the_earlier) {
     CHECK(queue_next(&queues, &other) == NULL);
     CHECK(queue_ready(&queues, &first) == &first);
     CHECK(queue_next(&queues, &first) == &second);
-    CHECK(queue_next(&queues, &second) == NULL); /* the third has not come */
+    CHECK(queue_next(&queues, &second) == NULL); /* the third is not ready yet */
     CHECK(queue_ready(&queues, &third) == &third);
     CHECK(queue_next(&queues, &third) == NULL);
 }
 
-QUEUES_TEST(test_one_that_comes_while_the_first_is_under_way_goes_with_it) {
+QUEUES_TEST(test_the_thread_that_submits_a_collective_also_submits_the_next_of_its_name) {
     struct queue_entry first, second;
     enter(&first, 0, "weight");
     enter(&second, 0, "weight");
@@ -38,7 +38,7 @@ QUEUES_TEST(test_one_that_comes_while_the_first_is_under_way_goes_with_it) {
     CHECK(queue_next(&queues, &second) == NULL);
 }
 
-QUEUES_TEST(test_groups_have_names_of_their_own) {
+QUEUES_TEST(test_equal_names_in_two_groups_do_not_wait_for_each_other) {
     struct queue_entry all, part;
     enter(&all, 0, "weight");
     enter(&part, 1, "weight");
@@ -54,7 +54,7 @@ enum { THREADS = 4, EACH = 3000, NAMES = 5 };
 
 static struct queue_entry entered[THREADS * EACH];
 static char names[NAMES][16];
-static int passed_of[NAMES]; /* the queues must guard it: no atomic */
+static int passed_of[NAMES]; /* not atomic, because the queues must guard it */
 static atomic_int next_one, in_order, passed;
 
 static void submit(struct queue_entry *entry) {
@@ -64,7 +64,7 @@ static void submit(struct queue_entry *entry) {
     atomic_fetch_add(&passed, 1);
 }
 
-/* Takes them in blocks and brings each block's last ones first. */
+/* Takes entries in blocks, and makes the last of each block ready first. */
 static void *bring(void *arg) {
     enum { BLOCK = 60 };
     for (int from; (from = atomic_fetch_add(&next_one, BLOCK)) < THREADS * EACH;)
@@ -78,7 +78,7 @@ static void *bring(void *arg) {
     return arg;
 }
 
-QUEUES_TEST(test_threads_bring_them_in_any_order) {
+QUEUES_TEST(test_threads_that_push_in_any_order_submit_in_order) {
     for (int i = 0; i < NAMES; i++) snprintf(names[i], sizeof names[i], "name%d", i);
     for (int i = 0; i < THREADS * EACH; i++) enter(&entered[i], 0, names[i % NAMES]);
     threads_run(THREADS, bring, NULL, 0);

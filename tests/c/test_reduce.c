@@ -16,15 +16,15 @@ static const struct scaling SCALINGS[] = {
 };
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* Not what request_check refuses, nor ties of 16 bits that hang on how a factor was rounded. */
+/* False for scalings that request_check refuses, and for 16-bit ties that depend on how a factor
+ * is rounded. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
     return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
 }
 
-/* Combines the samples of all ranks as an algorithm does: from the element when nothing is scaled,
- * else each widened first. Memory is aligned to the element only, and exactly as
- * large. */
+/* Combines the samples of all ranks as an algorithm does; scaled samples are widened first. The
+ * memory is aligned only to an element and has no spare bytes. */
 static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
     OWNED unsigned char *in = room(k->size * (n + 1)), *wide = room(k->wide * (n + 1) * 2);
@@ -57,7 +57,7 @@ static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
     }
 }
 
-/* reduce_all gives what one step after the other gives, also where the result replaces one of the
+/* reduce_all gives the same result as the single steps, also if the result replaces one of the
  * inputs. */
 static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
@@ -82,7 +82,7 @@ static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n
 
 TEST(test_every_dtype_and_op_has_a_name_a_kernel_and_a_case_here) {
     for (int op = 0; op < HVD_OPS; op++) {
-        bool tried = op == HVD_ADASUM; /* test_coll_adasum.c */
+        bool tried = op == HVD_ADASUM; /* tested in test_coll_adasum.c */
         for (int s = 0; s < NSCALINGS; s++) tried |= SCALINGS[s].op == op;
         CHECK_CASE(tried && op_name(op), "op %d", op);
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
@@ -106,7 +106,7 @@ TEST(test_every_kernel_gives_the_serial_result) {
                     }
 }
 
-/* Of `ranks` equal integers. */
+/* The result for `ranks` equal integers. */
 static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     int64_t wide = 0, in = 0, out = 0;
@@ -135,7 +135,7 @@ TEST(test_averages_of_extremes_are_exact) {
             CHECK_INT(of_equal(ROWS[i].dtype, ranks, ROWS[i].value, HVD_AVERAGE), ROWS[i].value);
 }
 
-TEST(test_sums_wrap) {
+TEST(test_integer_sums_wrap) {
     CHECK_INT(of_equal(HVD_INT8, 2, 127, HVD_SUM), -2);
     CHECK_INT(of_equal(HVD_INT8, 2, -128, HVD_SUM), 0);
     CHECK_INT(of_equal(HVD_UINT8, 3, 200, HVD_SUM), 600 - 512);
@@ -145,7 +145,7 @@ TEST(test_sums_wrap) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MIN, HVD_SUM), 0);
 }
 
-TEST(test_products_wrap) {
+TEST(test_integer_products_wrap) {
     CHECK_INT(of_equal(HVD_INT8, 2, 100, HVD_PRODUCT), 10000 % 256);
     CHECK_INT(of_equal(HVD_UINT8, 5, 3, HVD_PRODUCT), 243);
     CHECK_INT(of_equal(HVD_UINT8, 9, 255, HVD_PRODUCT), 255); /* (-1)^9 */
@@ -154,7 +154,7 @@ TEST(test_products_wrap) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
 }
 
-/* Any byte but 0 is true, also where an algorithm combines the bytes as they came. */
+/* Every byte other than 0 is true, also where an algorithm combines unconverted bytes. */
 static void check_truth(int op, const uint8_t *expected) {
     static const uint8_t A[] = {0, 1, 0, 1, 2, 0, 128, 255}, B[] = {0, 0, 1, 1, 0, 4, 64, 255};
     const struct reduce_kernels *k = reduce_kernels(HVD_BOOL, (hvd_op)op);
@@ -172,7 +172,7 @@ static void check_truth(int op, const uint8_t *expected) {
     }
 }
 
-TEST(test_bool_is_or_and_and) {
+TEST(test_bool_sum_is_or_and_product_is_and) {
     static const uint8_t OR[] = {0, 1, 1, 1, 1, 1, 1, 1}, AND[] = {0, 0, 0, 1, 0, 0, 1, 1};
     check_truth(HVD_SUM, OR);
     check_truth(HVD_MAX, OR);
@@ -180,7 +180,7 @@ TEST(test_bool_is_or_and_and) {
     check_truth(HVD_PRODUCT, AND);
 }
 
-/* NaN of either side, and neither number, wins; infinities compare as numbers. */
+/* A NaN on either side wins over any number; infinities compare as numbers. */
 static void check_nan(int dtype, int op) {
     static const double A[] = {NAN, 1, NAN, -INFINITY, 1}, B[] = {1, NAN, NAN, INFINITY, -2};
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
@@ -210,7 +210,7 @@ TEST(test_nan_wins_in_min_and_max) {
     }
 }
 
-/* What the kernels make of n values of 16 bits. */
+/* The result of the kernels for n 16-bit values. */
 static double of_halves(int dtype, int op, const double *values, int n, int64_t divisor) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     uint16_t x, out;
@@ -226,10 +226,10 @@ static double of_halves(int dtype, int op, const double *values, int n, int64_t 
     return element_get(dtype, &out, 0);
 }
 
-TEST(test_half_rounds_once) {
-    /* 16 bits would round after each factor, and 90000 is beyond them */
+TEST(test_sums_of_16_bit_floats_round_once) {
+    /* with 16 bits each product would be rounded, and 90000 would overflow */
     static const double FACTORS[] = {300, 300, 0x1p-10};
-    /* two roundings would lose both ones */
+    /* rounding each sum would lose both ones */
     static const double BIG[] = {2048, 1, 1}, OF_BFLOAT[] = {256, 1, 1};
     static const double LARGE[] = {40000, 40000}; /* their sum is beyond float16, not its average */
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_PRODUCT, FACTORS, 3, 1), 87.875, 0);
@@ -239,7 +239,7 @@ TEST(test_half_rounds_once) {
     CHECK(isinf(of_halves(HVD_FLOAT16, HVD_SUM, LARGE, 2, 1)));
 }
 
-TEST(test_random_float32) {
+TEST(test_sums_of_random_float32_are_near_the_exact_sum) {
     const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     float x[3][MOST], wide[MOST], out[MOST];
     uint64_t random = 5;

@@ -1,7 +1,7 @@
-/* Requests: every refusal, sizes, what is a conflict, how they are put into words. */
+/* Requests: refusals, sizes, conflicts, and texts. */
 #include "requests.h"
 
-/* A request with another value of one field. */
+/* A copy of the request with another value in one field. */
 #define WITH(r, field, value)                                                                      \
     ({                                                                                             \
         struct request odd_ = (r);                                                                 \
@@ -19,7 +19,7 @@ static const struct request SUM = {.name = "weight",
 
 static struct request of_dtype(int dtype) { return WITH(SUM, dtype, dtype); }
 
-/* What request_check says of it among 4 ranks. */
+/* Checks the code of request_check for the request in a job of 4 ranks. */
 static void is(int code, struct request r) {
     FAILS(request_check(&r, 4, ERR), code);
     if (code) CHECK_HAS(ERR->text, r.name);
@@ -35,20 +35,20 @@ TEST(test_good_requests_pass) {
     is(HVD_OK, broadcast_of("first", 7, 0));
     is(HVD_OK, broadcast_of("last", 7, 3));
     is(HVD_OK, many);
-    is(HVD_OK, zero);                /* no elements at all */
-    is(HVD_OK, WITH(SUM, root, 99)); /* an allreduce has none */
+    is(HVD_OK, zero);                /* a dimension of 0, so no elements */
+    is(HVD_OK, WITH(SUM, root, 99)); /* an allreduce has no root */
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) is(HVD_OK, of_dtype(dtype));
 }
 
 TEST(test_a_wrong_name_is_refused) {
     struct request r = request_of("", 3);
     is(HVD_INVALID, r);
-    memset(r.name, 'n', sizeof r.name); /* no final zero */
+    memset(r.name, 'n', sizeof r.name); /* the name has no final zero */
     FAILS(request_check(&r, 4, ERR), HVD_INVALID);
     CHECK_HAS(ERR->text, "nnnnnnnn");
     r.name[HVD_MAX_NAME - 1] = 0;
     is(HVD_OK, r);
-    /* Of two with other names, in a round of the fast path, one was lost. */
+    /* Of two joins with different names on the fast path one was lost once. */
     is(HVD_INVALID, WITH(request_of("second", 0), kind, HVD_JOIN));
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }
@@ -80,7 +80,7 @@ TEST(test_a_wrong_shape_is_refused) {
     is(HVD_INVALID, request_of("weight", (int64_t)1 << 61)); /* 2^63 bytes */
 }
 
-TEST(test_scales_and_ops_of_each_dtype) {
+TEST(test_scales_and_ops_that_a_dtype_lacks_are_refused) {
     const struct request flag = of_dtype(HVD_BOOL);
     is(HVD_UNSUPPORTED, WITH(flag, prescale, 2));
     is(HVD_UNSUPPORTED, WITH(flag, postscale, 0.5));
@@ -91,7 +91,7 @@ TEST(test_scales_and_ops_of_each_dtype) {
     }
 }
 
-TEST(test_elements_rows_and_bytes) {
+TEST(test_a_request_knows_its_elements_rows_and_bytes) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
     CHECK_INT(request_rows(&r), 3);
@@ -107,7 +107,7 @@ TEST(test_elements_rows_and_bytes) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
-/* One field more each time; the first in the order of fields is told. */
+/* Each step changes one more field; the result is the first conflicting field. */
 #define CONFLICT(member, value, field)                                                             \
     do {                                                                                           \
         other.member = value;                                                                      \
@@ -116,7 +116,7 @@ TEST(test_elements_rows_and_bytes) {
 
 TEST(test_the_first_field_that_differs_is_found) {
     struct request sum = request_of("x", 3), other = sum;
-    CONFLICT(root, 2, FIELD_NONE); /* not an allreduce's */
+    CONFLICT(root, 2, FIELD_NONE); /* an allreduce has no root */
     CONFLICT(priority, 9, FIELD_NONE);
     CHECK(request_same(&sum, &other));
     CONFLICT(delegated, true, FIELD_DELEGATED);
@@ -133,7 +133,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(states, 7, FIELD_STATES);
     CONFLICT(grouped, 2, FIELD_GROUPED);
     other = sum = broadcast_of("x", 3, 0);
-    CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* not a broadcast's */
+    CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* a broadcast has no op */
     CONFLICT(prescale, 7, FIELD_NONE);
     CONFLICT(root, 1, FIELD_ROOT);
     CONFLICT(ndim, 0, FIELD_SHAPE);
@@ -142,13 +142,13 @@ TEST(test_the_first_field_that_differs_is_found) {
 TEST(test_allgather_rows_may_differ) {
     struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
     CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
-    CHECK(!request_same(&a, &b)); /* a hit stands for the rows, too */
+    CHECK(!request_same(&a, &b)); /* a cache hit stands for the rows, too */
     CHECK_INT(request_conflict(&a, &c), FIELD_SHAPE);
     b = gather_of("y", 3, 5);
     CHECK(!request_same(&a, &b));
 }
 
-TEST(test_rows_are_dealt_out) {
+TEST(test_the_first_ranks_of_a_reducescatter_get_one_more_row) {
     struct request r = gather_of("x", 11, 5);
     static const int64_t PARTS[] = {3, 3, 3, 2};
     for (int rank = 0; rank < 4; rank++) CHECK_INT(request_part_rows(&r, rank, 4), PARTS[rank]);
@@ -161,12 +161,12 @@ TEST(test_rows_are_dealt_out) {
     is(HVD_UNSUPPORTED, WITH(r, op, HVD_ADASUM));
 }
 
-TEST(test_conflicts_of_parts) {
+TEST(test_a_field_that_a_kind_ignores_is_no_conflict) {
     struct request sum = gather_of("x", 4, 5), other = sum;
     sum.kind = HVD_ALLTOALL;
     CONFLICT(kind, HVD_ALLTOALL, FIELD_NONE);
     CONFLICT(dims[0], 8, FIELD_NONE);
-    CONFLICT(op, HVD_MIN, FIELD_NONE); /* not an alltoall's */
+    CONFLICT(op, HVD_MIN, FIELD_NONE); /* an alltoall has no op */
     CHECK(!request_same(&sum, &other));
     CONFLICT(dims[1], 6, FIELD_SHAPE);
     other = gather_of("x", 4, 5);
@@ -177,7 +177,7 @@ TEST(test_conflicts_of_parts) {
     CONFLICT(dims[0], 8, FIELD_SHAPE);
 }
 
-TEST(test_fields_in_the_words_of_users) {
+TEST(test_error_texts_show_fields_as_users_write_them) {
     static const struct {
         enum request_field field;
         int ndim;
@@ -204,7 +204,7 @@ TEST(test_fields_in_the_words_of_users) {
 }
 
 /* The longest shape in the shortest buffers. */
-TEST(test_words_are_cut) {
+TEST(test_a_long_field_is_cut_to_its_buffer) {
     struct request r = request_of("x", INT64_MAX);
     r.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) r.dims[i] = INT64_MAX;

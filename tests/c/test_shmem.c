@@ -1,5 +1,5 @@
-/* Memory that ranks of one host map: parts that each makes for itself, and the others attach; and
- * memory that exists once, with views whose pages a process may spoil for itself. */
+/* Memory that the ranks of one host map: parts, which each rank makes and the others attach; and
+ * memory that exists once, with views whose pages become private when a process writes them. */
 #define _DEFAULT_SOURCE /* mincore */
 #include "check.h"
 
@@ -12,7 +12,7 @@
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
 
 struct part {
-    char *memory; /* of all parts */
+    char *memory; /* the addresses of all parts */
     int fd;
 };
 
@@ -42,7 +42,7 @@ static void release_from(struct part parts[N], int first) {
     for (int i = first; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* What one writes into any part, before it is attached or after, all see at the same offset. */
+/* All ranks see what one writes into any part, before or after attaching, at the same offset. */
 TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     struct part parts[N];
     if (!reserve_all(parts)) return;
@@ -59,7 +59,8 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     release_from(parts, 0);
 }
 
-/* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
+/* Ranks that have attached a part keep it after its maker's end; other processes can't attach it
+ * any more. */
 TEST(test_a_part_outlives_the_rank_that_made_it) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
@@ -74,8 +75,8 @@ TEST(test_a_part_outlives_the_rank_that_made_it) {
     for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* A path may lead to another file where two containers count their processes apart. */
-TEST(test_another_file) {
+/* Between containers with separate process ids a path may lead to another file. */
+TEST(test_an_address_that_leads_to_another_file_is_refused) {
     char address[SHMEM_ADDRESS];
     void *memory;
     int fds[2];
@@ -89,7 +90,7 @@ TEST(test_another_file) {
     for (int i = 0; i < 2; i++) close(fds[i]);
 }
 
-/* A number that is left behind would be closed again, when another file has it. */
+/* A descriptor number left behind would be closed a second time, when another file has it. */
 TEST(test_refused_memory_leaves_no_file) {
     struct rlimit old, small = {.rlim_cur = BYTES / 2};
     int fd = -2;
@@ -102,19 +103,20 @@ TEST(test_refused_memory_leaves_no_file) {
     CHECK_INT(fd, -1);
 }
 
-/* A size that the other rank's part lacks would be a fault when it is read. */
-TEST(test_too_large) {
+/* Reading beyond the other rank's part would be a fault. */
+TEST(test_attaching_more_than_a_part_has_is_refused) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
     if (!reserve_all(parts)) return;
     shmem_address(parts[1].fd, address);
     CHECK_INT(shmem_attach(part_of(&parts[0], 1), BYTES + 1, address, ERR), HVD_NO_MEMORY);
-    OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", ERR)); /* nothing of it */
+    /* zero bytes, so the address does not matter */
+    OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", ERR));
     release_from(parts, 0);
 }
 
-/* Large pages, where the kernel has them, change neither written bytes nor unwritten ones. */
-TEST(test_large_pages) {
+/* Large pages, where the kernel has them, change no bytes, whether written before or not. */
+TEST(test_large_pages_keep_the_bytes) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_ADDRESS];
     void *memory[2];
@@ -151,8 +153,9 @@ static long pages_of_address_space(void) {
     return pages;
 }
 
-/* As of a flight recorder: what lay behind it stayed reserved, 2 MB for each init(). */
-TEST(test_nothing_is_left_of_an_odd_size) {
+/* The address space behind memory of an odd size, such as a flight recorder's, once stayed
+ * reserved: 2 MB for each init(). */
+TEST(test_memory_of_an_odd_size_is_freed_whole) {
     enum { ODD = 5000, TIMES = 200 };
     char address[SHMEM_ADDRESS];
     long before = pages_of_address_space();
@@ -164,7 +167,7 @@ TEST(test_nothing_is_left_of_an_odd_size) {
         if (OK(shmem_map(&memory, ODD, true, address, ERR))) shmem_close(memory, ODD);
     }
     close(fd);
-    if (!CHECK_SLOW) /* a sanitizer and an emulator map memory of their own meanwhile */
+    if (!CHECK_SLOW) /* sanitizers and emulators map memory themselves meanwhile */
         CHECK(before && pages_of_address_space() < before + TIMES);
 }
 
@@ -191,7 +194,7 @@ TEST(test_each_rank_allocates_its_part_of_the_window_alone) {
 
 static const size_t PAGES = 1100; /* more than one read of the page map */
 
-/* Two mappings of one memory, as of two ranks. */
+/* Opens two mappings of one memory, as two ranks do. */
 static bool open_two(struct host_memory m[2]) {
     char address[SHMEM_ADDRESS];
     if (!OK(host_memory_make(&m[0], PAGES * page_bytes(), ERR))) return false;
@@ -214,7 +217,7 @@ struct two {
 
 #define TWO_TEST(name) TEST_ON(name, struct two, two, REQUIRE(open_two(two->m)), close_two(two->m))
 
-TWO_TEST(test_all_see_what_one_shares) {
+TWO_TEST(test_all_processes_see_writes_to_the_shared_mapping) {
     struct host_memory *m = two->m;
     CHECK_INT(m[1].view[7], 0);
     m[0].shared[7] = 1;
@@ -240,7 +243,7 @@ TWO_TEST(test_settling_shares_what_was_written) {
     m[0].view[last] = 3;
     OK(settle(&m[0], 0, page + 1, ERR));
     CHECK_INT(m[1].view[5], 2);
-    CHECK_INT(m[1].view[last], 0); /* was not settled */
+    CHECK_INT(m[1].view[last], 0); /* this page was not settled */
     OK(settle(&m[0], page, last + 1 - page, ERR));
     CHECK_INT(m[1].view[last], 3);
 }
@@ -253,7 +256,7 @@ TWO_TEST(test_a_settled_view_follows_the_memory_again) {
     CHECK_INT(m[0].view[5], 4);
 }
 
-TEST(test_no_memory_has_that_address) {
+TEST(test_a_wrong_address_is_an_error_that_shows_it) {
     struct host_memory m;
     CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", ERR) != HVD_OK);
     CHECK(strstr(ERR->text, "/proc/self/fd/9999") != NULL);

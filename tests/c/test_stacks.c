@@ -1,5 +1,5 @@
-/* A signal: the C stack goes to the file, and both earlier handlers are called. One that a fault
- * raises reaches its handler on hvdlite's own threads, too; others do not. */
+/* A signal appends the C stack to the file and calls both earlier handlers. On hvdlite's own
+ * threads only signals of faults reach their handlers. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"

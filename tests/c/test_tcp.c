@@ -1,5 +1,5 @@
-/* The transport by sockets: frames in pieces, receives posted late and in any order, several groups
- * on the same streams, and the ends of a rank. */
+/* The transport by sockets: partial frames, receives posted late and in any order, several
+ * groups on the same streams, and ranks that leave or die. */
 #define _GNU_SOURCE /* syscall */
 #include "check.h"
 
@@ -14,7 +14,7 @@
 
 enum { TINY = 1, BIG = 300007, MOST_FRAMES = 24 };
 
-/* Two ends that this thread drives by turns. */
+/* Two ends of the streams, which this thread drives in turn. */
 struct ends {
     struct net *net[2];
     struct channel *channel[2];
@@ -47,7 +47,8 @@ static void look_at_both(struct ends *e) {
     net_look(e->net[1]);
 }
 
-/* One thread can't close both at once: neither waits for the other. */
+/* Closes one end. One thread can't close both at once, so neither waits for the other's
+ * farewell. */
 static void close_end(struct ends *e, int i, bool clean) {
     channel_close(e->channel[i]);
     e->net[i]->peers[1 - i].left = true;
@@ -107,8 +108,8 @@ static size_t length_of(uint64_t *r) {
     return LENGTHS[random_below(r, sizeof LENGTHS / sizeof *LENGTHS)];
 }
 
-/* Sends and receives are posted in any order beside each other; looks lie between them. `several`:
- * a second group is open, so frames that nobody has wanted yet are kept. */
+/* Posts sends and receives in random order, with looks at the streams in between. `several`: a
+ * second group is open, so frames without a receive are kept. */
 static void run_frames(uint64_t seed, int buffer, bool several) {
     struct ends e;
     uint64_t r = seed;
@@ -140,8 +141,8 @@ TEST(test_frames_in_any_order) {
         run_frames(seed, seed % 3 ? TINY : SOCKETS_TCP, seed % 2);
 }
 
-/* What a group has given up stays whole for the others: the rest of a frame goes out from a copy,
- * and comes in to nowhere. */
+/* After a group has abandoned its transfers the stream stays usable for other groups: the sender
+ * sends the rest of a frame from a copy, the receiver drops it. */
 static void run_abandon(bool sender, bool receiver) {
     struct ends e;
     struct channel *c[2];
@@ -186,8 +187,8 @@ static void check_text(struct channel *c, const char *text) {
     free(p->data);
 }
 
-/* A rank opens its groups when it gets there; what has come before is kept. */
-ENDS_TEST(test_a_group_that_only_one_rank_has_opened, 0) {
+/* A rank may open a group late; frames that came before are kept. */
+ENDS_TEST(test_frames_for_a_group_that_is_not_open_yet_are_kept, 0) {
     struct channel *c[2];
     struct frame *p;
     char got[4] = "";
@@ -203,7 +204,7 @@ ENDS_TEST(test_a_group_that_only_one_rank_has_opened, 0) {
     CHECK_TEXT(got, "abc");
     channel_close(c[1]);
     FAILS(channel_open(&c[1], e->net[1], 9, e->channel[1]->owner, ERR), HVD_INVALID);
-    send_text(c[0], "late"); /* for nobody */
+    send_text(c[0], "late"); /* its group is closed */
     send_text(e->channel[0], "after it");
     check_text(e->channel[1], "after it");
     OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, ERR));
@@ -232,12 +233,12 @@ static void run_end(enum end how) {
     if (how != FAREWELL && how != SILENT) close_end(&e, 0, true);
 }
 
-TEST(test_ends_of_a_rank) {
+TEST(test_a_rank_that_leaves_and_a_rank_that_dies_are_told_apart) {
     for (int how = FAREWELL; how <= STREAMS_IN_A_CHILD; how++) run_end((enum end)how);
 }
 
-/* A link that was down is used at once, and by no count of tries is a stream given up. */
-ENDS_TEST(test_streams_are_tried_often, SOCKETS_TCP) {
+/* After a network failure a stream is soon used again, and the kernel never gives it up. */
+ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     int files[2], often = 0, give_up = 0;
     socklen_t size = sizeof often;
     enum { TCP_RTO_MAX_MS = 44, TCP_USER_TIMEOUT = 18 };
@@ -250,8 +251,8 @@ ENDS_TEST(test_streams_are_tried_often, SOCKETS_TCP) {
     if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
 }
 
-/* The process may have no more memory; the sanitizers' allocators end it then. */
-ENDS_TEST(test_no_memory_for_a_frame, 0) {
+/* Limits the memory of the process; with a sanitizer that would end the program. */
+ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
     struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
@@ -265,7 +266,7 @@ ENDS_TEST(test_no_memory_for_a_frame, 0) {
     CHECK(e->rings[1] == 1 && !e->lost[1]);
 }
 
-ENDS_TEST(test_a_frame_of_another_size, 0) {
+ENDS_TEST(test_a_frame_longer_or_shorter_than_its_receive_is_an_error, 0) {
     OWN(transit_free) struct transit x;
     struct frame *p;
     transit_new(&x, 100, 0);
@@ -277,8 +278,8 @@ ENDS_TEST(test_a_frame_of_another_size, 0) {
     CHECK(p && !p->complete && x.to[0] == 0 && e->rings[1] == 1);
 }
 
-/* Whoever looks at the streams, this is for the one who waits. */
-ENDS_TEST(test_a_send_that_another_look_completes_rings, TINY) {
+/* The thread that completes the send need not be the one that waits for it. */
+ENDS_TEST(test_a_send_that_another_thread_completes_wakes_its_waiter, TINY) {
     OWN(transit_free) struct transit x;
     transit_new(&x, BIG, 0);
     post_send(e, &x);
@@ -288,7 +289,7 @@ ENDS_TEST(test_a_send_that_another_look_completes_rings, TINY) {
     CHECK_INT(e->rings[0], 1);
 }
 
-/* The kernel's answers to the next calls, which this thread makes on any socket. */
+/* How many of this thread's next socket calls fail, and with which errno. */
 static int failing, why;
 
 static bool fails(void) {
@@ -304,8 +305,8 @@ ssize_t readv(int file, const struct iovec *v, int n) {
     return fails() ? -1 : (ssize_t)syscall(SYS_readv, file, v, n);
 }
 
-/* Such an error passes, and the socket does not tell when. */
-TEST(test_a_kernel_without_memory_for_a_while) {
+/* Such an error passes, but no event of the socket reports it. */
+TEST(test_a_stream_goes_on_after_the_kernel_lacked_memory) {
     static const int PASSING[] = {ENOBUFS, ENOMEM, EINTR};
     for (int i = 0; i < 3; i++) {
         struct ends e;
@@ -323,7 +324,7 @@ TEST(test_a_kernel_without_memory_for_a_while) {
     }
 }
 
-/* Such an error is not the other rank's end, which the reader of the stream would learn. */
+/* Such an error does not mean that the other rank has ended. */
 static void run_error(int one) {
     struct ends e;
     struct frame *p = NULL;
@@ -344,6 +345,6 @@ static void run_error(int one) {
     close_both(&e);
 }
 
-TEST(test_an_error_of_one_rank_alone) {
+TEST(test_a_rank_whose_own_socket_fails_does_not_blame_its_peer) {
     for (int one = 0; one < 2; one++) run_error(one);
 }

@@ -19,7 +19,7 @@ static void run_on(const int *lowest, bool window, rank_main *run, void *arg) {
     ranks_run_by(TINY, RANKS, hub_on(RANKS, lowest, window), run, arg);
 }
 
-/* On hosts of their own and on one, with and without windows. */
+/* Runs on separate hosts and on one host, with and without windows. */
 static void run_everywhere(rank_main *run, void *arg) {
     for (int how = 0; how < 4; how++) run_on(how / 2 ? APART : TOGETHER, how % 2, run, arg);
 }
@@ -29,7 +29,7 @@ static void close_own(struct ranks *ranks, int rank, bool clean) {
     ranks->by_tcp[rank] = NULL;
 }
 
-/* The rank that `failing` tells, if any, has a wrong setting. */
+/* `failing`: the rank that has a wrong setting, if any. */
 static void check_agreement(struct ranks *ranks, int rank, void *failing) {
     struct transport *t = rank_transport(ranks, rank);
     hvd_error err = {0};
@@ -43,7 +43,7 @@ static void check_agreement(struct ranks *ranks, int rank, void *failing) {
     CHECK_INT(t->layout.host.window != NULL, local_hub_rank(ranks->hub, rank)->layout.windows);
 }
 
-TEST(test_all_agree_or_all_fail) {
+TEST(test_an_error_on_one_rank_fails_the_start_on_all_ranks) {
     run_everywhere(check_agreement, NULL);
     run_everywhere(check_agreement, &(int){1});
 }
@@ -54,7 +54,7 @@ static double cpu_time(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A rank that waits for another's data sleeps: 0.3 s cost it less than 0.02 of a core. */
+/* A rank that waits for data sleeps: in 0.3 s it uses less than 2 % of a core. */
 static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const double LATE = 0.3;
@@ -73,9 +73,9 @@ static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_waiting_costs_nothing) { run_on(APART, false, wait_for_data, NULL); }
+TEST(test_a_rank_that_waits_for_data_uses_no_cpu) { run_on(APART, false, wait_for_data, NULL); }
 
-/* Rank 1 ends; whoever waits for it, or opens a group with it, learns who is dead. */
+/* Rank 1 ends. Ranks that wait for it or open a group with it get an error that names it. */
 static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const int PAIR[] = {1, 2};
@@ -99,7 +99,7 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_dead_rank_is_named) { run_on(APART, false, lose_rank_1, NULL); }
 
-/* Only the data of two ranks is cut off: none is dead, and none waits for ever. */
+/* Only the data stream between two ranks breaks: no rank is dead, and no rank waits for ever. */
 static void cut_data(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     struct transfer x = {{0}, 0, 0};
@@ -113,9 +113,9 @@ static void cut_data(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_data_alone_is_cut_off) { run_on(APART, false, cut_data, NULL); }
+TEST(test_broken_data_streams_blame_no_rank) { run_on(APART, false, cut_data, NULL); }
 
-/* Groups of some ranks, in an order of their own, whose traffic shares the streams. */
+/* Groups with their own order of ranks, whose traffic shares the job's streams. */
 static void use_groups(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const int PAIR[] = {2, 0}, TURNED[] = {1, 2, 0};
@@ -136,7 +136,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
-        transport_close(pair, false); /* it fails there; the other learns it */
+        transport_close(pair, false); /* the group fails here, and the other rank learns of that */
     } else if (in_pair) {
         FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
         CHECK_HAS(ERR->text, "rank 2 could not open");
@@ -147,9 +147,9 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_groups) { run_everywhere(use_groups, NULL); }
+TEST(test_groups_share_the_streams_of_the_job) { run_everywhere(use_groups, NULL); }
 
-/* Rank 1 has no descriptor left for a group; the others learn it. */
+/* Rank 1 has no descriptor left for a group, which the other ranks learn. */
 static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     struct rlimit old;
@@ -166,9 +166,9 @@ static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(err.nblamed, 1);
 }
 
-TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL); }
+TEST(test_a_group_that_one_rank_cannot_open_fails) { run_on(APART, false, lack_a_file, NULL); }
 
-/* Rank 1 has left the job: those that open a group with it end. */
+/* Rank 1 has left the job, so opening a group with it fails. */
 static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     hvd_error err = {0};
@@ -181,7 +181,7 @@ static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {
     ranks_meet(ranks);
 }
 
-TEST(test_a_group_with_a_rank_that_has_left) {
+TEST(test_opening_a_group_with_a_rank_that_has_left_fails) {
     run_on(APART, false, lack_a_rank, &(bool){false});
     run_on(TOGETHER, true, lack_a_rank, &(bool){true});
 }
@@ -192,8 +192,8 @@ static struct transport *open_among_all(struct transport *t, bool window) {
     return group;
 }
 
-/* Looks, as an engine does that is busy and never sleeps, or that sleeps after each look. Nobody
- * looks for any other group. Returns how many messages came before the error. */
+/* Looks at the streams as a busy engine does, or as one that sleeps after each look. No other
+ * group looks. Returns the number of messages that came before the error. */
 static int look_until_failure(struct transport *group, bool busy, hvd_error *err) {
     int words = 0, code = HVD_OK;
     for (double until = clock_now() + 10; !code && clock_now() < until;) {
@@ -213,7 +213,7 @@ struct how {
     enum fate fate;
 };
 
-/* Rank 1's engine does not start in a group that all have opened; its last words come first. */
+/* Rank 1's engine does not start in a group that all have opened; its messages come first. */
 static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
@@ -227,7 +227,7 @@ static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-/* The streams of rank 1 end, as those of a killed process do. */
+/* The streams of rank 1 end like those of a killed process. */
 static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *group = open_among_all(rank_transport(ranks, rank), how->window);
@@ -245,8 +245,8 @@ static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     close_own(ranks, rank, false);
 }
 
-/* Looks at its streams, as the engine of another group may, once this thread has unmapped
- * memory. */
+/* This transport looks at its streams as soon as this thread has unmapped memory, as the engine
+ * of another group might. */
 static _Thread_local struct transport *looks;
 
 int munmap(void *memory, size_t bytes) {
@@ -267,12 +267,12 @@ static void close_while_one_looks(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_news_for_a_group_that_closes_crash_nobody) {
+TEST(test_messages_for_a_group_that_is_closing_do_no_harm) {
     run_on(TOGETHER, true, close_while_one_looks, &(bool){false});
     run_on(TOGETHER, true, close_while_one_looks, &(bool){true});
 }
 
-/* The kernel tells rank 0's job that the process of rank 1 has ended. */
+/* The kernel reports to rank 0's job that the process of rank 1 has ended. */
 static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
@@ -299,10 +299,10 @@ static void run_each_way(rank_main *run) {
                &(struct how){how / 2, how % 2, FATE_DIED});
 }
 
-TEST(test_a_group_that_one_has_closed) { run_each_way(close_a_group); }
-TEST(test_a_group_of_which_one_is_dead) { run_each_way(die_in_a_group); }
+TEST(test_ranks_learn_that_another_rank_has_closed_their_group) { run_each_way(close_a_group); }
+TEST(test_ranks_of_a_group_learn_of_a_death_in_it) { run_each_way(die_in_a_group); }
 
-/* Rank 1 was killed after all have left, and can't take the last messages. */
+/* Rank 1 was killed after all ranks had left, so it does not read the last messages. */
 static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
     static const char LONG[2 * MAILBOX_BYTES];
     if (rank == 0) {
@@ -314,7 +314,7 @@ static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_the_end_does_not_wait_for_the_dead) { run_on(TOGETHER, true, fill_a_mailbox, NULL); }
 
-/* The job knows that rank 2 is lost with its host: nobody opens a group any more. */
+/* The job knows that rank 2 and its host are lost, so no group can be opened any more. */
 static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     static const int PAIR[] = {0, 1};
@@ -324,7 +324,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(ERR->blamed[0], 2);
 }
 
-/* The lost host's kernel ends no stream: nobody waits for that at the end. */
+/* The kernel of a lost host ends no stream, so the end of the job must not wait for it. */
 static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     if (rank == 2) {
@@ -339,10 +339,10 @@ static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_the_end_does_not_wait_for_a_lost_host) {
-    double took[RANKS] = {1, 1}; /* the others' cores may be busy: one rank, once */
+    double took[RANKS] = {1, 1}; /* a busy core may delay ranks, so one fast rank is enough */
     for (int i = 0; i < 20 && fmin(took[0], took[1]) >= 0.1; i++)
         run_on(APART, false, end_without_a_host, took);
     CHECK(fmin(took[0], took[1]) < 0.1);
 }
 
-TEST(test_a_group_of_a_job_that_has_lost_a_host) { run_on(APART, false, lose_a_host, NULL); }
+TEST(test_no_group_opens_in_a_job_that_has_lost_a_host) { run_on(APART, false, lose_a_host, NULL); }

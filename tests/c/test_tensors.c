@@ -8,7 +8,7 @@ struct result {
     hvd_error error;
 };
 
-/* A tensor as its submitter keeps it: until it completes. */
+/* A tensor that its submitter keeps until it completes. */
 struct kept {
     struct tensor tensor;
     struct result *result;
@@ -17,7 +17,7 @@ struct kept {
 static void completed(void *arg, const hvd_error *error) {
     struct kept *kept = arg;
     struct result *r = kept->result;
-    free(kept); /* the table must not touch it any more */
+    free(kept); /* from now on the table must not use it */
     r->completions++;
     if (error) r->error = *error;
 }
@@ -31,7 +31,7 @@ static struct kept *keep(int number, struct result *result) {
     return kept;
 }
 
-/* Tells whether it is held back. */
+/* Adds a tensor; returns whether a cork holds it back. */
 static bool add_kept(struct tensors *t, struct kept *kept, int code, hvd_error *err) {
     bool held = false;
     kept->tensor.node = map_node_of(kept->tensor.request.name, &kept->tensor);
@@ -45,7 +45,7 @@ static void add(struct tensors *t, int number, struct result *result, int code) 
     add_kept(t, keep(number, result), code, ERR);
 }
 
-/* One that brings no data. */
+/* Adds a tensor without data. */
 static void add_failed(struct tensors *t, int number, struct result *result) {
     struct kept *kept = keep(number, result);
     kept->tensor.request.failed = true;
@@ -76,11 +76,11 @@ TABLE_TEST(test_corked_tensors_are_taken_together) {
     bool held[3];
     add(t, 0, &results[0], HVD_OK);
     tensors_cork(t, true);
-    tensors_cork(t, true); /* a second group, by another thread */
+    tensors_cork(t, true); /* as if another thread began a second grouped call */
     for (int i = 1; i < 4; i++) {
         held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, ERR);
         CHECK(i == 3 || tensors_take(t) == NULL);
-        tensors_cork(t, false); /* a third time: of a group that was held in a job before */
+        tensors_cork(t, false); /* a third time, as by a group of an earlier job */
     }
     CHECK(held[0] && held[1] && !held[2]);
     check_taken(t, 0, 3);
@@ -93,7 +93,8 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     CHECK(tensors_take(t) == NULL);
     for (int i = 0; i < 4; i++) add(t, i, &results[i], HVD_OK);
     check_taken(t, 0, 3);
-    tensors_finish(t, tensors_find(t, "tensor.3"), NULL); /* the newest, the oldest, one between */
+    /* finishes the newest, the oldest and one in between */
+    tensors_finish(t, tensors_find(t, "tensor.3"), NULL);
     tensors_finish(t, tensors_find(t, "tensor.0"), NULL);
     for (int i = 4; i < 7; i++) add(t, i, &results[i], HVD_OK);
     CHECK(tensors_find(t, "tensor.2")->newer == NULL); /* the others are not taken yet */
@@ -104,7 +105,7 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     CHECK(tensors_take(t) == NULL);
     add(t, 0, &results[7], HVD_OK);
     check_taken(t, 0, 0);
-    add(t, 8, &results[8], HVD_OK); /* never taken */
+    add(t, 8, &results[8], HVD_OK); /* this tensor is never taken */
     CHECK_INT(tensors_count(t), 6);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(tensors_count(t), 0);
@@ -117,7 +118,7 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
 
 /* Under one name, two failed tensors and one with data queue; a second tensor with data is refused
  * unless it asks to queue. */
-TABLE_TEST(test_behind_one_of_its_name) {
+TABLE_TEST(test_a_tensor_queues_behind_one_of_its_name_only_if_it_may) {
     struct result results[5] = {{0}};
     hvd_error err = {0};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
@@ -140,7 +141,7 @@ TABLE_TEST(test_behind_one_of_its_name) {
     CHECK_INT(results[4].completions, 0);
 }
 
-TABLE_TEST(test_closed_with_one_behind) {
+TABLE_TEST(test_closing_the_table_fails_queued_tensors) {
     struct result results[3] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
     add(t, 7, &results[2], HVD_OK);
@@ -148,7 +149,7 @@ TABLE_TEST(test_closed_with_one_behind) {
     for (int i = 0; i < 3; i++) CHECK_INT(results[i].error.code, HVD_TRANSPORT);
 }
 
-/* ---- tensor_check: three ranks, of which this is rank 1 ---- */
+/* ---- tensor_check on rank 1 of three ---- */
 
 static void check_is(const struct tensor *tensor, int code, const char *text) {
     FAILS(tensor_check(tensor, 1, 3, ERR), code);
@@ -157,7 +158,7 @@ static void check_is(const struct tensor *tensor, int code, const char *text) {
     CHECK_HAS(ERR->text, text);
 }
 
-TEST(test_outputs_suit_what_comes) {
+TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     int64_t splits[3] = {0, 4, 1};
     struct tensor t = {.request = gather_of("dealt", 5, 7), .out_rows = 2};
     t.request.kind = HVD_REDUCESCATTER;
@@ -183,7 +184,8 @@ TEST(test_outputs_suit_what_comes) {
     t.splits = NULL;
     check_is(&t, HVD_INVALID, "5 rows can't be dealt out evenly to 3 ranks");
     t.splits = splits;
-    t.request.dims[2] = t.request.dims[3] = INT64_MAX; /* no elements at all */
+    /* one dimension is 0, so there are no elements */
+    t.request.dims[2] = t.request.dims[3] = INT64_MAX;
     t.request.ndim = 4;
     t.request.dims[0] = 0;
     memset(splits, 0, sizeof splits);
@@ -191,12 +193,14 @@ TEST(test_outputs_suit_what_comes) {
     t.request.dtype = HVD_UINT8;
     t.request.ndim = 3;
     t.request.dims[1] = 3;
-    t.request.dims[2] = (int64_t)(UINT64_MAX / 3); /* bytes of a row: -1, as an int64_t */
+    /* a row has 2^64 - 1 bytes, which is -1 as an int64_t */
+    t.request.dims[2] = (int64_t)(UINT64_MAX / 3);
     t.out_rows = 0;
     OK(tensor_settle_output(&t, splits, 1, 3, ERR));
 }
 
-/* What a refused one brought stays its submitter's, what a finished one has got is freed. */
+/* The memory of a refused tensor stays its submitter's; the memory added to a finished tensor is
+ * freed. */
 TABLE_TEST(test_an_encoded_message_is_freed_by_its_owner) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
@@ -246,7 +250,7 @@ TABLE_TEST(test_a_taken_tensor_is_found_by_name_and_id) {
     tensors_free(NULL);
 }
 
-TABLE_TEST(test_refuse_then_close) {
+TABLE_TEST(test_after_a_refusal_submissions_fail_and_old_tensors_stay) {
     struct result result = {0}, late = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
@@ -275,7 +279,7 @@ static void *run_adder(void *arg) {
     return NULL;
 }
 
-TABLE_TEST(test_concurrent_adders) {
+TABLE_TEST(test_threads_that_add_at_once_lose_no_tensor) {
     OWNED struct result *results = room(ADDERS * EACH * sizeof *results);
     struct adder adders[ADDERS];
     pthread_t threads[ADDERS];
@@ -285,7 +289,7 @@ TABLE_TEST(test_concurrent_adders) {
     while (n < ADDERS * EACH) {
         for (struct tensor *x = tensors_take(t), *newer; x; x = newer, n++) {
             int number = (int)x->request.dims[0];
-            CHECK(number > last[number / EACH]); /* each thread's in order */
+            CHECK(number > last[number / EACH]); /* the tensors of each thread are in order */
             last[number / EACH] = number;
             newer = x->newer;
             tensors_finish(t, x, NULL);

@@ -26,7 +26,7 @@ TEST(test_each_rank_knows_its_host_and_local_rank) {
     local_hub_free(hub);
 }
 
-/* Ranks dealt to two hosts by turns; host 0 has one rank more, which is in no lane. */
+/* Ranks alternate between two hosts. Host 0 has one rank more, which is in no lane. */
 TEST(test_layout_of_ranks_that_alternate_between_hosts) {
     static const int LOWEST[] = {0, 1, 0, 1, 0}, HOST[] = {0, 2, 4}, LANE[] = {2, 3};
     OWN(hub_end) struct local_hub *hub = local_hub_on(5, LOWEST);
@@ -41,15 +41,15 @@ TEST(test_layout_of_ranks_that_alternate_between_hosts) {
 }
 
 /* A lane is in the order of its hosts, not of its ranks. */
-TEST(test_layout_of_ranks_to_and_fro) {
+TEST(test_a_lane_is_in_the_order_of_its_hosts) {
     static const int LOWEST[] = {0, 1, 1, 0}, LANE[] = {3, 2};
     OWN(hub_end) struct local_hub *hub = local_hub_on(4, LOWEST);
     const struct comm *lane = &local_hub_rank(hub, 2)->layout.lane;
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
 }
 
-/* Such a thread took 134 us for what takes 13: its peer got the core only when the spin was
- * over. */
+/* A thread that spun there took 134 us instead of 13 us, because its peer got the core only
+ * after the spin. */
 TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
     struct transport *t = local_hub_rank(hub, 1);
@@ -61,12 +61,12 @@ TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
     t->patience.policy = (struct wait_policy){30e-6, 300e-6};
     struct window_rank *ranks = t->all.window->ranks;
     atomic_int *own = &ranks[1].cpus.last, *other = &ranks[2].cpus.last;
-    CHECK(transport_policy(t).spin == 30e-6); /* nobody has told its core yet */
+    CHECK(transport_policy(t).spin == 30e-6); /* no rank has published its core yet */
     atomic_store(other, *own + 1);
     CHECK(transport_policy(t).spin == 30e-6);
     atomic_store(other, *own);
     CHECK(transport_policy(t).spin == 0 && transport_policy(t).yield == 300e-6);
-    atomic_store(own, 0); /* as if this thread had moved here */
+    atomic_store(own, 0); /* as if this thread had moved to the other rank's core */
     cpus_tell(t->all.window);
     CHECK_INT(*own, *other);
     sched_setaffinity(0, sizeof all, &all);
@@ -96,8 +96,8 @@ static int receive_messages(struct transport *t, int size, int *from, int wanted
     return wanted;
 }
 
-/* Everyone sends everyone transfers and messages; each pair's come in order, the lanes never mix.
- */
+/* Every rank sends transfers and messages to every rank. They arrive in order for each pair;
+ * transfers and messages never mix. */
 static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);
@@ -128,11 +128,11 @@ TEST(test_messages_and_transfers_do_not_mix) {
     for (int p = 2; p <= 5; p++) ranks_run(p, traffic_main, NULL);
 }
 
-/* A ticket from before a message or a wake lets nobody oversleep. */
+/* A sleep on a ticket from before a message or a wake returns at once. */
 static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     int peer = 1 - rank;
-    for (int i = 0; i < 2000; i++) { /* one message to and fro, asleep in between */
+    for (int i = 0; i < 2000; i++) { /* a message goes back and forth, with sleeps in between */
         if (rank == i % 2) OK(transport_send(t, peer, &i, sizeof i, ERR));
         while (rank != i % 2) {
             unsigned ticket = transport_listen(t);
@@ -148,9 +148,9 @@ static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-TEST(test_no_lost_wake_up) { ranks_run(2, sleeping_main, NULL); }
+TEST(test_a_wake_between_ticket_and_sleep_is_not_lost) { ranks_run(2, sleeping_main, NULL); }
 
-TEST(test_sleep) {
+TEST(test_a_wake_or_a_message_ends_a_sleep) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double start = clock_now();
@@ -158,15 +158,16 @@ TEST(test_sleep) {
     transport_wake(t);
     transport_sleep(t, ticket, 60);
     ticket = transport_listen(t);
-    OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, ERR)); /* never received: no leak */
+    /* never received, and yet no leak */
+    OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, ERR));
     transport_sleep(t, ticket, 60);
     CHECK(clock_now() - start < 20);
     transport_sleep(t, transport_listen(t), 0);
     CHECK(clock_now() - start < 20);
 }
 
-/* The less tells of a message, the sooner a rank looks for it. */
-TEST(test_a_rank_looks_sooner_for_messages_that_wake_less) {
+/* Where messages do not wake a rank, it sleeps for shorter times. */
+TEST(test_a_rank_polls_more_often_where_messages_wake_it_less) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double rings = transport_longest_sleep(t, true);
@@ -183,7 +184,7 @@ static int give_up(void *arg, hvd_error *err) {
     return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;
 }
 
-TEST(test_wait_ends_on_errors) {
+TEST(test_a_wait_for_data_ends_on_an_error) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     struct transfer x = {{0}, 0, 0};

@@ -1,6 +1,5 @@
-/* Update rules: each value as by a plain loop, to the bit, wherever the range begins and ends; and
- * float16 and bfloat16 against slow arithmetic in double that knows only the formats' three
- * numbers. */
+/* Update rules: the same bits as a plain loop, wherever the range begins and ends. float16 and
+ * bfloat16 against slow arithmetic in double, which knows only three numbers of each format. */
 #include "check.h"
 
 #include "kernels/half.h"
@@ -22,7 +21,8 @@ static void expect(const hvd_update *u, struct model *m, int i, float gradient) 
     const float *r = u->rates;
     float lr = r[HVD_LEARNING_RATE], wd = r[HVD_WEIGHT_DECAY], mu = r[HVD_MOMENTUM],
           limit = r[HVD_CLIP], scaled = r[HVD_RESCALE] * gradient;
-    volatile float decay = lr * wd * m->w[i]; /* volatile: rounded as it is written here */
+    /* volatile, so that each product is rounded as written here */
+    volatile float decay = lr * wd * m->w[i];
     volatile float pull = limit < 0 ? lr * r[HVD_RESCALE] * gradient : lr * clipped(scaled, limit);
     if (u->rule == HVD_SGD) {
         volatile float step = -decay - pull;
@@ -156,7 +156,7 @@ TEST(test_every_16_bit_value_survives_a_round_trip) {
     }
 }
 
-/* The middle between every two neighbours, and the floats beside it. */
+/* Checks the middle between every two neighbours, and the floats beside it. */
 TEST(test_ties_round_to_even) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];

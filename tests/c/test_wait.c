@@ -1,4 +1,4 @@
-/* The waiting policy by a clock of the test: spin, yield, nap longer and longer; and scratch
+/* The wait policy with the test's own clock: spin, yield, then ever longer naps; and scratch
  * memory. */
 #include "check.h"
 
@@ -6,7 +6,7 @@
 #include "base/scratch.h"
 #include "transport/wait.h"
 
-/* Phases in order, never back: 0 spin, 1 yield, 2 nap. */
+/* The phase of a wait: 0 spin, 1 yield, 2 nap. A wait never returns to an earlier phase. */
 static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
 
 static const struct wait_policy SPINS = {30e-6, 300e-6}, YIELDS = {0, 300e-6};
@@ -22,7 +22,7 @@ static void check_phases(struct wait_policy policy, int last, double longest_nap
         CHECK(next <= longest_nap);
         if (phase == 2) CHECK(next >= last_nap);
         if (phase == 2) last_nap = next;
-        if (phase == 2) CHECK(next <= waited); /* noticed late by less than was waited */
+        if (phase == 2) CHECK(next <= waited); /* a nap is shorter than the wait so far */
         last = phase;
     }
     CHECK_INT(last, 2);
@@ -37,7 +37,7 @@ TEST(test_a_wait_spins_then_yields_then_naps) {
     }
 }
 
-TEST(test_no_number_of_seconds_ends_a_sleep_too_early) {
+TEST(test_seconds_out_of_range_become_0_or_a_day) {
     static const struct {
         double seconds;
         long whole, nanoseconds;
@@ -50,7 +50,7 @@ TEST(test_no_number_of_seconds_ends_a_sleep_too_early) {
     }
 }
 
-TEST(test_each_wait_begins_anew) {
+TEST(test_each_wait_begins_with_spinning) {
     for (int i = 0; i < 5; i++) {
         struct waiter w = {0};
         CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, SPINS, 1), 0, 0);
@@ -58,18 +58,18 @@ TEST(test_each_wait_begins_anew) {
     }
 }
 
-/* On a slow wire each segment cost 0.3 ms of yielding, a quarter of a core. */
+/* On a slow link each segment once cost 0.3 ms of yielding, a quarter of a core. */
 TEST(test_a_stream_of_long_waits_naps_at_once) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
     CHECK_NEAR(waiter_next(&w, 2 + 4e-3, SPINS, 1), 4e-3 / 8, 1e-9);
-    waiter_done(&w, 2 + 5e-6); /* a short one */
+    waiter_done(&w, 2 + 5e-6); /* this wait was short */
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
-TEST(test_an_item_that_needs_no_wait_does_not_count_in_a_stream) {
+TEST(test_an_item_that_did_not_wait_leaves_the_usual_wait) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -77,7 +77,7 @@ TEST(test_an_item_that_needs_no_wait_does_not_count_in_a_stream) {
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
 }
 
-TEST(test_pause_returns) {
+TEST(test_spins_yields_and_naps_return) {
     struct waiter w = {0};
     for (int i = 0; i < 20; i++)
         waiter_do(waiter_next(&w, clock_now(), i % 2 ? SPINS : YIELDS, 1e-4));

@@ -1,4 +1,5 @@
-/* The wire format: every item there and back; damaged messages are errors, never wild reads. */
+/* The wire format: every item is encoded and decoded; damaged messages are errors, never wild
+ * reads. */
 #include "requests.h"
 
 #include "negotiation/wire.h"
@@ -8,7 +9,7 @@ enum { ITEMS = 16 };
 
 static const int64_t ROWS[] = {3, 0, 17, (int64_t)1 << 40};
 
-/* One of every type, at the limits of its fields. */
+/* An item of every type, with values at the limits of its fields. */
 static void make_items(struct wire_item *items) {
     const struct wire_item MADE[ITEMS] = {
         {.type = WIRE_REQUEST, .id = UINT64_MAX - 1},
@@ -62,7 +63,7 @@ static void make_items(struct wire_item *items) {
 static void check_request(const struct request *got, const struct request *sent) {
     struct request a = *got, b = *sent;
     CHECK_INT(a.failed, b.failed);
-    a.failed = b.failed = false; /* else no two are the same */
+    a.failed = b.failed = false; /* otherwise no two requests are equal */
     CHECK(request_same(&a, &b));
     CHECK_INT(got->priority, sent->priority);
     CHECK_INT(got->op, sent->op);
@@ -118,7 +119,7 @@ static void write_all(struct wire_writer *w, const struct wire_item *items) {
     for (int i = 0; i < ITEMS; i++) OK(wire_put(w, &items[i], ERR));
 }
 
-TEST(test_there_and_back) {
+TEST(test_every_item_is_decoded_as_it_was_encoded) {
     struct wire_item items[ITEMS], got;
     OWN(wire_free) struct wire_writer w = {0};
     make_items(items);
@@ -139,8 +140,8 @@ TEST(test_there_and_back) {
     }
 }
 
-/* Reads to the end or to the first error; whatever was decoded may be looked at. The message lies
- * in memory of exactly its size, so that a byte too far is seen. Returns the code. */
+/* Reads to the end or to the first error, and looks at all decoded fields. The message lies in
+ * memory of exactly its size, so a sanitizer sees a read beyond it. Returns the code. */
 static int read_all(const uint8_t *bytes, size_t size) {
     OWNED uint8_t *data = room(size ? size : 1);
     if (size) memcpy(data, bytes, size);
