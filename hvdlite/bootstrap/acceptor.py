@@ -25,14 +25,15 @@ from hvdlite.bootstrap.handshake import (
 )
 from hvdlite.core.log import logger
 
-HANDSHAKE_SECONDS = 10.0  # from accepting a connection to its proof
+HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
 CONNECT_SECONDS = 3.0
-RETRY_SECONDS = (0.002, 0.5)  # between attempts to connect: the first pause, the longest
-MOST_PENDING = 64  # unproved connections beside those of expected ranks; one more closes the oldest
-MOST_LINES = 5  # in the log, about connections that were turned away
-NO_DESCRIPTORS_SECONDS = 0.02  # until the next attempt to accept
-LOOKS = 10  # keepalive probes to a silent host within its limit
-SHORTEST_SECONDS = 2.0  # the kernel sends at most one probe a second
+RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
+# most unproved connections beside those of expected ranks; one more closes the oldest
+MOST_PENDING = 64
+MOST_LINES = 5  # most lines in the log about connections that were turned away
+NO_DESCRIPTORS_SECONDS = 0.02  # seconds until the next attempt to accept, after descriptors ran out
+LOOKS = 10  # number of keepalive probes to a silent host within its limit
+SHORTEST_SECONDS = 2.0  # shortest limit, because the kernel sends at most one probe a second
 _TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
 _MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
 
@@ -103,13 +104,14 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # otherwise it was turned away a moment ago
+        elif connection in self.peers.values():  # otherwise it has just been turned away
             self._look_after(connection)
 
     def _admit(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # the peer has closed it; or it stays in the queue
+        # the peer has closed the connection, or the connection stays in the queue
+        except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(NO_DESCRIPTORS_SECONDS)
             return
@@ -134,7 +136,8 @@ class Acceptor:
         if hello.purpose == GONE and self._own.purpose != GONE:
             raise ended_without(hello.rank)
         if hello.purpose == GONE:
-            hello = hello._replace(purpose=EXCHANGE)  # both end, and neither waits for the other
+            # both ranks end, so neither waits for the other
+            hello = hello._replace(purpose=EXCHANGE)
         peer, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
             job = "a job of {} ranks (init() number {}, version {})"
@@ -150,8 +153,10 @@ class Acceptor:
         self.peers[peer] = pending.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """Look at a proved connection that is readable: its end, or data of a later exchange."""
-        if self._own.purpose == GONE:  # the handshake has told the peer
+        """Look at a proved connection that is readable: it has ended, or has data of a later
+        exchange."""
+        # nothing to do: by the handshake the peer has learned that this rank ends
+        if self._own.purpose == GONE:
             self._selector.unregister(connection)
             return
         try:
@@ -241,7 +246,8 @@ class Patient:
             try:
                 self._look()
             except Exception:
-                if not poll.poll(0):  # data that has arrived counts before news about its sender
+                # `look` may raise about the sender only if no data has arrived
+                if not poll.poll(0):
                     raise
             if time.monotonic() > self._until:
                 raise socket.timeout
@@ -250,7 +256,8 @@ class Patient:
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
-    """Connect to a rank that listens there, now or later; return the connection and its hello.
+    """Connect to a rank that listens there or soon will; return the connection and the rank's
+    hello.
 
     :param look: called again and again; an exception that ``look`` raises ends the attempts.
     """
@@ -291,7 +298,7 @@ def _addresses(
     found: List[tuple] = []
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:  # the host's name may become known later
+    except OSError as error:  # tried again, because the host's name may become known later
         tell(error)
     for port in ports:
         for family, _, _, _, address in found:

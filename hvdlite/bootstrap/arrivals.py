@@ -16,7 +16,7 @@ def ended(rank: int) -> RankFailedError:
 
 
 def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
-    """Return the error about a rank that rank 0 reaches and this rank does not."""
+    """Return the error about a rank that rank 0 reaches but this rank does not."""
     text = (
         f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
         "others did: a firewall or a broken network keeps the two ranks apart"
@@ -43,7 +43,7 @@ class Arrivals:
         self.began = time.monotonic()
         self._warns = self.began + warn
         self._ends = self.began + max(limit, warn) if limit else float("inf")
-        self.over = False  # ranks were missing after the limit
+        self.over = False  # True: ranks were missing after the limit
 
     def look(self) -> None:
         """Warn once about the missing ranks.
@@ -57,7 +57,8 @@ class Arrivals:
             raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")
-            if self._rank == min(self.here):  # one rank warns, of those that know of each other
+            # only the lowest of the ranks that know of each other warns
+            if self._rank == min(self.here):
                 logger.warning("%s", self._text(waited))
 
     def _text(self, waited: float) -> str:

@@ -9,7 +9,7 @@ from hvdlite.core.world import World
 class Bootstrap(Protocol):
     """How the ranks of a job meet: by MPI, or by sockets. One object a process.
 
-    The bodies here are the defaults, for ranks that only the job itself joins.
+    The methods here are the defaults, for ranks that nothing but the job connects.
     """
 
     transport: str
@@ -31,7 +31,7 @@ class Bootstrap(Protocol):
         """
 
     def before_end(self, leave: Callable[[], None]) -> None:
-        """Call the function before the script itself ends MPI, if MPI joins the processes."""
+        """Call the function before the script itself finalizes MPI, in a job over MPI."""
         return
 
     def has_others(self) -> bool:
@@ -41,7 +41,8 @@ class Bootstrap(Protocol):
         """Return this process's number among those that were started together."""
 
     def report_gone(self) -> None:
-        """Tell ranks that wait in init(), now or soon, that this process ends without it."""
+        """Tell ranks that wait in init(), now or soon, that this process ends without calling
+        init()."""
 
     def end_by(self, until: float, code: int, words: str) -> None:
         """Let this process's end wait for other ranks until this time; then print and end."""

@@ -14,16 +14,15 @@ from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # after the limit, for rank 0 to name the missing ranks
+GRACE_SECONDS = 10.0  # seconds after the limit in which rank 0 names the missing ranks
 
 
 class Exchange:
     """Exchanges values between the ranks, through rank 0, as JSON.
 
-    :param connections: on rank 0 to every other rank; on another rank to rank 0.
-    :param joined: the number of jobs that this process was in before.
-    :param patience: seconds; 0: no limit.
-    :param limit: the variable with the seconds that another host may be silent.
+    :param connections: on rank 0 those to every other rank; on another rank the one to rank 0.
+    :param joined: the number of jobs that this process was in before. :param patience: seconds;
+    0: no limit. :param limit: the variable with the seconds that another host may be silent.
     """
 
     def __init__(
@@ -59,7 +58,8 @@ class Exchange:
                 connection.settimeout(self._timeout)
             if not something:
                 raise ended(rank)
-            if self.rank:  # between two calls rank 0 sends nothing but errors
+            # data from rank 0 is an error, because rank 0 sends nothing else between two calls
+            if self.rank:
                 self.receive(0)
 
     def allgather(self, value: Any) -> List[Any]:
@@ -85,7 +85,8 @@ class Exchange:
         try:
             told = receive(self.connections[rank])
         except socket.timeout as error:
-            if error.errno == errno.ETIMEDOUT:  # the kernel has given up the other host
+            # the kernel has given up because the other host is silent
+            if error.errno == errno.ETIMEDOUT:
                 raise ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
             raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
@@ -109,7 +110,7 @@ class Exchange:
     def lose(self, ranks: Set[int]) -> None:
         """End the waits of all threads for these ranks, whose hosts are lost."""
         for rank in ranks & self.connections.keys():
-            with contextlib.suppress(OSError):  # shut down already
+            with contextlib.suppress(OSError):  # the connection is shut down already
                 self.connections[rank].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -125,8 +126,8 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
     """Meet at rank 0's port: wait until all ranks are in init().
 
-    :param told: receives ranks that need not be told, by :func:`report_gone`, that this one ends.
-    :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
+    :param told: receives the ranks to which :func:`report_gone` need not report the end of this
+    rank. :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
     hello = Hello(EXCHANGE, place.rank, place.size, joined)
@@ -140,7 +141,7 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
         wait.here = set(range(1, place.size))
         connection, other = reach(place.host, place.ports, hello, key, wait.look)
     except HvdliteError:
-        if wait.over:  # none is waited for twice
+        if wait.over:  # not a second wait for the same ranks
             told.update(range(place.size))
         raise
     told.add(0)
@@ -182,7 +183,7 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # other hosts resolve the name to another address
+        addresses = []  # only other hosts can use the address, for which the name stands there
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:
@@ -198,11 +199,11 @@ def report_gone(place: start.Place, joined: int, seconds: float, told: Set[int])
 
     Rank 0 tells all others; another rank tells rank 0, which tells those that wait.
 
-    :param told: ranks that know it, or have ended; receives those that are told.
-    :return: whether all know it.
+    :param told: ranks that know it or have ended; receives the ranks that were told. :return:
+    whether all know it.
     """
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
-    seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit
+    seconds = max(seconds, RETRY_SECONDS[0])  # not 0, which would mean no limit
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:
         if not place.rank:

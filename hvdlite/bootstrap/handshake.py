@@ -1,8 +1,9 @@
 """The handshake of two ranks on a new connection, and the values that they exchange afterwards.
 
-Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos; the side
-that connects begins. A listener answers a stranger's hello, and neither uses nor keeps anything
-else from it. Each hello has a new nonce, so a recorded proof is worthless. Data is not encrypted.
+Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos; the
+side that connects begins. A listener answers the hello of a stranger, but uses and keeps nothing
+else from the stranger. Each hello has a new nonce, so a recorded proof is worthless. Data is not
+encrypted.
 
 The key is made from the job's name and HVDLITE_SECRET, or the contents of HVDLITE_SECRET_FILE.
 Without a secret the key keeps jobs apart, but keeps out nobody who knows the job's name.
@@ -27,11 +28,11 @@ _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")
 _PROOF = hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
-MOST_BYTES = 1 << 24  # of a value, as JSON
+MOST_BYTES = 1 << 24  # of a value as JSON
 
 
 class Stranger(Exception):
-    """The other side is no rank of this job."""
+    """The other side of a connection is no rank of this job."""
 
 
 class Hello(NamedTuple):

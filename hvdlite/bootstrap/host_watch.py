@@ -1,4 +1,4 @@
-"""The watch of hosts in a job without MPI: it finds the lost hosts, and only those.
+"""The watch of hosts in a job without MPI: finds lost hosts, and only lost ones.
 
 The lowest ranks of the hosts have connections of their own, on which nothing waits behind data. On
 both ends the kernel asks and answers (keepalive), so a host whose processes are stopped or busy is
@@ -19,7 +19,7 @@ from hvdlite.bootstrap.mesh import Mesh
 from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.core.log import logger
 
-_BYTES_ASK = 5.0  # seconds: with a shorter limit bytes are sent
+_BYTES_ASK = 5.0  # seconds; with a shorter limit the ranks send bytes
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
 
@@ -43,11 +43,12 @@ class HostWatch:
             self._thread.start()
 
     def set_limit(self, limit: float) -> None:
-        """From now on, think a host lost after so many seconds of silence."""
+        """From now on count a host as lost after so many seconds of silence."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
-        self._changed.set()  # the thread may be in a longer pause
-        for stream in list(self._streams.values()):  # the thread drops those that have ended
+        self._changed.set()  # wakes the thread, which may be in a longer pause
+        # a copy, because the thread drops streams that have ended
+        for stream in list(self._streams.values()):
             with contextlib.suppress(OSError):
                 set_patience(stream, limit)
                 stream.setblocking(False)
@@ -70,7 +71,8 @@ class HostWatch:
             self._changed.wait(self._pause)
             self._changed.clear()
             now = time.monotonic()
-            if now - last > self._limit / 2:  # this process was stopped: count silence from now
+            # this process was stopped, so silence counts from now on
+            if now - last > self._limit / 2:
                 self._since = now
             last = now
             for rank in list(self._streams):
@@ -86,7 +88,7 @@ class HostWatch:
             self._take(stream.recv(1 << 12), rank)
         except BlockingIOError:
             pass
-        except OSError:  # the other process has ended, but maybe not its host
+        except OSError:  # the other process has ended; its host may live
             self._streams.pop(rank).close()
             return
         if self._leads and not here:
@@ -99,7 +101,7 @@ class HostWatch:
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Read another host's bytes, or from this host's lowest rank those of lost hosts."""
+        """Read another host's bytes, or from this host's lowest rank the news of lost hosts."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):

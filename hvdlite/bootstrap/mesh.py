@@ -21,11 +21,11 @@ class Mesh(NamedTuple):
     This process owns the descriptors.
     """
 
-    lowest: List[int]  # rank of that rank's host
+    lowest: List[int]  # [rank]: the lowest rank of its host
     data: List[int]
     messages: List[int]
     watch: List[int]  # between the hosts' lowest ranks, and from each to the ranks of its host
-    hosts: List[str]  # names
+    hosts: List[str]  # the names of the ranks' hosts
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
 
@@ -84,7 +84,7 @@ def _fill(
 
     def look() -> None:
         waited = time.monotonic() - wait.began
-        if waited > patience / 2:  # all ranks begin at once; one gives up first
+        if waited > patience / 2:  # noted early, because another rank may give up first
             exchange.unreached = missing()
         exchange.look()
         wait.look()
@@ -108,13 +108,13 @@ def _fill(
 
 
 def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
-    """Return the kinds of streams between two ranks."""
+    """Return the kinds of the streams between two ranks."""
     watched = lowest[lower] == lower and lowest[higher] in (lower, higher) and any(lowest)
     return (DATA, MESSAGES, WATCH) if watched else (DATA, MESSAGES)
 
 
 def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
-    """Return the address at which other hosts reach this host; None: that of rank 0."""
+    """Return the address at which other hosts reach this host; None: rank 0's address serves."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)

@@ -17,12 +17,12 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import mpi_life, orphan
 
-# In init() each rank sends word of its arrival: after SOON_SECONDS to rank 0, and to all ranks if
-# they are few; after ASK_SECONDS to all ranks if they are many.
+# A rank that waits in init() reports its arrival: after SOON_SECONDS to rank 0, and to all ranks if
+# they are few; if they are many, to all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64
 ANSWER_SECONDS = 2.0
-# Tags of messages: the highest that every MPI has.
+# Tags of messages. Every MPI has tags up to 32,767.
 _GONE = 32_767  # a rank has ended without calling init()
 _HERE = 32_766
 _VALUE = 32_765
@@ -41,11 +41,12 @@ class MPIWorld(World):
     def init(self) -> None:
         limit = limits.limit_of(limits.INIT) or float("inf")
         how = f"hvdlite: rank {self.rank} ends the job: MPI has not joined all in {limit:.0f} s\n"
-        with mpi_life.limited(limit, 1, how):  # all ranks are in init()
+        with mpi_life.limited(limit, 1, how):  # quick, because all ranks are in init()
             call(lib.hvd_init, by_mpi(self.comm))
 
     def numbers(self, number: int) -> List[int]:
-        all_numbers = np.zeros(self.size, np.intc)  # no pickle: after a death half of it may arrive
+        # no pickle, of which after a death only a part may arrive
+        all_numbers = np.zeros(self.size, np.intc)
         self.comm.Allgather(np.array([number], np.intc), all_numbers)
         return all_numbers.tolist()
 
@@ -73,7 +74,7 @@ class MPIWorld(World):
     def open_among(self, ranks: List[int], number: int) -> int:
         with self._opens(ranks):
             most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
-            tag = number % (most + 1)  # two groups may open at once
+            tag = number % (most + 1)  # a tag for each group, because two groups may open at once
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks), tag), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
@@ -103,7 +104,7 @@ class MPIWorld(World):
 def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
     group = ffi.new("int *")
     call(lib.hvd_group_open, by_mpi(comm), ranks, group)
-    comm.Free()  # the library works on duplicates
+    comm.Free()  # freed at once, because the library works on duplicates
     return group[0]
 
 
@@ -140,7 +141,8 @@ class MPIBootstrap(Bootstrap):
         return MPI.COMM_WORLD.rank
 
     def report_gone(self) -> None:
-        for other in range(MPI.COMM_WORLD.size):  # only ranks in init() look for this message
+        # to all ranks; only ranks in init() look for this message
+        for other in range(MPI.COMM_WORLD.size):
             if other != MPI.COMM_WORLD.rank:
                 MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
 
@@ -165,13 +167,15 @@ def refuse_elastic() -> None:
 
 
 def _is_alone(comm) -> bool:
-    """Return True if MPI knows no other process; a communicator may join several worlds of one."""
+    """Return True if MPI knows no other process; the user's communicator may connect single
+    processes."""
     connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
     return MPI.COMM_WORLD.size == 1 and not connected
 
 
 def _meet(given, patience: float) -> MPIWorld:
-    """Meet the ranks of the user's list or communicator, which the user may free afterwards."""
+    """Meet the ranks of the user's list or communicator; the user may free the communicator
+    afterwards."""
     is_list = not isinstance(given, MPI.Comm)
     if is_list:
         return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)
@@ -206,13 +210,13 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
             if of_comm != MPI.UNDEFINED:
                 raise ended_without(gone)
             MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
-        time.sleep(0.001)  # Ctrl-C gets through here
+        time.sleep(0.001)  # Ctrl-C can interrupt this wait
     asked.take()
     return comm
 
 
 class _Asked:
-    """The ranks known to be in init(), from messages that each sends after a while."""
+    """The ranks that are known to be in init(), by messages that each rank sends after a while."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
         self._comm = comm

@@ -1,8 +1,8 @@
 """A job that MXNet's own launcher, launch.py, has started, with a scheduler and servers.
 
 launch.py starts the scheduler, servers and workers by the user's command, and waits for the
-scheduler. Scheduler and servers serve inside ``import mxnet`` until all workers have connected and
-disconnected. So each worker does both. It needs no server, but learns where the other workers are.
+scheduler. Scheduler and servers serve inside ``import mxnet`` until all workers have connected
+and disconnected. So each worker connects, learns where the other workers are, and disconnects.
 """
 
 import importlib
@@ -13,7 +13,12 @@ from hvdlite.core import agent_protocol, start
 from hvdlite.core.native import HvdliteError
 
 _MODULE = "hvdlite.mxnet.servers"  # imports MXNet
-_NUMBERS = ("DMLC_TASK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # of a worker
+_NUMBERS = (
+    "DMLC_TASK_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+)  # variables with a worker's number
 
 
 def serve() -> None:

@@ -21,14 +21,15 @@ class Launcher(NamedTuple):
     """The variables by which a launcher tells a process its number and how many there are."""
 
     name: str
-    rank: str  # if it is set, the launcher has started the process
-    size: str  # "": this launcher has no such variable
-    advice: str  # {n} stands for the number of processes
+    rank: str  # variable with the process's number; set if the launcher started the process
+    size: str  # variable with the number of processes; "": there is none
+    advice: str  # what the user should do; {n} stands for the number of processes
 
 
 _HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
 _CLUSTER = "TF_CONFIG"  # TensorFlow's: JSON, with the addresses of all processes
-_TRAINS = ("chief", "master", "worker")  # the other processes of a cluster do not train
+# kinds of processes that train; the others in a cluster do not
+_TRAINS = ("chief", "master", "worker")
 _OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
 _LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
@@ -82,7 +83,8 @@ def refuse_in_a_child() -> None:
 class _Claim(NamedTuple):
     launcher: Launcher
     size: int
-    distance: int  # processes from the one that the launcher started to this one
+    # number of generations between the process that the launcher started and this one
+    distance: int
 
 
 def refuse_if_one_of_several(why: str) -> None:
@@ -127,7 +129,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
 
 
 def _in_cluster() -> int:
-    """Return the number of training processes in TF_CONFIG; 0: this process is none of them."""
+    """Return the number of training processes in TF_CONFIG; 0: this process does not train."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         told = json.loads(os.environ[_CLUSTER])
         if told["task"]["type"] in _TRAINS:

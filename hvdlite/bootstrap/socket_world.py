@@ -26,11 +26,11 @@ from hvdlite.core.processes import stat_of
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 
-# To tell ranks that wait in init(), or come to it, that this process never calls it: as long as the
-# process has run, because the others have begun with it, within these limits.
+# How long this process, which ends without calling init(), tries to tell ranks that wait there: as
+# long as the process has run, because the others began at the same time, within these limits.
 GONE_SECONDS = (1.0, 10.0)
-# Ranks that are started together come within this time. A rank that has failed waits for them so
-# long, where no launcher would end those that come later: they would wait in init().
+# Ranks that are started together come to init() within this time. Where no launcher would end them,
+# a failed rank waits so long to tell the ranks that come; later ones would wait in vain.
 START_SECONDS = 60.0
 
 
@@ -60,7 +60,7 @@ def _age() -> float:
 
 def _place() -> start.Place:
     found = start.without_mpi()
-    assert found is not None  # or mpi_world has the job
+    assert found is not None  # otherwise mpi_world has the job
     return found
 
 
@@ -83,7 +83,8 @@ class SocketWorld(World):
         self._patience = patience
         self.watch: Optional[HostWatch] = None
         self._opened = 0
-        # Duplicates of the streams, until the C library can be told of lost hosts.
+        # Duplicates of the streams, to end waits on them until the C library can be told of lost
+        # hosts.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
@@ -96,15 +97,16 @@ class SocketWorld(World):
         try:
             call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
         finally:
-            self._mesh = self._mesh._replace(data=[], messages=[])  # C closes them, also in a child
+            # the C library now owns these descriptors and closes them, also in a child
+            self._mesh = self._mesh._replace(data=[], messages=[])
             self._have_joined()
 
     def _lose(self, host: str, ranks: Set[int]) -> None:
         for rank in ranks:
             for stream in self._joining.get(rank, ()):
-                with contextlib.suppress(OSError):  # shut down already
+                with contextlib.suppress(OSError):  # the stream is shut down already
                     stream.shutdown(socket.SHUT_RDWR)
-        lib.hvd_lose_host(host.encode())  # returns after the C library's init
+        lib.hvd_lose_host(host.encode())  # waits until the C library's init has returned
         self._exchange.lose(ranks)
 
     def _have_joined(self) -> None:
@@ -169,12 +171,12 @@ class SocketWorld(World):
         _present.world = None
 
     def tell_of(self, error: BaseException) -> None:
-        """On rank 0, make the other ranks raise this error if it is a failure of the job."""
+        """On rank 0: make the other ranks raise this error if it is a failure of the job."""
         if isinstance(error, HvdliteError) and not self.rank:
             self._exchange.tell_of(error)
 
     def let_go_in_a_child(self) -> None:
-        """Close all connections in a child: through them the parent would seem to live on."""
+        """Close all connections in a child, which would keep them open after the parent's death."""
         if self._mesh is not None:
             mesh.close(self._mesh)
         self._have_joined()
@@ -191,14 +193,14 @@ forks.keep_out()
 
 
 class SocketBootstrap(Bootstrap):
-    """The bootstrap of processes to which a launcher has told their ranks and rank 0's address."""
+    """The bootstrap of processes that know their ranks and rank 0's address from a launcher."""
 
     transport = "tcp"
 
     def __init__(self) -> None:
-        self._joined = 0  # jobs of this place:
+        self._joined = 0  # number of jobs that began at this place
         self._at: Optional[start.Place] = None
-        self._told: Set[int] = set()  # ranks that know of this process's end, or have ended
+        self._told: Set[int] = set()  # ranks that know that this process ends, or have ended
 
     def begin(self, comm: Any) -> None:
         """:raises ValueError: ``comm`` is a communicator of MPI."""
@@ -239,7 +241,7 @@ class SocketBootstrap(Bootstrap):
 
     def has_others(self) -> bool:
         place = _place()
-        known = place.rank >= 0  # otherwise only MXNet's scheduler knows
+        known = place.rank >= 0  # otherwise only MXNet's scheduler knows the rank
         return known and place.size > 1 and not forks.is_child() and not start.is_worker()
 
     def rank(self) -> int:
@@ -250,7 +252,8 @@ class SocketBootstrap(Bootstrap):
         self._tell(min(max(shortest, _age()), longest))
 
     def end_all(self, code: int, patience: float) -> None:
-        # If it has joined, the others see this process's connections end; torchrun ends them.
+        # Nothing to tell if this process has joined, because the others see its connections end;
+        # nor under torchrun, which ends the others.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
             text = "init(): rank %d has failed, and tells those that come to it within %.0f s"

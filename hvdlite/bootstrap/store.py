@@ -1,7 +1,7 @@
 """Store: values by name that the processes of a job share; ranks learn from it where to meet.
 
-MPI and most launchers tell each process where. A program that starts its ranks itself has PyTorch's
-store; MXNet's launcher has MXNet's servers.
+With MPI and most launchers each process knows where to meet. A program that starts its ranks
+itself uses PyTorch's store, MXNet's launcher the store of MXNet's servers.
 """
 
 import json

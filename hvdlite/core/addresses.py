@@ -25,10 +25,11 @@ def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str
 
 
 def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
-    """Return the address from which this host sends to the first reachable other host."""
+    """Return this host's address on its route to the first of the other hosts that it can reach."""
     for interfaces in others:
         for address in interfaces.values():
-            here = address in own.values()  # the loopback, or a bridge that every host has
+            # useless if this host has the same address, such as that of a bridge
+            here = address in own.values()
             source = None if here else probe.source_towards(address)
             if source:
                 return source

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from hvdlite.core import start
 
 # Environment variables between a launcher and the ranks of an elastic job.
-ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
-FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the job ends with fewer ranks
-MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # replacements fill the job up to so many ranks; 0: none
+ELASTIC = "HVDLITE_ELASTIC"  # 1: the job is elastic, so it goes on when ranks die
+FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the fewest ranks with which the job goes on
+# the number of ranks up to which replacements join; 0: no replacements
+MOST = "HVDLITE_ELASTIC_MAX_RANKS"
 RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # how often the job may go on after deaths; unset: no limit
 LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
 FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: no traceback for an error that another rank caused
-# Set for a replacement: its number, and the ports of the other ranks.
+# Set only for a replacement: its number, and the addresses of the other ranks' ports.
 REPLACEMENT = "HVDLITE_REPLACEMENT"
 ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # where replacements reach a rank
 TOO_LATE = 75  # exit code of a replacement that could not join
@@ -29,11 +30,13 @@ VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
 # The path of the pipe in which the agent names lost hosts, and the ports of replacements.
 NEWS = "HVDLITE_NEWS"
-COMES = b"+"  # the first byte of a line with a port
+COMES = b"+"  # first byte of a line with the address of a replacement's port
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
-PORT, GONE = b"@", b"~"  # this rank's open port; the numbers of ranks that the others gave up
-BLAME = b"?"  # written by csrc/shm/flight.c, too, with the ranks that caused a failure here
-# What those ranks did: submitted nothing; did not answer.
+# first bytes of lines with this rank's open port, and with numbers of ranks that were given up
+PORT, GONE = b"@", b"~"
+# first byte of a line with the ranks that caused a failure here; csrc/shm/flight.c writes it, too
+BLAME = b"?"
+# How these ranks caused it: they did not submit a tensor; they did not answer.
 STALLED, SILENT = 1, 2
 
 
@@ -78,7 +81,7 @@ def report_port(address: str, port: int) -> None:
 
 
 def report_gone(ranks: Sequence[int]) -> None:
-    """Report the numbers of the ranks without which the others go on."""
+    """Report the numbers of ranks that the others have given up."""
     _write(GONE + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 
@@ -98,7 +101,7 @@ def open_pipe() -> int | None:
 
 
 def _write(line: bytes) -> None:
-    """Write to the agent's pipe, if there is one."""
+    """Write a line to the agent's pipe, if there is one."""
     pipe = open_pipe()
     if pipe is not None:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ _MEMBERS = {  # members of hvd_tensor that users give: name of the argument, exp
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = bool, np.bool_, str, bytes  # though Python converts them to numbers
+_NO_NUMBERS = bool, np.bool_, str, bytes  # refused as numbers, although Python would convert them
 _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
@@ -50,7 +50,7 @@ def factor(value: Any, what: str) -> float:
 
 
 def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
-    """Return both factors as Python's floats, if C would check them too late."""
+    """Return both factors as Python's floats, where C would check them too late."""
     if type(prescale_factor) is float and type(postscale_factor) is float:
         return prescale_factor, postscale_factor
     return factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
@@ -59,7 +59,7 @@ def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
 def check_compressor(compression: Any, also: str = "") -> None:
     """Raise ValueError unless ``compression`` compresses arrays in Python.
 
-    :param also: what else the caller accepts, for the error text.
+    :param also: what else the caller accepts, to be named in the error.
     """
     methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
     if not all(map(callable, methods)):

@@ -1,4 +1,5 @@
-"""Horovod's questions about a build. hvdlite.torch has its own for CUDA and NCCL."""
+"""Horovod's functions that ask how the library was built; hvdlite.torch has those about CUDA and
+NCCL."""
 
 from typing import Callable
 
@@ -32,7 +33,7 @@ mpi_built = _answer("mpi_built", True, "Return True: hvdlite is compiled for MPI
 
 
 def mpi_enabled() -> bool:
-    """Tell whether this process's job runs on MPI, or would if it began now."""
+    """Tell whether this process's job runs on MPI, or, before init(), would run on MPI."""
     return start.without_mpi() is None
 
 

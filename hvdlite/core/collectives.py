@@ -44,7 +44,7 @@ class Memory(NamedTuple):
 
 class _Works(ModuleState):
     def begin(self) -> None:
-        # Nobody waits for these, but C may still write to their memory.
+        # Works for which no caller waits any more; C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
 
 
@@ -72,7 +72,7 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
     try:
         return ffi.new("hvd_tensor *", members), alive
     except (TypeError, OverflowError):
-        arguments.plain(members)  # its error names the argument
+        arguments.plain(members)  # checks again, because its error names the argument
         raise
 
 
@@ -126,13 +126,13 @@ def run_all(
     kind: int, names: Sequence[str], arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray],
     members: Sequence[dict],
 ) -> None:  # fmt: skip
-    """Do several at once. All have ended when this returns, or raises the errors of some."""
+    """Do several collectives at once. When this returns or raises, all of them have ended."""
     waited = [{**member, "waited": 1} for member in members]
     start_all(kind, names, arrays, outs, waited).finish()
 
 
 def start_all(kind, names, arrays, outs, members) -> "Started":
-    """Start several at once, on NumPy arrays; arguments as for :class:`Started`."""
+    """Start several collectives at once, on NumPy arrays; arguments as for :class:`Started`."""
     memories = [None if out is None else memory_of(out) for out in outs]
     return Started(kind, names, list(map(memory_of, arrays)), memories, members)
 
@@ -152,18 +152,16 @@ class Work(NamedTuple):
 class Started:
     """Several collectives that were started at once. Several threads may wait for them.
 
-    :param kind: one of lib.HVD_ALLREDUCE, ...
-    :param names: one a tensor; unique among the tensors in work.
-    :param arrays: a :class:`Memory` for each tensor.
-    :param outs: the same; None if the C library allocates the memory (``open`` is 1 among the
-        members): see :meth:`result`.
-    :param members: more members of ``hvd_tensor`` for each tensor.
+    :param kind: one of lib.HVD_ALLREDUCE, ... :param names: a name for each tensor, which no
+    other tensor under way has. :param arrays: a :class:`Memory` for each tensor. :param outs:
+    the same; None if the C library allocates the memory (``open`` is 1 among the members): see
+    :meth:`result`. :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._ended = True  # nothing is in progress yet
+        self._ended = True  # true until a collective has begun
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
-        if len(described) > 1:  # raises before any of them is sent
+        if len(described) > 1:  # raises for a wrong one before any is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
         self._begin([tensor for tensor, _alive in described], (arrays, outs))
@@ -175,7 +173,7 @@ class Started:
         let_go_of_one()
         if len(tensors) == 1:
             self._start(tensors)
-        elif tensors:  # all reach the other ranks in one message
+        elif tensors:  # corked, so that all reach the other ranks in one message
             lib.hvd_cork(tensors[0].group, True)
             try:
                 self._start(tensors)
@@ -194,7 +192,7 @@ class Started:
                 self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
 
     def handles(self) -> Dict[int, Any]:
-        """Return the C library's handles of those that have begun, by number."""
+        """Return the C library's handles of the collectives that have begun, by number."""
         return self._work.handles
 
     def done(self, seconds: float = 0) -> bool:
@@ -215,7 +213,8 @@ class Started:
             _raise(errors)
 
     def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
-        """Return the memory of an open one's result, and each rank's rows; after :meth:`finish`.
+        """Return the memory of an open collective's result, and each rank's rows; after
+        :meth:`finish`.
 
         The memory is a buffer, alive as long as it is referenced; None: the result is in ``out``.
         """
@@ -241,7 +240,8 @@ def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[A
 class Repeated:
     """Collectives that every training step does again: described once, on new memory each time.
 
-    :param names: and all others: as for :class:`Started`; the arrays say shapes and dtypes.
+    :param names: and all other parameters: as for :class:`Started`; arrays give only shapes and
+    dtypes.
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
@@ -251,7 +251,7 @@ class Repeated:
             call(lib.hvd_validate, tensor)
 
     def start(self, ins: Sequence[int], outs: Sequence[int], owner) -> Started:
-        """Start them from and to memory at these addresses; ``owner`` keeps it in use."""
+        """Start them on memory at these addresses; ``owner`` keeps the memory alive."""
         for tensor, source, out in zip(self._tensors, ins, outs):
             setattr(tensor, "in", pointer(source))
             tensor.out = pointer(out)
@@ -273,11 +273,11 @@ def limited(seconds: float) -> Iterator[None]:
         del _limit.until
 
 
-pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address
+pointer = partial(ffi.cast, ffi.typeof("void *"))  # makes a pointer of an address
 
 
 def abandon(work: Work) -> None:
-    """Keep the memory of collectives that nobody waits for until they have ended."""
+    """Keep the memory of collectives, for which no caller waits any more, until they have ended."""
     if not work.is_done():
         _works.abandoned.append(work)
 
@@ -285,12 +285,13 @@ def abandon(work: Work) -> None:
 def let_go_of_one() -> None:
     """Release one abandoned work if it has ended; each start does this once."""
     if _works.abandoned:
-        with suppress(IndexError):  # another thread took it
+        with suppress(IndexError):  # another thread has taken the work
             abandon(_works.abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error for all: with the fields of a death, if there was one, else of the first."""
+    """Raise one error for all; its fields are those of a death, if there was one, else of the
+    first."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:
@@ -300,7 +301,8 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
     """Do what :func:`describe` does, for a tensor in this memory."""
-    shape = [0] if members.get("failed") else array.shape  # the shape itself may be wrong
+    # a failed tensor's shape may itself be wrong
+    shape = [0] if members.get("failed") else array.shape
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {
         "in": pointer(array.address),

@@ -1,4 +1,4 @@
-"""Opens every file that hvdlite writes outside of its own folders.
+"""Opens the files that hvdlite writes outside of its own folders.
 
 In a folder such as /tmp another user may already have made a file or a link with the same name. An
 error in writing names the file; Python's own does not if the disk is full.
@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # to import typing takes 2 ms
+if TYPE_CHECKING:  # importing typing takes 2 ms
     from typing import Any
 
 
@@ -62,7 +62,7 @@ def open_named(path, mode: str = "w", **how) -> Any:
             exclusive = 0 if refuse_strangers(name) else os.O_EXCL
             try:
                 return os.open(name, flags | exclusive, 0o666)
-            except FileExistsError:  # made a moment ago: look whose it is
+            except FileExistsError:  # another process has just made the file: check who owns it
                 if not exclusive:
                     raise
 
@@ -116,7 +116,7 @@ def make_private_folder(path) -> None:
 
 
 def shipped(stem: str) -> str | None:
-    """Return the path of a library that was installed with hvdlite; None: there is none."""
+    """Return the path of the library of this name that was installed with hvdlite, or None."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     names = sorted(name for name in os.listdir(folder) if name.startswith(f"{stem}."))
     return os.path.join(folder, names[0]) if names else None

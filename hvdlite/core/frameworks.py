@@ -26,7 +26,7 @@ _frameworks = _Frameworks()
 
 
 def register(framework: Framework) -> None:
-    """Make the functions below call this framework's."""
+    """Make the functions below also call this framework's functions."""
     _frameworks.registered.append(framework)
 
 

@@ -1,6 +1,6 @@
 """Starts several collectives on NumPy arrays at once, by their full names.
 
-All reach the other ranks in one message. A handle's result is the list of the arrays' results.
+The other ranks get them in one message. A handle's result is the list of the arrays' results.
 """
 
 from typing import Any, List

@@ -23,7 +23,8 @@ class Handle:
     def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
         self._poll = poll
         self._finish = finish
-        self._lock = threading.RLock()  # reentrant: a signal handler may wait in the same thread
+        # reentrant, because a signal handler may wait for the handle in the same thread
+        self._lock = threading.RLock()
         self._outcome: Optional[_Outcome] = None
         self._process = os.getpid()
 
@@ -36,16 +37,17 @@ class Handle:
         return self._outcome is not None or self._is_inherited() or self._poll()
 
     def synchronize(self):
-        """Wait; return or raise what the call without ``_async`` does."""
+        """Wait for the end; return or raise what the call without ``_async`` would."""
         outcome = self._outcome or self._wait()
         if outcome.error is not None:
             raise outcome.error
         return outcome.result
 
-    __call__ = synchronize  # as Horovod's scripts wait for sparse_allreduce_async of PyTorch
+    # scripts for Horovod wait for PyTorch's sparse_allreduce_async by calling its result
+    __call__ = synchronize
 
     def _wait(self) -> "_Outcome":
-        if self._is_inherited():  # a thread that was not forked may hold the lock
+        if self._is_inherited():  # a thread that does not exist in this child may hold the lock
             raise HvdliteValueError(
                 f"this handle was made in process {self._process}, from which this process was "
                 "forked later: only that process can wait for it"

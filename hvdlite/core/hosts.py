@@ -8,7 +8,8 @@ from typing import List, NamedTuple, Optional
 
 from hvdlite.core.files import text_of
 
-MOST_SLOTS = 1024  # a larger number is an ssh port: MXNet's host files have `host:port`
+# a larger number is taken for an ssh port, because MXNet's host files have `host:port`
+MOST_SLOTS = 1024
 _LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slots
 
 
@@ -22,7 +23,7 @@ class Host(NamedTuple):
 class SSH(NamedTuple):
     """How to reach a host."""
 
-    program: List[str] = ["ssh"]  # options included
+    program: List[str] = ["ssh"]  # with its options
     port: Optional[int] = None
     identity: Optional[str] = None
 
@@ -113,7 +114,7 @@ def _checked(hosts: List[Host], where: str) -> List[Host]:
 
 
 def is_here(name: str) -> bool:
-    """Tell whether the name is this machine's: a socket can be bound to its address."""
+    """Tell whether the name is that of this machine: a socket can be bound to its address."""
     if name in ("localhost", socket.gethostname()):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Names that a package imports from where they are defined when they are first used."""
+"""Lets a package import a name from the module that defines it when the name is first used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # to import typing takes 2 ms
+if TYPE_CHECKING:  # importing typing takes 2 ms
     from typing import Any
 
 
@@ -17,10 +17,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package.
 
-    :param package: its ``globals()``. A name stays there once it was used: the next use costs no
-        call, and ``hvd.allreduce_`` is used for each gradient.
-    :param defined_in: the package's names by the module that has them.
-    :param submodules: modules that are attributes too, by the name of the attribute.
+    :param package: its ``globals()``. A used name is stored there, so its next use costs no
+        call. :param defined_in: the package's names by the module that has them. :param
+        submodules: modules that are attributes too, by the name of the attribute.
     """
     module_of = {name: module for module, names in defined_in.items() for name in names}
 
@@ -38,7 +37,7 @@ def lazy_names(
 # The operations of reductions: hvd_op in csrc/base/types.h has their numbers.
 OPS = ("Adasum", "Average", "Max", "Min", "Product", "Sum")
 
-# What every package for a framework takes from hvdlite: these names have nothing to do with arrays.
+# Names that have nothing to do with arrays, so every framework's package takes them from hvdlite.
 NEUTRAL = (
     *OPS, "HvdliteError", "ProcessSet",
     "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",

@@ -1,4 +1,4 @@
-"""Limits that users set by variables, and the check that all ranks have set them alike."""
+"""Limits that users set by variables, and the check that all ranks have the same."""
 
 import contextlib
 import os
@@ -6,15 +6,17 @@ import os
 from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
 from hvdlite.core.world import World
 
-LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # until a silent host is lost
-ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
-PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"  # for a rank to come to the others after a death
-INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # for all ranks to be in init(); 0: no limit
-EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # for the other ranks to learn that a script has failed
+LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # seconds of silence until a host counts as lost
+ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same in elastic training
+# seconds for a rank to come to the others after a death
+PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
+INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds for all ranks to be in init(); 0: no limit
+# seconds for the other ranks to learn that a script has failed
+EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
 _A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
-# Variables that decide which collectives a rank runs.
+# Variables that decide which collectives a rank runs, so all ranks must have the same values.
 _ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 

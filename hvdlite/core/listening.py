@@ -1,9 +1,9 @@
-"""Keeps MPI from using what a rank does not need: open ports, files in /dev/shm, others' cores.
+"""Keeps MPI from using what ranks do not need: open ports, files in /dev/shm, busy cores.
 
-Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. There
-only processes that a program itself starts by MPI would need it. Its shared-memory component makes
-a file in /dev/shm, which a process without a launcher never removes. The user's own settings, in
-variables or in Open MPI's files, take precedence.
+Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. On
+one host only a program that starts processes by MPI would need it. Its shared-memory component
+makes a file in /dev/shm, which a process without a launcher never removes. The user's own
+settings, in variables or in Open MPI's files, take precedence.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 from collections.abc import Mapping
 
 _COMPONENTS = "OMPI_MCA_btl"
-_SHARED_MEMORY = {"sm", "vader"}  # of Open MPI 5 and 4
+_SHARED_MEMORY = {"sm", "vader"}  # the components of Open MPI 5 and 4
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
 INTERFACES = "HVDLITE_NETWORK_INTERFACES"
-_OF_SERVERS = "DMLC_INTERFACE"  # MXNet's, one
+_OF_SERVERS = "DMLC_INTERFACE"  # MXNet's variable, with one interface
 
 
 def networks(environ: Mapping[str, str]) -> list[str]:
@@ -40,7 +40,7 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
     """
     prefix = environ.get("OPAL_PREFIX") or sys.prefix
     usual = ["~/.openmpi/mca-params.conf", f"{prefix}/etc/openmpi-mca-params.conf"]
-    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # of distributions
+    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # where distributions have it
     named = environ.get("OMPI_MCA_mca_base_param_files")
     found: dict[str, str] = {}
     for path in re.split("[:,]", named) if named else usual:
@@ -55,11 +55,10 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
 def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) -> dict[str, str]:
     """Return the variables that a rank with this environment needs in addition.
 
-    :param environ: with_files().
-    :param apart: the ranks of one host share no memory.
-    :param cores: how many this process may use. If there are more ranks than cores, Open MPI must
-        yield while it waits, which it does by itself only if mpirun knows of fewer slots than
-        ranks. Without it 9 ranks on 2 cores take 100 ms to open a communicator, with it 15 ms.
+    :param environ: with_files(). :param apart: the ranks of one host share no memory. :param
+    cores: how many this process may use. If there are more ranks than cores, Open MPI must yield
+    while it waits, which it does by itself only if mpirun knows of fewer slots than ranks. 9
+    ranks on 2 cores take 100 ms to open a communicator if MPI does not yield, 15 ms if it does.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})

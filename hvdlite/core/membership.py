@@ -5,12 +5,12 @@ from typing import Dict, List, NamedTuple, Optional, Protocol, Set
 
 from hvdlite.core.world import World
 
-# Votes of ranks whose training function has ended, and the verdict on all votes: bits.
+# Bits of the vote of a rank whose training function has ended, and of the verdict on all votes.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
 
 
 class Meeting(NamedTuple):
-    """The processes of the next job, which are connected to its rank 0 already.
+    """The processes of the next job, which are already connected to its rank 0.
 
     :param numbers: by rank; a process keeps its number in all jobs.
     :param epoch: the number of meetings so far.
@@ -20,14 +20,14 @@ class Meeting(NamedTuple):
     numbers: List[int]
     epoch: int
     key: bytes
-    connections: Dict[int, socket.socket]  # on rank 0 by rank; on another rank to rank 0
+    connections: Dict[int, socket.socket]  # on rank 0 by rank; on another rank only to rank 0
     patience: float  # seconds for a rank to connect to all other ranks
 
 
 class Membership(Protocol):
     """The processes of a job.
 
-    The bodies here are those of a job with fixed processes, which ends with the first of them.
+    The methods here are those of a job with fixed processes, which ends if any of them ends.
     """
 
     def is_elastic(self) -> bool:
@@ -53,7 +53,7 @@ class Membership(Protocol):
         return
 
     def note_unreached(self, numbers: Set[int]) -> None:
-        """Record the processes that this one could not reach, for the next :meth:`agree`."""
+        """Record the processes that this process could not reach, for the next :meth:`agree`."""
         return
 
     def begin(self, world: World) -> None:
@@ -88,7 +88,7 @@ class Membership(Protocol):
         return False
 
     def agree(self, vote: int) -> int:
-        """Return the bits that all votes have; SOMETHING_FAILED after a death. Collective.
+        """Return the bits that are set in all votes; SOMETHING_FAILED after a death. Collective.
 
         :raises HvdliteError: as for :meth:`next_meeting`.
         """

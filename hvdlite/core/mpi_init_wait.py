@@ -1,8 +1,8 @@
 """Says which ranks are missing while MPI_Init waits for all of them.
 
-MPI_Init holds Python's lock, so no thread of this process could report. A shell beside the process
-waits, and runs this file if MPI_Init takes long; it ends with the process. A rank that has reached
-MPI_Init has bound a socket with its name.
+MPI_Init holds Python's lock, so no thread of this process could report. A shell beside the
+process waits, and runs this file if MPI_Init takes long; the shell ends with the process. A rank
+in MPI_Init holds a socket bound to a name made of its rank.
 """
 
 import contextlib
@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Iterator, Set
 
 SECONDS = "5"
-JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # of Open MPI's mpirun, and of srun --mpi=pmix
+JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # set by Open MPI's mpirun and by srun --mpi=pmix
 _LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
-# The rank holds the other end of cat's input: when the rank ends, in any way, cat ends early.
+# cat reads from the rank; when the rank ends, in any way, cat ends before the timeout.
 _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Say on stderr after some seconds for whom the block waits; two ranks of a host do this."""
+    """Print after some seconds for which ranks the block waits; two ranks of a host do this."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
         return
     with socket.socket(socket.AF_UNIX) as here:
-        with contextlib.suppress(OSError):  # no such name is possible: the rank is not reported
+        with contextlib.suppress(OSError):  # the name can't be bound, so the rank is not reported
             here.bind(_name(job, rank))
         with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
             yield
@@ -40,7 +40,7 @@ def _shell() -> Iterator[None]:
     words = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
     from_pipe = [(os.POSIX_SPAWN_DUP2, read, 0)]
     pid = 0
-    with contextlib.suppress(OSError):  # a container without a shell
+    with contextlib.suppress(OSError):  # there is no shell, as in some containers
         pid = os.posix_spawn("/bin/sh", words, os.environ, file_actions=from_pipe)
     os.close(read)
     try:
@@ -57,7 +57,7 @@ def _name(job: str, rank: str) -> str:
 
 
 def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
-    """Return the line to print; "": none, as another rank or another host prints it.
+    """Return the line to print; "": another rank or another host prints it.
 
     :param own: this rank.
     :param here: the ranks of this host that are in MPI_Init.
@@ -86,7 +86,7 @@ def main() -> None:
     """Look at the processes of this host and print the line."""
     job, begun = os.environ[JOB], set()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another user's, or it has ended
+        with contextlib.suppress(OSError):  # it is another user's process, or has ended
             if _entry(process, JOB) == job:
                 begun.add(_entry(process, RANK))
     sockets = Path("/proc/net/unix").read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""Names by which ranks match their tensors; what else a rank does must not change them."""
+"""The names by which ranks match their tensors. What else a rank does must not change them."""
 
 import functools
 import itertools
@@ -23,10 +23,10 @@ class _Counts(ModuleState):
     """Counts that a new job starts at 0, because its ranks may come from different jobs."""
 
     def begin(self) -> None:
-        # The unnamed calls at each line of the user's script; no two threads get the same number.
+        # Counts of unnamed calls, by line of the user's script; no two threads get the same number.
         self.calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
         self.recurring: Dict[tuple, Iterator[str]] = {}
-        self.owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
+        self.owners: Counter = Counter()  # number of trainers, optimizers, ... made so far, by kind
 
     begin_job = begin
 
@@ -35,9 +35,9 @@ _counts = _Counts()
 
 
 def restart_calls(process_set: ProcessSet) -> None:
-    """Count the set's unnamed calls from 0 again, once all ranks have joined.
+    """Count the set's unnamed calls from 0 again, when all ranks have joined.
 
-    Ranks have made different numbers of them by then, and no call is in progress.
+    Until then ranks have made different numbers of calls; now no call is in progress.
     """
     for counted in (_counts.calls, _counts.recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
@@ -87,7 +87,7 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
-    """Name an unnamed call that waits: as :func:`call_name`, but the numbers recur.
+    """Name an unnamed call that waits, like :func:`call_name`, but by numbers that recur.
 
     The name must not depend on the tensor, which may differ on another rank.
     """
@@ -116,7 +116,8 @@ def _calling_frame():
 
 
 def _is_converted(frame) -> bool:
-    """Tell whether it runs this package as converted by TensorFlow's autograph, or autograph."""
+    """Tell whether the frame runs TensorFlow's autograph, or hvdlite's code as autograph converts
+    it."""
     module = frame.f_globals.get("__name__", "")
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 
@@ -128,13 +129,14 @@ def _is_ours(file: str) -> bool:
 
 def _shown(frame) -> str:
     file = os.path.basename(frame.f_code.co_filename)
-    if file.startswith("__autograph_generated"):  # TensorFlow's; the file name has random letters
+    # a file of TensorFlow's autograph, whose name has random letters
+    if file.startswith("__autograph_generated"):
         file = frame.f_code.co_name
     return f"{file}:{frame.f_lineno}"
 
 
 class Grouped(str):
-    """The name of a tensor of a grouped call; ``of``: how many tensors the call has."""
+    """The name of a tensor of a grouped call; ``of`` is the number of tensors of the call."""
 
     of = 0
 
@@ -168,10 +170,10 @@ def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
 
 
 def meeting_name(owner: str) -> str:
-    """Return a name under which ranks meet that may have given other numbers to one owner.
+    """Return a name under which ranks meet although they may have numbered an owner differently.
 
-    A rank that has made an owner more has other numbers from there on. Owners of the main thread
-    meet one after the other, so they need no number; those of other threads may meet at once.
+    A rank that has made one more owner has other numbers afterwards. Owners of the main thread
+    meet one after another, so they need no number; owners of other threads may meet at once.
 
     >>> meeting_name("optimizer3")
     'optimizer'
@@ -181,10 +183,10 @@ def meeting_name(owner: str) -> str:
 
 
 def natural_order(names: List[str]) -> List[int]:
-    """Return the indices that sort the names with numbers by value: dense9 before dense10.
+    """Return the indices that sort the names, comparing numbers by value: dense9 before dense10.
 
-    Gluon numbers the blocks of each process in the order they are made. A rank that made other
-    blocks before has other names for the same layers, but in the same order.
+    Gluon numbers the blocks of a process in the order in which they are made. On a rank that
+    made more blocks before, the same layers have other names, but the same order.
     """
 
     def key(i: int) -> tuple:
@@ -195,7 +197,7 @@ def natural_order(names: List[str]) -> List[int]:
 
 
 def shape_of_name(name: str) -> str:
-    """Return the name with "#" in place of each number: that is the same on every rank.
+    """Return the name with "#" in place of each number, which is the same on every rank.
 
     >>> shape_of_name("hybridsequential12_dense3_weight")
     'hybridsequential#_dense#_weight'

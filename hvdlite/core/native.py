@@ -19,9 +19,9 @@ except ImportError as error:
 class HvdliteError(RuntimeError):
     """A collective failed; the text names the tensor and the ranks.
 
-    If MXNet is imported it is an ``MXNetError`` as well, because scripts for Horovod catch those.
+    If MXNet is imported, the error is also an ``MXNetError``, which scripts for Horovod catch.
 
-    The text is made from these attributes, or ``fields``; one that is not known is None:
+    The attributes, given as ``fields``; an unknown one is None:
 
     * ``kind``: what went wrong, in a word or two: "mismatch", "rank left", "stalled", "failed",
       "transport", "rank dead", ...; docs/errors.md has all.
@@ -81,7 +81,7 @@ _ERRORS = {
 }
 
 
-# Programs for Horovod look for these words in the error.
+# Programs for Horovod look for these words in the error text.
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
@@ -161,8 +161,8 @@ def own_error():
 def c_text(text: str, what: str):
     """Return the text as a ``char[]``, in UTF-8.
 
-    :param what: what an error calls the text, as in "the tensor name".
-    :raises ValueError: the text has a NUL, where C would cut it, or half a surrogate pair.
+    :param what: how an error names the text, such as "the tensor name". :raises ValueError: the
+    text has a NUL, where C would cut it, or half a surrogate pair.
     """
     if "\0" in text:
         raise ValueError(f"{what} {text!r} has a NUL character: leave it out")

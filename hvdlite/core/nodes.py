@@ -7,8 +7,9 @@ from hvdlite.core.files import text_of
 from hvdlite.core.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
-LEAST, _SHARE = 64 << 20, 0.2  # bytes, and part of a process's memory, that matter on other nodes
-Core = FrozenSet[int]  # its hardware threads, by the kernel's numbers
+# bytes, and part of a process's memory, from which on memory on other nodes matters
+LEAST, _SHARE = 64 << 20, 0.2
+Core = FrozenSet[int]  # the numbers of its hardware threads
 
 
 def cores(allowed: Collection[int]) -> List[Core]:
@@ -54,7 +55,7 @@ def numbers(text: str) -> Set[int]:
 
 
 def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optional[List[Core]]:
-    """Return the cores for a rank: its share of one NUMA node's.
+    """Return the cores for a rank: its share of one NUMA node's cores.
 
     None: the host has one node, or fewer ranks than nodes, or more ranks than cores.
     """
@@ -71,10 +72,10 @@ def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optio
 
 
 def misplaced(process: int) -> str:
-    """Return what a process has on several NUMA nodes; empty: nothing, or the kernel does not tell.
+    """Return texts about what a process has on several NUMA nodes; empty: nothing, or unknown.
 
-    Its threads, and its private memory: libraries and memory that ranks share do not count. The
-    kernel walks through all pages of the process, which stops its page faults for as long.
+    Threads and private memory count; libraries and memory that ranks share do not. The kernel
+    walks through all pages of the process, which delays the process's page faults.
     """
     if len(_folders()) < 2:
         return ""
@@ -96,7 +97,7 @@ def misplaced(process: int) -> str:
 
 
 def _nodes_of_threads(process: int) -> Set[int]:
-    """Return the nodes on which threads were last, without threads that have done next to nothing.
+    """Return the nodes on which the process's threads last ran, without nearly idle threads.
 
     Fields 11 and 12 are the time in clock ticks, 36 is the hardware thread.
     """

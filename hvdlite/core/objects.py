@@ -58,7 +58,7 @@ def allgather_object(
 
 
 def _dumps(obj: Any) -> bytes:
-    """Use pickle, or cloudpickle if that fails: cloudpickle defines a script's classes again."""
+    """Use pickle, or cloudpickle if pickle fails; cloudpickle copies the classes of a script."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -96,10 +96,10 @@ def agree(
 
     If the lines are equal, this is one small allgather; the lines are sent only if they differ.
 
-    :param what: it is compared, too: its number is a count of the process, as in ``owner_name``.
+    :param what: what the lines describe, such as ``trainer0``; ranks must agree on this, too.
     :param words: what the error shows in place of each line, if the line itself says too little.
-    :param remedy: what the error tells the user to do.
-    :param apart: calls with other numbers do not meet this one, which a rank may have given up.
+    :param remedy: what the error tells the user to do. :param apart: calls with another number
+    in ``what`` do not meet this one, which a rank may have given up.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
     common = f"check.{what if apart else meeting_name(what)}"
@@ -131,9 +131,10 @@ def _of_ranks(process_set: ProcessSet, texts: Sequence[str]) -> str:
 
 
 def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> int:
-    """Raise on every rank unless all have come with this owner; return the number of the job.
+    """Raise on every rank unless all ranks have come with this owner; return the job's number.
 
-    Collective, unless ``met`` is that number: what :func:`meet` has returned, or -1.
+    ``met`` is what :func:`meet` returned before, or -1. Collective, unless it is this job's
+    number.
     """
     job = topology.job_number()
     if met != job:

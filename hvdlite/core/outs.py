@@ -35,7 +35,7 @@ def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
 
 
 def are_apart(outs, arrays) -> bool:
-    """Tell whether no ``out`` shares memory with an array other than its own input."""
+    """Tell whether each ``out`` shares memory with no array but its own input."""
     spans = []
     for out, array in zip(outs, arrays):
         if out is None or not out.flags.carray:
@@ -44,7 +44,7 @@ def are_apart(outs, arrays) -> bool:
         spans.append((begin, begin + out.nbytes, True))
         if begin != from_:
             spans.append((from_, from_ + array.nbytes, False))
-    read = written = 0  # where the inputs and the outs before end
+    read = written = 0  # ends of the inputs and of the outs so far
     for begin, end, is_out in sorted(spans):
         if begin < written or (is_out and begin < read):
             return False
@@ -69,6 +69,6 @@ def room(out, array: np.ndarray):
 def deliver(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result
-    check_out(name, out, result.shape, result.dtype)  # now the rows are known
+    check_out(name, out, result.shape, result.dtype)  # checked now, because the rows are known
     out[...] = result
     return out

@@ -19,9 +19,9 @@
 
 /* The module's state. It has a reference to each of its objects, which lie in a row after `run`. */
 struct state {
-    __typeof__(hvd_run) *run; /* of the C library that this process has loaded */
-    PyObject *kept, *array_type, *empty, *unprepared, *moved; /* see setup */
-    PyObject *tensor_type, *strided, *empty_like;             /* see setup_tensors */
+    __typeof__(hvd_run) *run; /* hvd_run of the C library that this process has loaded */
+    PyObject *kept, *array_type, *empty, *unprepared, *moved; /* set by setup */
+    PyObject *tensor_type, *strided, *empty_like;             /* set by setup_tensors */
 #define MEMBER(MEMBER, NAME) PyObject *MEMBER;
     ATTRIBUTES(MEMBER)
 };
@@ -59,7 +59,7 @@ static PyObject *call0(PyObject *object, PyObject *method) {
     return PyObject_CallMethodObjArgs(object, method, NULL);
 }
 
-/* A new job has given the process set another number in C. -1: an exception is set. */
+/* 1: a new job has given the process set another number in C. -1: an exception is set. */
 static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     PyObject *set = PyObject_GetAttr(prepared, s->set), *group = NULL;
     PyObject *ours = set ? PyObject_GetAttr(prepared, s->group) : NULL;
@@ -71,8 +71,8 @@ static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     return old;
 }
 
-/* Pops a handle: a pair of its address and the object that owns it. Makes a new one if other
- * threads use them all, or used them until Ctrl-C. */
+/* Pops a handle, a pair of its address and the object that owns it. Makes a new handle if other
+ * threads use all, or did not give them back because of Ctrl-C. */
 static PyObject *take_handle(const struct state *s, PyObject *prepared, PyObject *idle) {
     PyObject *handle = call0(idle, s->pop);
     if (handle || !PyErr_ExceptionMatches(PyExc_IndexError)) return handle;
@@ -100,7 +100,7 @@ static PyObject *run_handle(const struct state *s, PyObject *prepared, PyObject 
     return result;
 }
 
-/* Returns None, or the handle if other ranks may have brought other numbers of rows. */
+/* Returns None, or the handle if other ranks may have sent other numbers of rows. */
 static PyObject *run_on(const struct state *s, PyObject *prepared, const void *in, void *out,
                         PyObject *owner) {
     int old = is_of_an_old_job(s, prepared);
@@ -124,10 +124,11 @@ static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
 }
 
 /* Takes the memory of a dense, aligned NumPy array: release it with PyBuffer_Release. False: the
- * object is something else. */
+ * object is no such array. */
 static bool hold(const struct state *s, PyObject *array, int flags, Py_buffer *memory) {
     if ((PyObject *)Py_TYPE(array) != s->array_type) return false;
-    if (PyObject_GetBuffer(array, memory, PyBUF_C_CONTIGUOUS | flags)) { /* no such dtype, too */
+    /* also if a buffer can't have this dtype */
+    if (PyObject_GetBuffer(array, memory, PyBUF_C_CONTIGUOUS | flags)) {
         PyErr_Clear();
         return false;
     }
@@ -151,12 +152,12 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
 /* A repeated call and its arrays. */
 struct call {
     const struct state *s;
-    PyObject *const *args; /* of again */
+    PyObject *const *args; /* the arguments of again */
     PyObject *array, *how, *out, *dtype;
     Py_buffer source;
 };
 
-/* Runs it into `result`, which must fit. NULL without an exception: it does not. */
+/* Runs the call into `result`. NULL without an exception: `result` does not fit. */
 static PyObject *run_into(const struct call *c, PyObject *known, PyObject *result,
                           Py_buffer *there) {
     PyObject *owner = PyTuple_Pack(2, c->array, result);
@@ -198,7 +199,7 @@ static PyObject *run_known(struct call *c, PyObject *known) {
     return ran;
 }
 
-/* The Prepared of the key, or NULL. */
+/* The Prepared for the key, or NULL. */
 static PyObject *find(const struct state *s, PyObject *key) {
     PyObject *known = PyObject_GetItem(s->kept, key);
     if (!known) PyErr_Clear(); /* there is none, or the call has a wrong argument */
@@ -250,7 +251,7 @@ static bool is(PyObject *value, PyObject *expected) {
     return value == expected;
 }
 
-/* The tensor's memory can be used as it is. */
+/* True: the collective can use the tensor's memory as it is. */
 static bool is_plain(const struct state *s, PyObject *tensor) {
     return (PyObject *)Py_TYPE(tensor) == s->tensor_type &&
            is(PyObject_GetAttr(tensor, s->layout), s->strided) &&
@@ -258,13 +259,13 @@ static bool is_plain(const struct state *s, PyObject *tensor) {
            is(call0(tensor, s->is_contiguous), Py_True) && is(call0(tensor, s->is_neg), Py_False);
 }
 
-/* The Prepared of an allreduce of this tensor, or NULL. */
+/* The Prepared for an allreduce of this tensor, or NULL. */
 static PyObject *find_of_tensor(const struct state *s, PyObject *tensor, PyObject *call) {
     PyObject *dtype = PyObject_GetAttr(tensor, s->dtype),
              *shape = PyObject_GetAttr(tensor, s->shape);
     PyObject *key = dtype && shape ? PyTuple_Pack(3, call, dtype, shape) : NULL;
     PyObject *known = key ? find(s, key) : NULL;
-    if (!shape) PyErr_Clear(); /* of a nested tensor, which is refused by its name later */
+    if (!shape) PyErr_Clear(); /* a nested tensor has no shape; it is refused later, by its name */
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     Py_XDECREF(key);

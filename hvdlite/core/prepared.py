@@ -23,11 +23,12 @@ from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
-_MOST = 1024  # kept; each has some KB
+_MOST = 1024  # of Prepared that are kept; each takes some KB
 
 
 class _Calls(ModuleState):
-    """What is prepared. It is always the same dict: ``find`` and the C extension use it, too."""
+    """The prepared calls, in one dict that is never replaced: ``find`` and the C extension use it,
+    too."""
 
     def begin(self) -> None:
         self.kept: Dict[tuple, Optional[Prepared]] = {}
@@ -60,7 +61,8 @@ def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optiona
 
 
 def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
-    """Return the arguments of a ``Prepared``; ``shape`` is the result's, None: the array's."""
+    """Return the arguments of a ``Prepared``; ``shape`` is that of the result, None: that of the
+    array."""
     name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
     if verb in ("allreduce", "reducescatter"):
         members = reduction(how[1], how[2:4], process_set)
@@ -89,11 +91,9 @@ def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
 class Prepared:
     """A collective, for ``run``. Any thread may run it, but not two at the same time.
 
-    :param name: the full name.
-    :param array: gives dtype and shape.
-    :param members: op and scales, as members of ``hvd_tensor``.
-    :param shape: the result's; None: the array's.
-    :raises ValueError: one of these is wrong.
+    :param name: the full name. :param array: gives dtype and shape. :param members: op and
+    scales, as members of ``hvd_tensor``. :param shape: that of the result; None: that of the
+    array. :raises ValueError: one of these is wrong.
     """
 
     __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape", "in_place"
@@ -106,13 +106,13 @@ class Prepared:
         self._tensor, self._alive = describe_on(kind, name, array, array, members)
         self._set = process_set
         self.shape = shape or array.shape
-        # Whether the result may be written over the input.
+        # True: the result may be written over the input.
         self.in_place = kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
         self._enter_group()
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Note the process set's number in C, which is another one in a new job."""
+        """Note the process set's number in C, which changes with each job."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group

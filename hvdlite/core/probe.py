@@ -16,7 +16,7 @@ import sys
 
 SIOCGIFADDR = 0x8915
 CACHE, TORCH_MODULE = "HVDLITE_CACHE", "hvdlite_torch_backend"
-FRAMEWORKS = {  # beside MXNet: the distributions that have them
+FRAMEWORKS = {  # beside MXNet: the distributions that provide each
     "PyTorch": ("torch",),
     "TensorFlow": ("tensorflow", "tensorflow-cpu"),
     "Keras": ("keras",),
@@ -62,8 +62,9 @@ def why_no_mxnet():
 
 
 def installed(framework):
-    """Return the version of one of FRAMEWORKS, None if it is not installed."""
-    import importlib.metadata  # describe() must also run on an old Python, which lacks it
+    """Return the version of one of the FRAMEWORKS; None if it is not installed."""
+    # here, because describe() must also run on an old Python, which lacks it
+    import importlib.metadata
 
     for distribution in FRAMEWORKS[framework]:
         try:
@@ -74,7 +75,7 @@ def installed(framework):
 
 
 def shipped_folder():
-    """Return the folder of what is compiled for frameworks before hvdlite is installed."""
+    """Return the folder of the libraries for frameworks that hvdlite's installation compiled."""
     return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "compiled")
 
 
@@ -91,7 +92,7 @@ def cache_folders():
 
 
 def torch_stem(version):
-    """Return the first part of a compiled backend's name; PyTorch of 2.13.0+cpu is of 2.13.0."""
+    """Return the stem of a compiled backend's name; PyTorch 2.13.0+cpu counts as 2.13.0."""
     return f"{TORCH_MODULE}-torch{version.partition('+')[0]}-{sys.implementation.cache_tag}"
 
 
@@ -119,7 +120,7 @@ def torch_backend(version):
 
 def find_program(name):
     """Return an MPI program's path, first from this Python's environment, then from PATH."""
-    import shutil  # agents, which ask only for versions, start 2 ms sooner
+    import shutil  # here, so that agents, which ask only for versions, start 2 ms sooner
 
     here = os.path.dirname(sys.executable)
     return shutil.which(name, path=here) or shutil.which(name)
@@ -130,7 +131,7 @@ def mpi_version():
     mpirun = find_program("mpirun") or find_program("mpiexec")
     if not mpirun:
         return None
-    env = {"HOME": "/", **os.environ}  # Open MPI does not start without it
+    env = {"HOME": "/", **os.environ}  # Open MPI does not start without HOME
     line = [mpirun, "--version"]
     done = subprocess.run(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return name_of_mpi(done.stdout.decode(errors="replace"))
@@ -169,7 +170,7 @@ def is_on(name, address, networks):
 
 
 def _is_in(address, network):
-    import ipaddress  # few jobs name networks
+    import ipaddress  # here, because few jobs name networks
 
     try:
         return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
@@ -181,14 +182,14 @@ def source_towards(host):
     """Return the address from which this host sends to another; None: it has no route there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect((host, 9))  # only asks the routing table
+            sock.connect((host, 9))  # sends nothing, only asks the routing table
         except OSError:
             return None
         return sock.getsockname()[0]
 
 
 def why_not_loaded(without_mpi=False):
-    """Return why ranks can't load hvdlite here; another process tries, because this loads MPI."""
+    """Return why ranks can't load hvdlite here. Another process tries, as loading starts MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
     module = "hvdlite.core.native" if without_mpi else "hvdlite.core.mpi"
     line = [sys.executable, "-c", f"import {module}"]
@@ -208,7 +209,7 @@ def describe(load=False, without_mpi=False):
 
     try:
         memory = os.statvfs("/dev/shm")
-    except OSError:  # no /dev/shm: ranks work without it
+    except OSError:  # there is no /dev/shm; ranks work without it
         memory = os.statvfs_result((0,) * 10)
     return {
         "host": socket.gethostname(),

@@ -24,14 +24,15 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        mpi = start.loaded_mpi()  # without it there is no communicator
+        # None: a communicator can't exist, because nobody has imported mpi4py
+        mpi = start.loaded_mpi()
         if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:
             self.ranks = sorted(_ranks(ranks_or_comm))
 
     def __deepcopy__(self, memo: dict) -> "ProcessSet":
-        return self  # which init() and elastic training change
+        return self  # the same object, because init() and elastic training change it
 
     def included(self) -> bool:
         """Tell whether this process is in the set."""
@@ -76,7 +77,7 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks of the job, whatever job this is."""
+    """The set of all ranks of the current job."""
 
     def __init__(self) -> None:
         self.process_set_id, self.mpi_comm, self._group = 0, None, 0
@@ -93,10 +94,12 @@ class _GlobalProcessSet(ProcessSet):
         return topology.rank()
 
     def number_of(self, rank: int) -> int:
-        return rank if type(rank) is int else rank_of(rank)  # C checks it with the tensor
+        # not checked here, because C checks it with the tensor
+        return rank if type(rank) is int else rank_of(rank)
 
     def __reduce__(self) -> str:
-        return "global_process_set"  # code asks whether a set is this object
+        # pickled by name, because code asks whether a set is this object
+        return "global_process_set"
 
     def invalidate(self) -> None:
         """Do nothing: the global set outlives every job."""
@@ -115,7 +118,7 @@ def group_of(process_set: ProcessSet) -> int:
     """
     if isinstance(process_set, ProcessSet) and process_set._group is not None:
         return process_set._group
-    checked(process_set).included()  # raises unless it is registered
+    checked(process_set).included()  # raises if the set is not registered
     raise HvdliteValueError(
         f"this process (rank {topology.rank()}) is not in the process set of ranks "
         f"{process_set.ranks}: only those make the call"

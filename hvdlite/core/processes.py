@@ -8,7 +8,8 @@ from hvdlite.core.files import text_of
 
 
 def with_own(name: str) -> List[int]:
-    """Return this process, its parent and so on, while they have the variable as this one has it.
+    """Return this process, its parent and so on, as long as they have the same value of the
+    variable.
 
     :raises OSError: no /proc.
     """
@@ -24,13 +25,13 @@ def has_own(pid: int, name: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry in file.read().split(b"\0")
-    except OSError:  # another user's, as Slurm's daemon is
+    except OSError:  # another user's process, such as Slurm's daemon
         return False
 
 
 def parent(pid: int) -> int:
-    """Return a process's parent; of the first process 0."""
-    if pid == os.getpid():  # reads no file: a rank asks twice a second
+    """Return the parent's process id; 0 for the first process of the system."""
+    if pid == os.getpid():  # without reading a file, because a rank asks twice a second
         return os.getppid()
     return int(stat_of(f"/proc/{pid}/stat")[1])
 
@@ -44,7 +45,7 @@ def stat_of(path: str) -> List[str]:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system, where the C library can: glibc keeps it otherwise."""
+    """Return freed memory to the system, which glibc would keep."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back:
         give_back(0)

@@ -9,7 +9,7 @@ from hvdlite.core import topology
 from hvdlite.core.log import logger
 from hvdlite.core.native import call, ffi, lib
 
-EVERY = 5.0  # seconds between two lines, and before the first
+EVERY = 5.0  # seconds before the first line, and between two lines
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def told(what: str, state: Callable[[], str]) -> Iterator[None]:
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
-    """Log on rank ``root_rank`` how many of the tensors, of these sizes, all ranks have."""
+    """Log on rank ``root_rank`` how many of the tensors, which have these sizes, are broadcast."""
     if topology.rank() != root_rank:
         return contextlib.nullcontext()
     before = _tensors_done()

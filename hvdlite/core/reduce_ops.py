@@ -6,7 +6,9 @@ from hvdlite.core.lazy_names import OPS
 from hvdlite.core.native import lib
 
 VALUES: Dict[str, int] = {name: getattr(lib, f"HVD_{name.upper()}") for name in OPS}
-NAMES = {VALUES[name]: name for name in sorted(VALUES, key=VALUES.__getitem__)}  # as in C
+NAMES = {
+    VALUES[name]: name for name in sorted(VALUES, key=VALUES.__getitem__)
+}  # by their numbers in C
 Sum, Average = lib.HVD_SUM, lib.HVD_AVERAGE
 
 
@@ -25,7 +27,7 @@ def check_linear(name: str, op: int) -> None:
 
 
 def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
-    """Return by what a reducescatter's gradient, gathered from ``size`` ranks, is multiplied.
+    """Return the factor for a reducescatter's gradient, which was gathered from ``size`` ranks.
 
     It is Horovod's scale: ``size`` times that of the sum of all ranks' losses.
     """
@@ -39,11 +41,11 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
 
 
 def summands(count, mean, squares) -> tuple:
-    """Return what is summed over ranks: ``squares`` are summed over ``(x - mean) ** 2``."""
+    """Return the values to sum over ranks; ``squares`` is this rank's sum of (x - mean) ** 2."""
     return count, count * mean, squares + count * mean * mean
 
 
 def merged(count, total, squares) -> tuple:
-    """Return the mean and the biased variance, of which rounding may make a 0 negative."""
+    """Return the mean and the biased variance; rounding may make a variance of 0 negative."""
     mean = total / count
     return mean, squares / count - mean * mean

@@ -122,7 +122,8 @@ def open_among(ranks: List[int], number: int) -> int:
 
 
 def _meet(ranks: List[int], name: str) -> None:
-    """Return when all these ranks make this call. The first of them tells the others who has left.
+    """Return when all these ranks make this call. The first of them tells the others which rank has
+    left.
 
     MPI, or the sockets of a group, would wait forever for a rank that has left; a message fails.
     """
@@ -143,7 +144,7 @@ def _meet(ranks: List[int], name: str) -> None:
         except HvdliteError as left:
             lost[0], error = other + 1, left
             break
-    for other in others:  # this rank does not wait until they receive it
+    for other in others:  # without waiting until they receive it
         start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
     if error:
         raise error

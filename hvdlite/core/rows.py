@@ -15,7 +15,7 @@ from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.outs import are_apart, deliver, room
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-COPIED = 4096  # bytes: a smaller result is copied, so that it does not keep 2 KB of C's memory
+COPIED = 4096  # bytes; a smaller result is copied, because otherwise it keeps 2 KB of memory in C
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -55,14 +55,15 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
     try:
         refuse_mask(splits)
         given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
-    except ValueError as error:  # lists of different lengths
+    except ValueError as error:  # splits that are lists of different lengths
         raise HvdliteValueError(f"tensor '{name}': splits are {splits!r}: {error}") from None
     if given.shape != (size,):
         raise HvdliteValueError(
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
             "each rank"
         )
-    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as in Horovod: usually a mistake
+    # refused as in Horovod, because it is usually a mistake
+    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":
         raise HvdliteValueError(
             f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
             "mx.nd.array(splits, dtype='int32') has"

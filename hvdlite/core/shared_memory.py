@@ -9,7 +9,7 @@ from hvdlite.core.names import owner_name, owner_number
 from hvdlite.core.native import call, ffi, lib, new_error
 from hvdlite.core.objects import agree, allgather_object
 
-_CAPACITY = 1 << 34  # bytes of address space; a page takes memory once it is written
+_CAPACITY = 1 << 34  # bytes of address space; a page takes no memory until it is written
 _PAGE = 1 << 16  # bytes: a multiple of every small page
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -57,7 +57,7 @@ class SharedMemory:
 
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
     """Map the other ranks' memory. Collective; False on all ranks if one rank has no memory."""
-    number = 1 + owner_number("region")  # the same on every rank
+    number = 1 + owner_number("region")  # the region's number is the same on every rank
     host = own_host().number
     mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
     parts = allgather_object(mine, f"region.{owner}")
@@ -76,17 +76,17 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
-    # Apart: PyTorch's backend gives up after the group's time-out.
+    # apart, because a rank of PyTorch's backend may have given up an earlier call after a time-out.
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
     if room is not None:
-        room.fill(0)  # only pages that exist become huge pages
+        room.fill(0)  # touches the pages, because only existing pages become huge pages
     return room if join(memory, owner) else None
 
 
 class HostMemory:
-    """Memory that a host has once; each of its ranks maps it twice, as two arrays of bytes.
+    """Memory that exists once on a host. Each rank maps it twice, as two arrays of bytes.
 
     All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes until this
     rank writes to them. The pages that it writes to are then private, until an operation on them

@@ -22,7 +22,7 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 from hvdlite.core import processes
 from hvdlite.core.module_state import ModuleState
 
-TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
+TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, the module decides as above
 PORT = "HVDLITE_PORT"
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
 _OF_MPI = (
@@ -30,7 +30,7 @@ _OF_MPI = (
     *("ALPS_APP_PE", "JSM_NAMESPACE_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_RUN = "TORCHELASTIC_RUN_ID"  # torchrun itself has none
+_RUN = "TORCHELASTIC_RUN_ID"  # the agent of torchrun itself lacks this variable
 _OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 _OF_JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
 _OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
@@ -42,13 +42,13 @@ _FAMILIES = (
     (*_OF_SLURM, "SLURM_STEP_ID"),
     (*_OF_SERVERS, "DMLC_ROLE"),
 )
-# What hvdlite's launcher sets beside the variables of MPI.
+# Variables that hvdliterun sets in addition to those of MPI.
 _MORE = (
     *(TRANSPORT, "HVDLITE_ELASTIC", "HVDLITE_ELASTIC_ADDRESS", "HVDLITE_NEWS"),
     "HVDLITE_REPLACEMENT",
 )
-PORTS = 8  # how many rank 0 tries, one after the other
-# For Slurm's steps: below the ports that a system gives to any program.
+PORTS = 8  # number of ports that rank 0 tries, one after another
+# Range of ports for steps of Slurm, below the ports that the system gives to arbitrary programs.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 
 
@@ -56,11 +56,11 @@ class Place(NamedTuple):
     """What a launcher tells a process about its job."""
 
     launcher: str
-    rank: int  # -1: MXNet's scheduler gives it, and the fields below
+    rank: int  # -1: MXNet's scheduler will give the rank and the fields below
     size: int
-    host: str  # of rank 0
-    ports: Tuple[int, ...]  # rank 0 listens on one of them
-    job: str  # differs from every other job's
+    host: str  # the host of rank 0
+    ports: Tuple[int, ...]  # ports; rank 0 listens on one of them
+    job: str  # a name that no other job has
 
 
 SERVERS = "MXNet's launcher"
@@ -72,8 +72,9 @@ class _Start(ModuleState):
     """How this process's job starts."""
 
     def begin(self) -> None:
-        self.given: Optional[Place] = None  # by the program, or by MXNet's scheduler
-        self.is_decided = False  # by the first init()
+        # the place that the program or MXNet's scheduler has given
+        self.given: Optional[Place] = None
+        self.is_decided = False  # the first init() sets it
         self.place: Optional[Place] = None  # where the ranks meet, once decided; None: MPI
 
 
@@ -100,7 +101,8 @@ def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str
 def _torchrun_is_nearer() -> bool:
     """Tell whether torchrun started this process, and MPI's launcher started torchrun.
 
-    Then torchrun is MPI's rank: if this process used that rank too, MPI would wait forever.
+    Then torchrun itself is the rank of MPI. If this process took the same rank, MPI would wait
+    forever.
     """
     names = [name for name in _OF_MPI if name in os.environ]
     if not names or not all(name in os.environ for name in (*_OF_TORCHRUN, _RUN)):
@@ -116,7 +118,7 @@ class Above(NamedTuple):
     """A rank that is a parent of this process, or a parent's parent, ..."""
 
     pid: int
-    told: Mapping[str, str]  # the variables of its launcher
+    told: Mapping[str, str]  # the variables that its launcher set
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
@@ -202,7 +204,7 @@ def give(found: Place) -> None:
 
 def free_port() -> int:
     """Return a TCP port that is free now."""
-    import socket  # slow to import, and seldom needed
+    import socket  # here, because it is slow to import and seldom needed
 
     with socket.socket() as sock:
         sock.bind(("", 0))
@@ -215,7 +217,7 @@ def ports_from(first: int) -> Tuple[int, ...]:
 
 
 def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return them with torchrun's names for an MPI launcher's rank, unless they have a rank."""
+    """Add torchrun's variables for the rank that an MPI launcher has set, unless RANK is set."""
     for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
         if "RANK" not in environ and rank in environ and size in environ:
             own = {"RANK": environ[rank], "WORLD_SIZE": environ[size], "LOCAL_RANK": "0"}
@@ -233,7 +235,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
 
 
 def _by_jax(environ: Mapping[str, str]) -> Place:
-    """JAX's own service may have the port."""
+    """Read JAX's variables. Rank 0 gets another port, because JAX's own service may use theirs."""
     address, name = environ[_OF_JAX[2]], f"the PORT of {_OF_JAX[2]}"
     host, _, port = address.rpartition(":")
     ports = _ports(environ, ports_from(_number({name: port}, name) + 1), name)
@@ -291,7 +293,8 @@ def is_worker() -> bool:
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
-    begins = getattr(process.current_process(), "_inheriting", False)  # while it imports the script
+    # set while multiprocessing's worker imports the script
+    begins = getattr(process.current_process(), "_inheriting", False)
     return begins or process.parent_process() is not None
 
 
@@ -335,4 +338,4 @@ def runs_mpi() -> bool:
 def loaded_mpi() -> Any:
     """Return mpi4py's MPI if the program has imported it, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
-    return mpi if hasattr(mpi, "Is_initialized") else None  # its import may be in progress
+    return mpi if hasattr(mpi, "Is_initialized") else None  # its import may still be in progress

@@ -12,8 +12,8 @@ class _Job(ModuleState):
 
     def begin(self) -> None:
         self.world: Optional[World] = None
-        self.homogeneous = False  # every host has equally many ranks
-        self.left = 0  # jobs that this process has left
+        self.homogeneous = False  # True: every host has the same number of ranks
+        self.left = 0  # number of jobs that this process has left
 
 
 _job = _Job()
@@ -28,7 +28,7 @@ def enter(world: World) -> None:
 def leave(sound: bool) -> None:
     """Forget the job's world, which may be missing if ``init()`` was interrupted.
 
-    :param sound: no rank has failed.
+    :param sound: True if no rank has failed.
     """
     if _job.world is not None:
         _job.world.leave(sound)
@@ -38,7 +38,7 @@ def leave(sound: bool) -> None:
 
 def world() -> World:
     """Return the processes of the job."""
-    assert _job.world is not None  # between init() and shutdown()
+    assert _job.world is not None  # callers are between init() and shutdown()
     return _job.world
 
 

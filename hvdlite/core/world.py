@@ -16,7 +16,7 @@ class World(Protocol):
         """Begin the C library's job. Collective."""
 
     def numbers(self, number: int) -> List[int]:
-        """Return each rank's number, of 32 bits. Collective; right also after a death."""
+        """Return each rank's 32-bit number. Collective; the result is right even after a death."""
         return self.allgather(number)
 
     def allgather(self, value: Any) -> List[Any]:
@@ -39,9 +39,10 @@ class World(Protocol):
         """
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        """Do the same; only these ranks make the call.
+        """Open a group by a call of its ranks only.
 
-        :param number: equal on these ranks; the first of them has used no number twice.
+        :param number: equal on these ranks; the first of these ranks must not use a number
+        twice.
         """
 
     def check_groups(self) -> None:

@@ -5,8 +5,8 @@ from typing import List, Optional
 
 from hvdlite.core import agent_protocol, processes, start
 
-# Variables that ranks have and their launcher lacks (it may run in a job of Slurm's); the first one
-# that is set counts.
+# Variables that a rank has and its launcher lacks; the first one that is set counts. (The launcher
+# may itself run in a job of Slurm.)
 _OF_RANKS = (
     *(
         agent_protocol.VARIABLE,
@@ -28,7 +28,8 @@ def of_the_launcher() -> List[int]:
 def is_outermost() -> bool:
     """Return True if this process seems to be the rank itself, and no child of the rank.
 
-    Between the launcher and the rank there may be a shell or another program, but not this Python.
+    Between the launcher and the rank there may be a shell or another program, but no process of
+    this Python.
     """
     if start.rank_above() is not None:
         return False

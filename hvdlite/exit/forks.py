@@ -1,8 +1,8 @@
 """A child made by os.fork has its parent's memory but no MPI, so it ends without MPI_Finalize.
 
-mpi4py finalizes MPI at the very end of Python. A child would there wait forever for the parent's
-threads, or take the parent out of its job. So a child ends just before that, with the exit code
-that Python would have returned.
+mpi4py finalizes MPI at the very end of Python. A child that did that would wait forever for the
+parent's threads, or take the parent out of its job. So a child ends just before that, with the
+exit code that Python would have returned.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from hvdlite.exit import script_end
 class _Forks(ModuleState):
     def begin(self) -> None:
         self.is_child = False
-        self.keeps_out = False  # children are not in the job, though no MPI runs here
+        self.keeps_out = False  # True: children are outside of the job although no MPI runs here
 
     def begin_child(self) -> None:
         if not self.is_child and (self.keeps_out or start.runs_mpi()):
@@ -35,14 +35,15 @@ def is_child() -> bool:
 
 
 def keep_out() -> None:
-    """From now on treat children of this process as outside of the job, though no MPI runs here."""
+    """From now on treat this process's children as outside of the job, although no MPI runs."""
     _forks.keeps_out = True
 
 
 def _end_without_mpi() -> None:
     native = importlib.import_module("hvdlite.core.native")
     end = int(native.ffi.cast("intptr_t", native.ffi.addressof(native.lib, "hvd_end_child")))
-    ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))  # called before the earlier functions
+    # exit functions run in reverse order, so this one runs before the earlier ones
+    ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))
     atexit.register(lambda: native.lib.hvd_end_child_with(_exit_code()))
 
 

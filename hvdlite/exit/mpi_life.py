@@ -1,4 +1,5 @@
-"""Begins MPI at ``hvdlite.init()`` if MPI does not run yet; then Python's exit ends MPI, too.
+"""Initializes MPI at ``hvdlite.init()``, and finalizes MPI at Python's exit, unless the script
+does.
 
 mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; a script may also
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
@@ -70,7 +71,8 @@ def end() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) -> Iterator[None]:
-    """Print the words and end the process if the block, a call of MPI, takes so many seconds.
+    """Print the words and end the process if the block, a call of MPI, takes longer than the
+    seconds.
 
     :param ranks: the ranks for which MPI waits: the seconds count from a failure of the job.
     """
@@ -84,6 +86,7 @@ def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) ->
 
 
 def before_finalize(leave: Callable[[], None]) -> None:
-    """Call the function when the script calls ``MPI.Finalize()``, which first frees attributes."""
+    """Call the function when the script calls ``MPI.Finalize()``, by an attribute that MPI frees
+    first."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
     MPI.COMM_SELF.Set_attr(keyval, None)

@@ -1,4 +1,5 @@
-"""Ends a rank whose launcher (mpirun, srun, torchrun, an agent) has ended; reads the agent's news.
+"""Ends a rank whose launcher (mpirun, srun, torchrun, an agent) has ended; reads the agent's
+messages.
 
 Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
 train, or wait, forever.
@@ -35,9 +36,10 @@ def watch() -> None:
     """
     try:
         pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
-    except (OSError, ValueError):  # no /proc, or the agent is outside of this container
+    except (OSError, ValueError):  # there is no /proc, or the agent is outside of this container
         return
-    if not is_there():  # its process group, maybe that of this process, is unknown now
+    # the launcher's process group, which may be this process's group, is now unknown
+    if not is_there():
         _end(pid, os.getpgrp() == os.getpid())
     alone = os.getpgid(pid) != os.getpgrp()
     threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
@@ -52,7 +54,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the same for the process that has started this rank, maybe through a shell."""
+    """Return the same about the process that started this rank, maybe through a shell."""
     top = ancestors.of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -68,7 +70,7 @@ def _starter() -> tuple:
 
 
 def _has_adopted(pid: int) -> bool:
-    """Return True if that process starts no ranks, so that it has adopted this process.
+    """Return True if that process is no launcher, so it has adopted this process.
 
     Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
     system. Either may be the first process of a container. Process 0 is outside of the container.
@@ -77,7 +79,7 @@ def _has_adopted(pid: int) -> bool:
         return pid == 1 and _name(pid) in _FIRST
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # another user's
+    except OSError:  # it is another user's process
         return pid == 1 and not re.search("python|torch", _name(pid) + _command(pid))
     return "python" not in maps or (pid == 1 and "torch" not in maps)
 
@@ -123,11 +125,11 @@ def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None
 
 
 def _end(launcher: int, alone: bool) -> None:
-    with contextlib.suppress(OSError, ValueError):  # stderr may have no reader any more
+    with contextlib.suppress(OSError, ValueError):  # stderr may have no reader
         which = f" (process {launcher})" if launcher else ""
         print(f"hvdlite: the launcher{which} is gone", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if alone:  # the shell above and the workers below this process end with it
+        if alone:  # the shell that started this process, and its worker processes, end, too
             os.killpg(0, number)
         else:
             os.kill(os.getpid(), number)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
 
 
 # A script's failed end: "its script raised ValueError: no such file"; the process's exit code; the
-# exception, None for SystemExit, which has been freed; whether Python itself ends with exit code 0.
+# exception, None for SystemExit, which has been freed; True if Python itself would end with exit
+# code 0.
 Failure = namedtuple("Failure", ("reason", "code", "error", "unsaid"), defaults=(None, False))
 
 
@@ -33,7 +34,7 @@ class _Seen(ModuleState):
         self.failure: Failure | None = None
         self.after_all: Callable[[Failure], None] | None = None
 
-    begin_child = begin  # what the parent has seen is not the child's
+    begin_child = begin  # a child forgets what the parent has seen
 
 
 _seen = _Seen()
@@ -53,7 +54,8 @@ def call_for_later_failures(function: Callable[[Failure], None]) -> None:
 def flush(text: str = "") -> None:
     """Print the text to stderr and flush what was printed, where that can still be written."""
     for stream, more in ((sys.stderr, text), (sys.stdout, "")):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, a full disk, closed
+        # stderr is None or closed, or the disk is full
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.write(more)
             stream.flush()
 
@@ -70,7 +72,7 @@ def _note(failed: Failure) -> None:
 
 
 def failure_under_way() -> Failure | None:
-    """Return how the script fails, for what runs while its exception passes."""
+    """Return how the script fails, for code that runs while the script's exception passes."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return _of_exit(error.code)
@@ -92,22 +94,25 @@ def _of_exit(value: Any, unsaid: bool = False) -> Failure | None:
     if value is None or value == 0:
         return None
     number = isinstance(value, int)
-    seen = value & 0xFF if number else 1  # the operating system keeps 8 bits: 256 becomes 0
+    # the system keeps only 8 bits of an exit code, so 256 becomes 0
+    seen = value & 0xFF if number else 1
     text = "" if number else f" ({value})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
     return Failure(reason, seen or 1, unsaid=unsaid or not seen)
 
 
 def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
-    """Call the function before an exception is shown that nobody has caught.
+    """Call the function before Python shows an uncaught exception.
 
-    :param before: returns what is shown in place of the traceback; None: the traceback.
+    :param before: returns the text to show in place of the traceback; None: the traceback is
+    shown.
     """
     show = sys.excepthook
 
     def hook(kind, error, trace):
         text = before(error)
-        if text is None or show is not sys.__excepthook__:  # the user's own shows what it likes
+        # the traceback is shown, or the user's own hook decides
+        if text is None or show is not sys.__excepthook__:
             return show(kind, error, trace)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             print(text, file=sys.stderr, flush=True)

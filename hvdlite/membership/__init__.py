@@ -1,4 +1,4 @@
-"""Which ranks live and which join: after a death the others go on, with or without replacements.
+"""Which ranks live and which join. After a death the others go on, with or without replacements.
 
 ``fixed`` and ``elastic`` are the two implementations of ``core.membership``.
 """

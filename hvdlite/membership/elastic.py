@@ -22,8 +22,8 @@ from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
 from hvdlite.membership.rerendezvous import Address, Met, Rerendezvous
 
-REACH_SECONDS = 10.0  # after a death, for a rank to connect to all ranks that are left
-_OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
+REACH_SECONDS = 10.0  # seconds for a rank to connect, after a death, to all ranks that are left
+_OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors that a death may cause
 
 
 class ElasticMembership(Membership):
@@ -33,14 +33,15 @@ class ElasticMembership(Membership):
         self._world: Any = None  # the newest SocketWorld
         self._port: Optional[OpenPort] = None
         self._lives = Lives()
-        self._addresses: Dict[int, Address] = {}  # of the ports, by number
+        self._addresses: Dict[int, Address] = {}  # of the other ranks' ports, by the ranks' numbers
         self._number = self._epoch = 0
         self._key = b""
         self._met: Optional[Met] = None  # the ranks of the next job
         self._coming: Dict[int, Address] = {}  # replacements that are ready
-        self._unreached: Set[int] = set()  # by this rank, when the job last began again
+        # ranks that this rank did not reach when the job last began again
+        self._unreached: Set[int] = set()
         self._news: Optional[int] = None  # a descriptor of the agent's pipe
-        self._resets = 0  # how often the job has begun again after deaths: the same on every rank
+        self._resets = 0  # how often the job has begun again after deaths; the same on every rank
         os.register_at_fork(after_in_child=self._let_go)
 
     def is_replacement(self) -> bool:
@@ -102,7 +103,7 @@ class ElasticMembership(Membership):
             self._port = None
 
     def _let_go(self) -> None:
-        """Close the descriptors in a child: they would hide the end of this process."""
+        """Close the descriptors in a child, which would hide the end of this process."""
         if self._port is not None:
             self._port.let_go()
             self._lives.close()
@@ -120,7 +121,7 @@ class ElasticMembership(Membership):
         self._drop()
         meet = self._rerendezvous(self._addresses, self._ready_ones()).meet
         self._met = meet(vote, self._epoch, self._resets)
-        self._coming.clear()  # a replacement that did not come is dead
+        self._coming.clear()  # a replacement that did not come counts as dead
         return self._met.verdict
 
     def _rerendezvous(self, old: Dict[int, Address], new: Dict[int, Address]) -> Rerendezvous:
@@ -139,7 +140,7 @@ class ElasticMembership(Membership):
         return {members[rank] for rank in self._world.watch.lost}
 
     def _drop(self) -> None:
-        """Forget a meeting that came to nothing."""
+        """Forget a meeting that has not become a job."""
         if self._met is not None:
             for connection in self._met.connections.values():
                 connection.close()
@@ -173,7 +174,8 @@ class ElasticMembership(Membership):
     def wait_for_replacements(self) -> None:
         """Tell the launcher this process's port: from now on it may start replacements.
 
-        A script without ``hvd.elastic.run`` takes no replacements: these would train alone.
+        Not called for a script without ``hvd.elastic.run``, in which a replacement would train
+        alone.
         """
         assert self._port is not None
         agent_protocol.report_port(*self._port.address)
@@ -186,13 +188,13 @@ class ElasticMembership(Membership):
         return bool(self._ready_ones())
 
     def _ready_ones(self) -> Dict[int, Address]:
-        """Return the ports of the ready replacements of which the launcher has told."""
+        """Return the ports of the ready replacements that the launcher has reported."""
         if self._news is None and agent_protocol.NEWS in os.environ:
             with contextlib.suppress(OSError):
                 path = os.environ[agent_protocol.NEWS]
                 self._news = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         if self._news is not None:
-            with contextlib.suppress(BlockingIOError):  # nothing new
+            with contextlib.suppress(BlockingIOError):  # the launcher has sent nothing new
                 for line in os.read(self._news, 1 << 16).splitlines():
                     if line.startswith(agent_protocol.COMES):
                         told = json.loads(line[1:])
@@ -221,7 +223,7 @@ class ElasticMembership(Membership):
 
 
 def _told() -> Dict[str, Any]:
-    """Return this replacement's number, and the ports of the others, as the launcher told them."""
+    """Return what the launcher told this replacement: its number, and the ports of the others."""
     return json.loads(os.environ[agent_protocol.REPLACEMENT])
 
 

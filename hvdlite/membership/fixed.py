@@ -6,7 +6,7 @@ from hvdlite.core.world import World
 
 
 class FixedMembership(Membership):
-    """The processes that MPI has started. A lone process may call hvd.elastic.run."""
+    """The processes that MPI has started. Only a single process may call hvd.elastic.run."""
 
     def begin(self, world: World) -> None:
         refuse_elastic()

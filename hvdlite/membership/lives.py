@@ -1,7 +1,7 @@
 """Which processes of an elastic job live: each rank keeps a connection to each other rank.
 
-Both sides have proved that they belong to the job when they connected, so the connection ends with
-the process, and only then. A process that computes or is stopped does nothing: its kernel
+Both sides proved that they belong to the job when they connected. So a connection ends when its
+process ends, and not before. A process that computes or is stopped does nothing: its kernel
 acknowledges a byte. A stranger that takes the port of a dead process can't do that.
 """
 
@@ -16,7 +16,7 @@ from typing import Dict, List, Set
 from hvdlite.bootstrap.acceptor import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, GONE = "answers", "unknown", "silent", "gone"
-_LEFT = b"!"  # this process goes on, or ends, without the other process
+_LEFT = b"!"  # says that this process goes on, or ends, without the other process
 _LONGEST_PAUSE = 1.0  # seconds between two questions
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -51,9 +51,10 @@ class Lives:
         connection = self._to.get(number)
         if connection is None:
             return UNKNOWN
-        now = time.monotonic()  # before reading: this process may be stopped meanwhile
+        # taken before reading, because this process may be stopped meanwhile
+        now = time.monotonic()
         try:
-            while data := connection.recv(1 << 10):  # questions, or _LEFT
+            while data := connection.recv(1 << 10):  # bytes that ask, or _LEFT
                 if _LEFT in data:
                     self.left_by.add(number)
             return GONE
@@ -67,7 +68,7 @@ class Lives:
         if now - asked < min(limit / LOOKS, _LONGEST_PAUSE):
             return ANSWERS
         self._asked[number] = now
-        with contextlib.suppress(OSError):  # the next call finds out why
+        with contextlib.suppress(OSError):  # the next call finds out why it failed
             connection.send(b"?")
         return UNKNOWN
 

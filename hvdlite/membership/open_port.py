@@ -1,8 +1,8 @@
 """The port of a rank of an elastic job, which is open as long as the rank lives.
 
-A thread accepts all connections, and drops those that do not prove that they belong to the job: so
-strangers fill no queue. Proved connections wait here for a rerendezvous that this rank leads; or
-they are lives.
+A thread accepts all connections and drops those of strangers, which so can't fill the queue.
+Connections that have proved to belong to the job are lives, or wait here for a rerendezvous that
+this rank leads.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ class OpenPort(Acceptor):
         own = Hello(READY, number, 0, 0)
         super().__init__(listener, own, key, {(READY, rank) for rank in range(ranks)}, lambda: None)
         self.address: Tuple[str, int] = listener.getsockname()[:2]
-        self._came = threading.Condition()  # its lock guards all but the selector's wait
+        # its lock guards everything but the wait of the selector
+        self._came = threading.Condition()
         self._closed = False
         self._selector.register(listener, 1)
         threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
@@ -56,7 +57,8 @@ class OpenPort(Acceptor):
             self.wait_for_one(self.LOOK_SECONDS)
 
     def send_away(self) -> None:
-        """Close the connections of a rerendezvous: the ranks connect again, maybe elsewhere.
+        """Close the connections of a rerendezvous; their ranks connect again, maybe to another
+        leader.
 
         Lives stay: the end of a life would count as the death of this process.
         """
@@ -71,7 +73,8 @@ class OpenPort(Acceptor):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the rest
 
     def let_go(self) -> None:
-        """Close the descriptors in a child, which has no thread: the parent's stay open."""
+        """Close the descriptors in a child, which has no thread; the parent's descriptors stay
+        open."""
         for connection in [self._listener, *self.peers.values(), *self._pending]:
             connection.close()
         self._selector.close()
@@ -92,7 +95,7 @@ class OpenPort(Acceptor):
         self._close()
 
     def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
-        """A peer that comes again has left the earlier connection."""
+        """Accept a peer. A peer that comes again has given up its earlier connection."""
         peer = (hello.purpose, hello.rank)
         if hello.purpose not in (READY, NEW, LIFE) or hello[2:] != self._own[2:]:
             raise Stranger("it does not belong to a rerendezvous")
@@ -107,7 +110,7 @@ class OpenPort(Acceptor):
         connection.close()
 
     def _forget(self, connection: socket.socket) -> None:
-        with contextlib.suppress(KeyError):  # unregistered when it sent something
+        with contextlib.suppress(KeyError):  # it was unregistered when it sent something
             self._selector.unregister(connection)
 
     def _turn_away(self, pending: PendingPeer, why: str) -> None:

@@ -1,11 +1,11 @@
 """The rerendezvous: after a death the ranks that live meet again, and agree on the next job.
 
-Each rank of an elastic job has an open port. The lowest rank that lives leads: the others connect
-to its port. Only ``Lives`` tells which ranks live, because a stranger may answer at a port. So the
-leader waits for a rank that computes or is stopped. Replacements connect to the leader's port, too,
-and wait there for the next rerendezvous. A replacement has no ``Lives`` yet: it thinks a rank dead
-that does not prove its identity within the limit. The connections of a rerendezvous become those of
-the next job's exchange.
+Each rank of an elastic job has an open port. The lowest rank that lives leads: the others
+connect to its port. Only ``Lives`` tells which ranks live, because a stranger may answer at a
+port. So the leader waits for a rank that computes or is stopped. Replacements connect to the
+leader's port, too, and wait there for the next rerendezvous. A replacement has no ``Lives`` yet.
+It counts a rank as dead that does not prove its identity within the limit. The connections of a
+rerendezvous become those of the next job's exchange.
 """
 
 import contextlib
@@ -32,11 +32,12 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.membership.lives import ANSWERS, GONE, SILENT, Lives
 from hvdlite.membership.open_port import OpenPort
 
-LOOK_SECONDS = 0.01  # between two looks at who lives
-PAUSE_SECONDS = 0.02  # between two attempts to connect
-CONNECT_SECONDS = 1.0  # then a new attempt: the kernel's own pauses between attempts grow
-DOUBT_SECONDS = 1.0  # to wait for a leader that leads only if the watch of hosts is right
-REPLACEMENT_SECONDS = 5.0  # to wait for a ready replacement that does not come
+LOOK_SECONDS = 0.01  # seconds between two checks which ranks live
+PAUSE_SECONDS = 0.02  # seconds between two attempts to connect
+# seconds until a new attempt, because the kernel's own pauses between attempts grow
+CONNECT_SECONDS = 1.0
+DOUBT_SECONDS = 1.0  # seconds to wait for a leader that leads only if the watch of hosts is right
+REPLACEMENT_SECONDS = 5.0  # seconds to wait for a ready replacement that does not come
 Address = Tuple[str, int]
 _LEFT = (
     "the others have trained on, or ended, without this rank, which did not answer. This rank "
@@ -49,9 +50,9 @@ _APART = (
 
 
 class Met(NamedTuple):
-    """What the ranks that are left have agreed on, the same on all of them."""
+    """What the ranks that are left have agreed on, equal on all of them."""
 
-    verdict: int  # the bits that all votes have; 0: a rank is dead
+    verdict: int  # the bits that are set in all votes; 0: a rank is dead
     epoch: int
     members: List[int]  # numbers; a rank keeps its number in all epochs
     addresses: Dict[int, Address]  # by number
@@ -81,7 +82,8 @@ class Rerendezvous:
         self._unreached = frozenset(unreached)
         self._addresses = {**old, **coming}
         self._silent: Set[int] = set()
-        self._asked: Set[int] = set()  # ranks about which the watch of hosts does not count
+        # ranks that are asked themselves, whatever the watch of hosts says
+        self._asked: Set[int] = set()
         self._dead: Set[int] = set()
         self._unproved: Dict[int, float] = {}  # ranks without a life; when the wait for proof began
         self._patience = limit_of(PATIENCE)
@@ -110,7 +112,8 @@ class Rerendezvous:
                 self._check_time({leader})
                 time.sleep(PAUSE_SECONDS)
         finally:
-            self._port.send_away()  # ranks that came to the wrong leader, or too late
+            # so that ranks that came to the wrong leader, or too late, connect again
+            self._port.send_away()
 
     def _living(self) -> Set[int]:
         self._silent |= self._lost() - self._asked
@@ -140,7 +143,7 @@ class Rerendezvous:
                 connection.settimeout(patience)
                 bound(connection, self._limit)
                 told[number], came[number] = tuple(receive(connection)), connection
-            except OSError:  # it has died since, or is stopped
+            except OSError:  # the rank has died since, or is stopped
                 connection.close()
         for number in _apart({number: set(each[3]) for number, each in told.items()}):
             _send_all({number: came[number]}, {"error": _APART})
@@ -165,13 +168,13 @@ class Rerendezvous:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-        alone = math.inf  # since when only replacements are missing
+        alone = math.inf  # time since which only replacements are missing
         doubted, begun = self._doubted(self._own), time.monotonic()
         while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:
                 self._doubt(doubted)
                 if any(self._state(number) == ANSWERS for number in doubted):
-                    self._port.send_away()  # to the leader
+                    self._port.send_away()  # these ranks connect to the leader
                     raise _Follows
             here = {peer for peer in self._port.present() if peer[0] != LIFE}
             for purpose, number in expected - here:
@@ -193,7 +196,7 @@ class Rerendezvous:
         strange: Dict[int, socket.socket] = {}
         for purpose, number in peers:
             of_the_job = purpose == NEW or number in self._old
-            with contextlib.suppress(KeyError):  # it has disconnected a moment ago
+            with contextlib.suppress(KeyError):  # the rank has just disconnected
                 taken = self._port.take((purpose, number))
                 (found if of_the_job else strange)[number] = taken
         _send_all(strange, {"error": "the others have taken this rank for lost, and train on"})
@@ -209,7 +212,7 @@ class Rerendezvous:
             raise HvdliteError(_LEFT)
 
     def _check_majority(self, members: List[int]) -> None:
-        """Raise unless this side of a split network may go on: only one side may."""
+        """Raise unless this side of a split network may go on; only one side may."""
         here = set(members) & set(self._old)
         silent = (self._silent - here) & set(self._old)
         if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
@@ -259,9 +262,10 @@ class Rerendezvous:
                 address = tuple(self._addresses[leader])
                 self._waits(question, leader, CONNECT_SECONDS).connect(address)
                 return question
-            except ConnectionRefusedError:  # the port closes only with its process
+            # the process has ended, because only then does its port close
+            except ConnectionRefusedError:
                 self._dead.add(leader)
-            except OSError:  # strangers may have filled its queue
+            except OSError:  # strangers may have filled the port's queue
                 time.sleep(PAUSE_SECONDS)
             question.close()
             self._give_up(leader)
@@ -292,7 +296,7 @@ class Rerendezvous:
     # ---- who lives ----
 
     def _cut_off(self) -> List[int]:
-        """Return the ranks that this rank does not reach, though others may."""
+        """Return the ranks that this rank does not reach, although others may."""
         return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
@@ -300,7 +304,7 @@ class Rerendezvous:
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:
-        """From now on ask these ranks themselves, whatever the watch of hosts finds."""
+        """From now on ask these ranks themselves, whatever the watch of hosts says."""
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
@@ -319,13 +323,13 @@ class Rerendezvous:
 
 
 class _Follows(Exception):
-    """This rank does not lead: its watch of hosts was wrong."""
+    """This rank does not lead after all, because its watch of hosts was wrong."""
 
 
 def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
     """Return the ranks that must leave because they and a lower rank do not reach each other.
 
-    If only one of the two says so, its watch of hosts was wrong.
+    If only one of two ranks reports that, its watch of hosts was wrong.
     """
     stay: List[int] = []
     for number in sorted(cut_off):
