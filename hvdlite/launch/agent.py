@@ -26,11 +26,13 @@ from hvdlite.launch import channel, environment, flights, shared_memory
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = (environment.RANK, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
-LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
-DRAIN_SECONDS = 0.3  # for output after the program's end, if its children still hold the pipe
+TERM_SECONDS = 0.7  # seconds from SIGTERM to SIGKILL; mpirun itself gives its processes one second
+LEAVE_SECONDS = 1.3  # seconds from SIGTERM until the agent stops waiting for the other ranks
+# seconds for output after the program's end, if its children still hold the pipe
+DRAIN_SECONDS = 0.3
 _libc = ctypes.CDLL(None)
-DATA_VARIABLE = "HVDLITE_TASK"  # the path of the pickled call of hvdlite.run, and of its result
+# variable with the path of the pickled call of hvdlite.run; its result gets this path and a suffix
+DATA_VARIABLE = "HVDLITE_TASK"
 
 
 def main() -> int:
@@ -58,7 +60,7 @@ def _run(command: list[str], link: channel.Channel, token: str) -> int:
     agent = Agent(link)
     if task is None:
         return agent.leave(agent.run(command, order))
-    import tempfile  # for hvdlite.run alone
+    import tempfile  # here, because only hvdlite.run needs it
 
     with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
         order["env"][DATA_VARIABLE] = path = os.path.join(folder, "task")
@@ -104,19 +106,21 @@ class Agent:
         self._link: channel.Channel | None = link
         self._child: subprocess.Popen = None  # type: ignore[assignment]  # once it runs
         self._selector = selectors.DefaultSelector()
-        self._ended = False  # the launcher or the backend ended the program
-        self._signal = 0  # the signal that ended the program, unless the launcher sent it
+        self._ended = False  # True: the launcher or the backend ended the program
+        self._signal = 0  # the signal that ended the program; 0 if the launcher sent it
         self._kill_at = self._leave_by = float("inf")
-        self._dismissed = False  # the launcher needs nothing more from here
-        self._joined: set[bytes] = set()  # processes that have joined the job and not left it
-        self._goodbyes, self._goodbye_end = (
-            os.pipe()
-        )  # the program writes to it by agent_protocol.py
-        self._news, self._news_end = os.pipe()  # the program reads it by orphan.py
+        self._dismissed = False  # True: the launcher needs nothing more from this agent
+        # ids of processes that have joined the job and not left it
+        self._joined: set[bytes] = set()
+        # the pipe to which the program writes, by agent_protocol.py
+        self._goodbyes, self._goodbye_end = os.pipe()
+        # the pipe that the program reads, by orphan.py
+        self._news, self._news_end = os.pipe()
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
-        self._most_silence = float("inf")  # seconds until the launcher's host is lost
-        self._elastic = False  # the other ranks go on when the program dies
+        # seconds of silence until the launcher's host counts as lost
+        self._most_silence = float("inf")
+        self._elastic = False  # True: the other ranks go on if the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._receive)
@@ -134,7 +138,7 @@ class Agent:
                 self._kill_at = float("inf")
         self._turn(0)  # reads the program's last messages
         self._drain()
-        self._signal_all(signal.SIGKILL)  # the program's background children
+        self._signal_all(signal.SIGKILL)  # ends the background children of the program
         return self._child.returncode
 
     def send_result(self, path: str, code: int) -> int:
@@ -149,12 +153,12 @@ class Agent:
         return code
 
     def leave(self, code: int) -> int:
-        """Report the end to the launcher; return the agent's exit code.
+        """Report the program's end to the launcher; return the agent's exit code.
 
-        The agent of a failed rank stays until all ranks are clean: when one agent ends, a backend
-        kills the others, some without warning, and killed ranks leave shared memory behind. A
-        dismissed agent returns 0, because the launcher knows of the failure, and Open MPI 5's
-        mpirun sometimes hangs if ranks of several hosts fail at the same moment.
+        The agent of a failed rank stays until nothing of any rank is left. Otherwise a backend
+        would kill the other agents when this one ends, and killed ranks leave shared memory
+        behind. A dismissed agent returns 0, because the launcher knows of the failure, and Open
+        MPI 5's mpirun sometimes hangs if ranks of several hosts fail at the same moment.
 
         The agent of an elastic job ends at once, with 0: the job goes on.
         """
@@ -162,14 +166,15 @@ class Agent:
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         end["signal"] = self._signal
         self._send(channel.EXIT, json.dumps(end).encode())
-        if failed or self._flight.whole:  # afterwards a backend gives little time
+        # sent now, because after the agent's report a backend gives little time
+        if failed or self._flight.whole:
             self._send_flight()
         self._send(channel.CLEAN, b"")
         while failed and not self._elastic and self._stays():
             self._turn(self._leave_by - time.monotonic())
         self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
-            self._turn(0.02)  # the launcher's own reader may be slow
+            self._turn(0.02)  # waits, because the reader of the launcher's output may be slow
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
@@ -178,17 +183,19 @@ class Agent:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: list[str], order: dict) -> None:
-        # While output is under way the kernel asks ever more rarely: it may find that a link
-        # is back after twice the time that the link was down.
+        # Doubled, because while output is under way the kernel asks ever more rarely: it may notice
+        # only after twice the time of a failure that a link works again.
         self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
-        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use MPI
+        # without MPI's variables, because MPI would wait for the servers, which do not use MPI
+        if "DMLC_ROLE" in order["env"]:
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
         self._flight.whole = order["whole_flight"]
         self._elastic = environ.get(agent_protocol.ELASTIC) == "1"
         environ.pop(channel.VARIABLE, None)
-        # A path, not a descriptor: a program started by another one inherits no descriptors.
+        # Paths, because a program that is started by the rank's own program inherits no
+        # descriptors.
         environ[agent_protocol.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         environ[agent_protocol.SPACE] = agent_protocol.own_space()
         environ[agent_protocol.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
@@ -204,7 +211,8 @@ class Agent:
             command,
             env=environ,
             cwd=order["cwd"],
-            stdin=subprocess.DEVNULL,  # backends differ in what a rank may read; Open MPI 5 hangs
+            # no input, because backends differ in which ranks may read, and Open MPI 5 hangs
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
@@ -337,4 +345,4 @@ def _begin(cores: list[nodes.Core] | None) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # the interpreter's own end takes 3 ms
+    os._exit(main())  # saves 3 ms of the interpreter's own end

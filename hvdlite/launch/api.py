@@ -121,16 +121,17 @@ def _cloudpickle() -> Any:
 
 
 def run_task() -> None:
-    """Read the call, make it, write the result: the program of a rank."""
+    """Read the pickled call, make the call, write the result. This is a rank's program."""
     path = os.environ[DATA_VARIABLE]
     with open(path, "rb") as file:
         search_path, script, pickled = pickle.load(file)
     sys.path[:] = [*search_path, *(p for p in sys.path if p not in search_path)]
-    if script:  # defines the names pickled as __main__.NAME
+    if script:  # runs the script, which defines the names that were pickled as __main__.NAME
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)
-    # Only cloudpickle recognises the classes that it has rebuilt here from the caller's script.
+    # cloudpickle, because only it recognises the classes that it has rebuilt here from the caller's
+    # script.
     with files.create(path + ".result", "xb") as file:
         (_cloudpickle() or pickle).dump(result, file)
 

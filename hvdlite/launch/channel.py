@@ -24,32 +24,34 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-LOST, SIGN = 12, 13  # the name of a lost host; the ranks that caused a failure
-PORT, GONE, COMES = 14, 15, 16  # of elastic jobs without MPI: see core/agent_protocol.py
+# kinds of frames with a lost host's name, and with the ranks that caused a failure
+LOST, SIGN = 12, 13
+PORT, GONE, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
-READ = 1 << 16  # bytes
-MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
+READ = 1 << 16  # bytes per read
+MOST_DATA = (1 << 32) - 1  # most bytes of a frame, for the task and the results of hvdlite.run
 
-# The kinds of frames from each side, and their most bytes. START has room for any environment.
+# The kinds of frames that each side may send, and the most bytes of each. START has room for any
+# environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 160, GONE: 1 << 13})
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
-# Lines that agents pass on: the first byte of a line from or to a rank is its kind.
+# Lines of ranks that agents pass on: the first byte of the line, and the kind of its frame.
 PASSED_ON = {
     **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
     **{agent_protocol.PORT: PORT, agent_protocol.GONE: GONE},
 }
 NEWS = {LOST: b"", COMES: agent_protocol.COMES}
-QUIETLY = b"q"  # a LOOK that asks the rank for no stacks
+QUIETLY = b"q"  # data of a LOOK that does not ask for stacks
 
 PROBE = 2  # seconds between two keepalive probes to an idle peer
-LATE = 3 * PROBE  # seconds without an answer that are no coincidence
-MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 probes
+LATE = 3 * PROBE  # seconds without an answer from which on a host counts as late
+MOST_SILENCE = 120 * PROBE  # seconds; below the 127 probes after which the kernel itself gives up
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
-# One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
+# The variable with the whole invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
 VARIABLE = agent_protocol.LAUNCHER
 
 
@@ -75,7 +77,8 @@ class Channel:
         self.takes = takes
         self._patience = patience
         self._buffer = bytearray()
-        self._shakes_hands = self._encrypted = hasattr(sock, "do_handshake")  # as TLS's have
+        # True for TLS's sockets
+        self._shakes_hands = self._encrypted = hasattr(sock, "do_handshake")
         _probe(sock)
         sock.setblocking(False)
 
@@ -96,7 +99,7 @@ class Channel:
     def receive(self) -> list[tuple[int, bytes]]:
         """Return the frames that are complete after one read, which does not wait.
 
-        :raises BadFrame: there is one that this side does not take.
+        :raises BadFrame: a frame that this side does not accept.
         """
         try:
             if self._shakes_hands:
@@ -158,8 +161,8 @@ class Channel:
     def has_arrived(self) -> bool:
         """Return True if the other end's kernel has everything that was sent.
 
-        The sender must not end before that: if data comes to its closed end, its kernel drops the
-        unsent rest. Data that has arrived will be received.
+        A sender must not end before that: if data arrives at its closed end, its kernel drops
+        what is still unsent.
         """
         unsent = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
         return not any(unsent)

@@ -20,9 +20,10 @@ from hvdlite.launch.output import tell
 from hvdlite.launch.placement import place
 from hvdlite.launch.ranks import hosts_of, version_difference
 
-TIMEOUT = 20.0  # seconds for one host to answer
+TIMEOUT = 20.0  # seconds in which a host must answer
 
-# Runs on another host.
+# Program that runs on another host: can it connect to the launcher? If not, it ends the backend's
+# daemons there.
 _CONNECTS = """
 import contextlib, os, signal, socket, sys
 from pathlib import Path
@@ -57,7 +58,7 @@ class Report(NamedTuple):
     host: str
     facts: Optional[Dict[str, Any]] = None
     reachable: bool = False
-    trouble: Optional[str] = None  # one sentence
+    trouble: Optional[str] = None  # why the facts are unknown, in one sentence
 
 
 def ask_all(job: Job, load: bool = False) -> List[Report]:
@@ -88,7 +89,8 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
         )
     if done.returncode:
         return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
-    facts = done.stdout.strip().rpartition("\n")[2]  # a shell may print at its start
+    # the last line, because a shell may print something at its start
+    facts = done.stdout.strip().rpartition("\n")[2]
     return _judge(Report(host, json.loads(facts), True), load, tcp)
 
 
@@ -148,8 +150,8 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
 def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:
     """Return why processes of the job are missing, as far as their hosts can tell.
 
-    :param addresses: ADDRESS:PORT where the launcher listens.
-    :param sign: marks the backend's daemons, which are ended on hosts that do not reach this host.
+    :param addresses: ADDRESS:PORT where the launcher listens. :param sign: a text in the command
+    lines of the backend's daemons, which are ended on hosts that do not reach this host.
     """
     names = hosts_of(set(range(job.processes)) - set(present), job)
     where = [each for each in addresses if not each.startswith("127.")]
@@ -224,15 +226,17 @@ def _box(yes: bool) -> str:
     return "[X]" if yes else "[ ]"
 
 
-FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2  # of mpirun; measured with 2 and with 8 ranks
-CROWD = 8  # ranks on a core, from which on the start takes seconds
-SECONDS_A_RANK = 0.2  # of a core, to start; 1000 ranks on two cores took 97 s
+# open files of mpirun: in all, for each rank here, for each rank elsewhere; measured with 2 and 8
+# ranks
+FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2
+CROWD = 8  # ranks for each core, from which on the start takes seconds
+SECONDS_A_RANK = 0.2  # seconds of a core to start a rank; 1000 ranks on two cores took 97 s
 
 
 def prepare_host(job: Job) -> None:
-    """Allow as many open files as the job needs here, and warn of far more ranks than cores.
+    """Raise the limit of open files to the job's need, and warn of far more ranks than cores.
 
-    :raises LaunchError: this process may not allow itself so many.
+    :raises LaunchError: this process may not raise the limit so far.
     """
     here = _ranks_here(job)
     _allow_files(here, FILES + FILES_A_RANK * here + FILES_ELSEWHERE * (job.processes - here))

@@ -113,7 +113,7 @@ def _choose_ranks(args) -> str:
 
 
 def check_hosts(job: Job, as_json: bool) -> int:
-    """Print what every host has, and whether ranks there sum right; return the exit code."""
+    """Print what every host has, and whether an allreduce there is right; return the exit code."""
     reports = check.ask_all(job, load=True)
     trouble = [report.trouble for report in reports if report.trouble]
     if not as_json:
@@ -142,7 +142,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
 
 
 def job_of(args, argv: List[str]) -> Job:
-    """Return the job that the options describe; an option fills the field of its name."""
+    """Return the job that the options describe. An option sets the field of its name."""
     given = _hosts(args)
     launcher = args.launcher or default(bool(given))
     elastic = options.elastic(args, launcher)
@@ -186,7 +186,7 @@ def job_of(args, argv: List[str]) -> Job:
 
 
 def _without_mpirun(job: Job) -> Job:
-    """Choose TCP where there is no mpirun, and the job asks for nothing that needs one."""
+    """Choose TCP where there is no mpirun and the job does not need one."""
     free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
     if not free or job.mpi_args or job.binding or mpirun.executable():
         return job
@@ -195,7 +195,7 @@ def _without_mpirun(job: Job) -> Job:
 
 
 def _command(words: List[str], is_module: bool) -> List[str]:
-    """Return what a rank runs: for a module, or a Python file without #!, this Python."""
+    """Return the command of a rank; this Python runs a module, or a Python file without #!."""
     if is_module:
         return [sys.executable, "-m", *words]
     if words and words[0].endswith(".py") and not _runs_itself(words[0]):
@@ -229,7 +229,7 @@ def _named_hosts(args) -> List[hosts.Host]:
         return []
     if os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts:
         return hosts.read_file(args.hosts)
-    return hosts.parse_list(args.hosts)  # "", as of a variable that is not set, has no host
+    return hosts.parse_list(args.hosts)  # "" means no hosts, as if a shell variable is not set
 
 
 def _workers(args, given: List[hosts.Host]) -> int:
@@ -336,7 +336,8 @@ def prepared(
 
 def _listen() -> None:
     """Have signals that end the job raise Interrupted."""
-    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # the terminal is gone: nohup
+    # under nohup the job outlives its terminal
+    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
         signal.signal(number, _interrupt)
 

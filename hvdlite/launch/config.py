@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, NamedTuple, NoReturn
 
 from hvdlite.core.files import text_of
 
-# Section of horovodrun: the prefix that turns its keys into options.
+# Sections of horovodrun's files, and the prefix that makes options of their keys.
 _SECTIONS = {
     "params": "",
     "library_options": "",
@@ -15,19 +15,20 @@ _SECTIONS = {
     "autotune": "autotune_",
 }
 _RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_timestamp"}
-_DEEPEST = 3  # sections in each other: horovodrun has one; a section that is in itself has no end
+# levels of sections; horovodrun has one. A section that contains itself would never end
+_DEEPEST = 3
 
 
 class Line(NamedTuple):
     """One option of the file."""
 
-    name: str  # as argparse has it
+    name: str  # argparse's name for the option
     value: Any
     number: int
 
 
 class ConfigAction(argparse.Action):
-    """Uses the file's values as defaults, so that options before and after --config-file win."""
+    """Uses the file's values as defaults, so options on the command line win."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace, path, option_string=None):
         others = [action for action in parser._actions if action is not self]

@@ -33,7 +33,7 @@ def new_key() -> Optional[Key]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0
-    with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:  # its mode is 0700
+    with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:  # the folder has mode 0700
         try:
             subprocess.run(_MAKE, cwd=folder, check=True, capture_output=True)
             context.load_cert_chain(Path(folder, "certificate"), Path(folder, "key"))

@@ -10,10 +10,10 @@ from hvdlite.core import agent_protocol, files, listening, start
 from hvdlite.launch import sizing
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # agents need no more of it
+if TYPE_CHECKING:  # only for annotations, because agents do not need it
     from hvdlite.launch.job import Job
 
-# Belong to a login on one host, or to one process of a backend: never forwarded.
+# Never forwarded: variables of a login on one host, or of one process of a backend.
 _OWN = {
     *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),
@@ -22,7 +22,7 @@ _OWN_PREFIXES = (
     *("BASH_FUNC", "DBUS_", "SSH_", "XDG_", "LS_"),
     *("SLURM_", "SBATCH_", "SALLOC_", "SGE_"),
 )
-RANK = "HVDLITE_AGENT_RANK"  # set by starter.py
+RANK = "HVDLITE_AGENT_RANK"  # starter.py sets it for each agent
 _OF_A_RANK = (
     *("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_"),
     *("HVDLITE_LAUNCHER", RANK, start.MEMBER),
@@ -59,14 +59,15 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
 def added(job: Job) -> dict[str, str]:
     """Return the variables that the options add for every rank."""
     defaults = {
-        "PYTHONUNBUFFERED": "1",  # lines appear when printed, and the last ones before a crash
-        # A failed rank tells the others and waits this long for them, so that the job ends within 5
-        # seconds.
+        # so that lines appear when they are printed, also the last ones before a crash
+        "PYTHONUNBUFFERED": "1",
+        # A failed rank waits so long for the other ranks to learn of the failure. The job so ends
+        # within 5 seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
-        agent_protocol.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
+        agent_protocol.FOLD: "0" if job.output_dir else "1",  # files get the whole tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
-    mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
+    mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # tells ranks what kvstore `dist_sync` means
     elastic = {
         agent_protocol.ELASTIC: "1",
         agent_protocol.FEWEST: str(job.fewest),
@@ -82,7 +83,8 @@ def added(job: Job) -> dict[str, str]:
 
 
 def for_jax(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what jaxlib must find when it is loaded, so that scripts may import JAX first."""
+    """Return the variables that jaxlib reads when it is loaded, because scripts may import JAX
+    first."""
     if "MPITRAMPOLINE_LIB" in environ or importlib.util.find_spec("jaxlib") is None:
         return {}
     library = files.shipped("_hvdlite_jax")
@@ -102,7 +104,7 @@ def threads(
 ) -> dict[str, str]:
     """Share the cores of a host among its ranks: MXNet would start a thread per core in each.
 
-    :param own: the cores to which the rank is bound, if it is.
+    :param own: the cores to which the rank is bound, if any.
     """
     if "OMP_NUM_THREADS" in environ:
         return {}

@@ -23,12 +23,13 @@ class Ending(NamedTuple):
     label: str
     host: str
     code: int  # negative: the signal that killed it
-    ended: bool  # the launcher or the backend ended it, for another reason
+    ended: bool  # True: the launcher or the backend ended it, for another reason
     after: float  # seconds since the ranks were started
-    goodbye: bool = True  # it had left the job when it ended
-    silent: bool = False  # its agent was killed before the agent could report
-    silence: float = 0  # seconds without an answer from its host: no power or network
-    signal: int = 0  # the signal that its agent got, and that ended it
+    goodbye: bool = True  # True: it had left the job when it ended
+    silent: bool = False  # True: its agent was killed before the agent could report
+    # seconds for which its host had not answered, if it lost its power or network
+    silence: float = 0
+    signal: int = 0  # the signal by which somebody ended its agent and so the rank
 
     @property
     def status(self) -> int:
@@ -44,9 +45,12 @@ class Signs:
     """What ranks have reported about failures, by rank; times are seconds since the start."""
 
     def __init__(self) -> None:
-        self.raised: Dict[int, float] = {}  # an exception that nobody caught, or sys.exit()
-        self.blamed: Dict[int, Tuple[float, List[int]]] = {}  # ranks that failed a collective
-        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # late ranks: how many, which
+        # when a rank raised an uncaught exception or called sys.exit()
+        self.raised: Dict[int, float] = {}
+        # when a collective failed, and the ranks that caused it
+        self.blamed: Dict[int, Tuple[float, List[int]]] = {}
+        # number of late ranks that made it fail, and the first of them
+        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
         """Record a report: empty (the rank has raised), or the numbers of csrc/shm/flight.h.
@@ -61,7 +65,7 @@ class Signs:
         except ValueError as error:
             raise BadFrame("a sign of no failure") from error
         if after - self.raised.get(rank, float("-inf")) < PATIENCE:
-            return  # the exception came first; its consequences do not count
+            return  # a later report is only a consequence of the exception
         if kind in (STALLED, SILENT):
             self.waited_for[rank] = count, ranks
         if kind != STALLED:
@@ -79,10 +83,10 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
-    since = min(e.after for e in failed) - PATIENCE  # older exceptions were caught, and only logged
+    since = min(e.after for e in failed) - PATIENCE  # exceptions older than this were caught
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
-    # A signal from somebody else came first, whenever the agent reports it.
+    # A signal from outside came first, whenever the agent reports it.
     ended = {e.rank: never if e.signal else e.after for e in failed if e.ended}
 
     def first_sign(e: Ending) -> float:
@@ -120,7 +124,8 @@ def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the rank of an elastic job that says why no rank went on: the last one not killed.
+    """Find the rank of an elastic job that shows why no rank went on: the last one that was not
+    killed.
 
     A rank that ended because of another rank counts only if there is no other.
     """

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 
-LOOK_SECONDS = 1.0  # for the agents to answer
-EVERY = 2.0  # seconds between two looks for --metrics-port; one costs a rank's host 12 ms
-_MOST_STALLS = 5  # reports of one job
-_MOST_OPS = 50  # of each rank that are sent, and those under way
+LOOK_SECONDS = 1.0  # seconds in which the agents must answer
+EVERY = 2.0  # seconds between two readings for --metrics-port; a reading costs a rank's host 12 ms
+_MOST_STALLS = 5  # most reports about stalls of one job
+_MOST_OPS = 50  # of each rank that are sent, besides those under way
 
 
 class Held:
@@ -19,10 +19,10 @@ class Held:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self.whole = False  # all operations are sent, also at a good end
+        self.whole = False  # True: all operations are sent, even if the job ends well
 
     def hold(self, path: str) -> None:
-        """Open the recorder; it replaces that of an earlier job of the same rank."""
+        """Open the recorder in place of the recorder of an earlier job of the same rank."""
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if self._file is not None:
@@ -67,7 +67,7 @@ class Flights:
         return new
 
     def summary(self) -> str:
-        """Return what the job's steps lost time to."""
+        """Return a text about where the job's steps lost time."""
         if not self._of:
             return "--summary: no rank has called hvd.init(), or HVDLITE_FLIGHT_RECORDER is 0"
         from hvdlite.monitor import why
@@ -75,7 +75,7 @@ class Flights:
         return why.of_snapshots(self._snapshots())
 
     def metrics(self) -> str:
-        """Return the same, and what each rank counts, for Prometheus."""
+        """Return, for Prometheus, where steps lost time, and the counters of each rank."""
         from hvdlite.monitor import metrics
 
         return metrics.text(self._snapshots())
@@ -97,7 +97,7 @@ class Flights:
 
         with contextlib.suppress(
             OSError, ValueError, TypeError, KeyError
-        ):  # damaged, or sent by a broken agent
+        ):  # the recorder is damaged, or the agent is broken
             ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
             what = "failure" if any(one.head["failed"] for one in ranks) else what

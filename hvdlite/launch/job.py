@@ -4,7 +4,8 @@ from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.core.hosts import SSH, Host
 
-HOST_TIMEOUT, HOST_TIMEOUT_WITHOUT_MPI = 60.0, 120.0  # there the ranks wait for so long, too
+# without MPI the ranks themselves also wait for so long
+HOST_TIMEOUT, HOST_TIMEOUT_WITHOUT_MPI = 60.0, 120.0
 
 
 class LaunchError(Exception):
@@ -15,43 +16,43 @@ class Job(NamedTuple):
     """One run of a program on many ranks: a tuple, as dataclasses take 8 ms to import."""
 
     command: List[str]
-    workers: int  # ranks that train
+    workers: int  # number of ranks that train
     launcher: str = "local"  # the name of a backend
-    mode: str = "mpi"  # or ps: MXNet's parameter server
+    mode: str = "mpi"  # mpi, or ps for MXNet's parameter server
     servers: int = 0
-    hosts: List[Host] = []  # empty: this host, or what the backend gives
-    env: Dict[str, str] = {}  # for every process
-    env_of: Dict[str, Dict[str, str]] = {}  # for a role of mode ps
-    sync_dir: Optional[str] = None  # where the hosts get a copy of the current folder
+    hosts: List[Host] = []  # empty: this host, or the hosts that the backend gives
+    env: Dict[str, str] = {}  # variables for every process
+    env_of: Dict[str, Dict[str, str]] = {}  # variables for the processes of a role of mode ps
+    sync_dir: Optional[str] = None  # the folder on the hosts that gets a copy of the current folder
     interfaces: List[str] = []
-    transport: Optional[str] = None  # tcp: without MPI
-    secret: str = ""  # of ranks without MPI
+    transport: Optional[str] = None  # tcp: ranks use no MPI
+    secret: str = ""  # the key of ranks without MPI
     ssh: SSH = SSH()
-    mpi_args: List[str] = []  # the user's own, for mpirun
-    binding: List[str] = []  # the user's own, in place of ours
-    unbound: bool = False  # ranks may run on all cores
-    start_timeout: float = 30.0  # seconds until all ranks must be there
+    mpi_args: List[str] = []  # the user's options for mpirun
+    binding: List[str] = []  # the user's binding options, in place of hvdliterun's
+    unbound: bool = False  # True: ranks may run on all cores
+    start_timeout: float = 30.0  # seconds in which all ranks must start
     host_timeout: float = HOST_TIMEOUT  # seconds that a host may be silent
-    restarts: int = 0  # how often a job that has failed begins again
-    elastic: bool = False  # ranks may die and come back
-    fewest: int = 1  # ranks that go on without others
-    most: int = 0  # ranks that others may join; 0: nobody comes back
+    restarts: int = 0  # how often a failed job is started again
+    elastic: bool = False  # True: when ranks die, the job goes on, and replacements come
+    fewest: int = 1  # the fewest ranks with which the job goes on
+    most: int = 0  # the number of ranks up to which replacements join; 0: no replacements
     output_dir: Optional[str] = None
     timestamps: bool = False
-    summary: bool = False  # tell at the end what the steps lost time to
-    metrics: Optional[str] = None  # where to tell it meanwhile: a port, or ADDRESS:PORT
+    summary: bool = False  # True: print at the end where the steps lost time
+    metrics: Optional[str] = None  # where to serve metrics meanwhile: a port, or ADDRESS:PORT
     verbose: bool = False
-    # Of batch backends.
+    # Fields for batch backends.
     name: str = "hvdlite"
     queue: Optional[str] = None
     parallel_environment: Optional[str] = None
     batch: bool = False
     image: Optional[str] = None
-    arguments: List[str] = []  # hvdliterun's own, to call it again inside
+    arguments: List[str] = []  # hvdliterun's arguments, to call it again inside the batch job
 
     @property
     def processes(self) -> int:
-        """The number that the backend starts; mode ps adds servers and a scheduler."""
+        """The number of processes that the backend starts; mode ps adds servers and a scheduler."""
         return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
 
 
@@ -68,20 +69,21 @@ class Outcome(NamedTuple):
 
     code: int
     report: List[str]  # lines for the user about a failure
-    results: List[Optional[bytes]]  # of hvdlite.run, by rank
-    signal: Optional[int]  # that ended it
-    lost: List[str]  # hosts that have vanished, as the job names them
-    refused: bool = False  # no rank's program has run
+    results: List[Optional[bytes]]  # results of hvdlite.run, by rank
+    signal: Optional[int]  # the signal that ended the job
+    lost: List[str]  # hosts that have vanished, by the names that the user gave
+    refused: bool = False  # True: no rank's program has run
 
 
 class Plan(NamedTuple):
     """The command that a backend runs, and for a batch backend the script that it submits."""
 
     argv: List[str]
-    env: Dict[str, str] = {}  # on top of the environment
-    script: Optional[str] = None  # given to the command on its standard input
-    watched: bool = True  # it starts agents; else it is only submitted, and prints for itself
-    remote: bool = True  # agents on other hosts connect to this one
+    env: Dict[str, str] = {}  # variables in addition to the environment
+    script: Optional[str] = None  # the command's standard input
+    # True: the command starts agents. False: it only submits a job, and prints for itself
+    watched: bool = True
+    remote: bool = True  # True: agents on other hosts connect to this host
     notes: List[str] = []
-    log: Optional[str] = None  # the file that a batch backend writes, $JOB_ID in its name
-    cancel: List[str] = []  # the command that takes a job's id
+    log: Optional[str] = None  # the log that a batch backend writes, with $JOB_ID in its name
+    cancel: List[str] = []  # the command that cancels a job; it takes the job's id

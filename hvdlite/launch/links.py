@@ -35,7 +35,8 @@ class Links:
         try:
             link.send(kind, data)
         except ChannelClosed:
-            if not link.has_more():  # else the agent's end comes after what is still to be read
+            # otherwise what has arrived must be read before the agent counts as gone
+            if not link.has_more():
                 self.lose(link)
 
     def send_all(self, kind: int, data: bytes = b"") -> None:
@@ -54,7 +55,7 @@ class Links:
     def lose_all(self, unread: bool) -> None:
         """Close the connections.
 
-        :param unread: also those from which something is still to be read.
+        :param unread: True: also the connections from which data is still to be read.
         """
         for link in list(self._ranks):
             if unread or not link.has_more():

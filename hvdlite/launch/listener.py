@@ -9,7 +9,7 @@ import os
 import selectors
 import socket
 import time
-from _operator import _compare_digest  # hmac's, which loads OpenSSL: 3 ms
+from _operator import _compare_digest  # not from hmac, whose import loads OpenSSL and takes 3 ms
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from hvdlite.core import probe
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-MOST_STRANGERS = 256  # in addition to the job's own agents, who may all connect at once
-ROOM_PAUSE = 0.05  # seconds, while there are no descriptors and nobody to drop
-SEND_PATIENCE = 10.0  # seconds for an agent to read what it is sent
+# connections in addition to those of the job's own agents, which may all connect at once
+MOST_STRANGERS = 256
+ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
+SEND_PATIENCE = 10.0  # seconds in which an agent must read what it is sent
 
 NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "
@@ -60,7 +61,8 @@ class Listener:
         self._selector, self._key, self._welcome = selector, key, welcome
         self._token = os.urandom(16).hex()
         self._most = processes + MOST_STRANGERS
-        self._strangers: Dict[Channel, float] = {}  # and their time of arrival, oldest first
+        # connections without a HELLO yet and their times of arrival, oldest first
+        self._strangers: Dict[Channel, float] = {}
         self._told: Set[str] = set()
         self._listeners = [socket.create_server((a, 0), backlog=processes) for a in addresses]
         for listener in self._listeners:
@@ -99,10 +101,10 @@ class Listener:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock = listener.accept()[0]
-            if self._key:  # the handshake comes later
+            if self._key:  # the TLS handshake comes later
                 sock = self._key.context.wrap_socket(sock, True, do_handshake_on_connect=False)
             link = Channel(sock, channel.FROM_STRANGERS, SEND_PATIENCE)
-        except OSError as error:  # else the peer has closed it already
+        except OSError as error:  # otherwise the peer has closed the connection already
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room()
             return
@@ -112,14 +114,14 @@ class Listener:
             self._drop(next(iter(self._strangers)), "there are too many that send nothing")
 
     def _make_room(self) -> None:
-        """Free a descriptor: a connection that waits keeps the listener ready."""
+        """Free a descriptor, because a waiting connection keeps the listener ready."""
         if self._strangers:
             self._drop(next(iter(self._strangers)), "there are no descriptors for more")
         else:
             time.sleep(ROOM_PAUSE)
 
     def _receive(self, link: Channel) -> None:
-        if link not in self._strangers:  # dropped a moment ago, for a newer one
+        if link not in self._strangers:  # it has just been dropped to make room for a newer one
             return
         try:
             frames = link.receive()
@@ -163,7 +165,8 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
         return [LOOPBACK]
     own = probe.interfaces().items()
     allowed = [address for name, address in own if not wanted or probe.is_on(name, address, wanted)]
-    ways = [probe.source_towards(host) for host in hosts]  # None: a name that only ssh knows
+    # None for a name that only ssh can resolve
+    ways = [probe.source_towards(host) for host in hosts]
     if ways and not wanted and None not in ways:
         allowed = [address for address in allowed if address in ways]
     return [*(a for a in allowed if not a.startswith("127.")), LOOPBACK]

@@ -1,7 +1,6 @@
-"""``--metrics-port``: answers HTTP with what the job's recorders hold, for Prometheus.
+"""``--metrics-port``: serves metrics for Prometheus over HTTP, from the ranks' flight recorders.
 
-Threads of the launcher answer. The recorders come through the
-agents, by the job's own connections.
+Threads of the launcher answer. Agents send the recorders over the job's own connections.
 """
 
 import contextlib
@@ -11,8 +10,8 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 from hvdlite.launch.job import LaunchError
 from hvdlite.launch.output import tell
 
-_PATIENCE = 5.0  # seconds for a client to ask
-_MOST_CLIENTS = 64  # at once; one more closes the oldest
+_PATIENCE = 5.0  # seconds in which a client must send its request
+_MOST_CLIENTS = 64  # most clients at once; one more closes the oldest
 _PATHS = ("/", "/metrics")
 
 
@@ -32,7 +31,7 @@ def address(text: str) -> Tuple[str, int]:
 
 @contextlib.contextmanager
 def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
-    """Answer with what ``read`` returns, and print on stderr where.
+    """Serve what ``read`` returns, and print the address to stderr.
 
     :param where: as ``--metrics-port``; None: nothing listens.
     :raises LaunchError: nothing can listen there.
@@ -40,22 +39,23 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     if where is None:
         yield
         return
-    # A fifth of the launcher's imports. A thread each: a client that never ends holds up nobody.
+    # Imported here, because it takes a fifth of the launcher's imports. Each client has a thread,
+    # so a slow client delays no other.
     import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Server(ThreadingHTTPServer):
-        clients: List[Any] = []  # the launcher needs threads and descriptors, too
+        clients: List[Any] = []  # limited, because the launcher also needs threads and descriptors
 
         def process_request(self, request, client_address) -> None:
             self.clients.append(request)
             if len(self.clients) > _MOST_CLIENTS:
-                with contextlib.suppress(OSError):  # it has gone
+                with contextlib.suppress(OSError):  # the client has gone
                     self.clients.pop(0).shutdown(socket.SHUT_RDWR)
             super().process_request(request, client_address)
 
         def shutdown_request(self, request) -> None:
-            with contextlib.suppress(ValueError):  # a newer one has closed it
+            with contextlib.suppress(ValueError):  # a newer client has closed the connection
                 self.clients.remove(request)
             super().shutdown_request(request)
 
@@ -71,7 +71,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, *_) -> None:
-            """Say nothing: the terminal is the job's."""
+            """Print nothing, because the terminal belongs to the job."""
 
     try:
         server = Server(address(where), Handler)

@@ -81,7 +81,7 @@ _MPICH = Dialect(
     ssh=_hydra_ssh,
     interfaces=lambda names: ["-iface", names[0]],
     binding=["-bind-to", "none"],
-    forward=lambda name: [],  # it forwards all of them
+    forward=lambda name: [],  # Hydra forwards all variables
 )
 
 
@@ -100,7 +100,7 @@ def dialect_of(version: str) -> Dialect:
 
 
 def executable() -> Optional[str]:
-    """Return mpirun, of this Python's environment, else of PATH; None: there is none."""
+    """Return mpirun's path: in this Python's environment, else on PATH; None: there is none."""
     return os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
 
 
@@ -136,7 +136,7 @@ def plan(job: Job, where: str) -> Plan:
         options, env = dialect.ssh(job.ssh.command())
         argv += options
     argv += job.binding or dialect.binding
-    if job.interfaces and where != "here":  # on one host nothing listens on a network
+    if job.interfaces and where != "here":  # not on one host, where nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")

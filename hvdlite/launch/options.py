@@ -26,15 +26,15 @@ hvdliterun --check -H hosts                            what every host has
 class Option(NamedTuple):
     """One option: a row here is all that the parser needs."""
 
-    names: str  # with blanks between
+    names: str  # the names, with blanks between
     help: str
-    kind: type = bool  # bool: a flag; list: text that may be given several times
-    metavar: Optional[str] = None  # default: N or TEXT
-    dest: Optional[str] = None  # default: its first long name
+    kind: type = bool  # bool: a flag; list: texts of an option that may be repeated
+    metavar: Optional[str] = None  # by default N or TEXT
+    dest: Optional[str] = None  # by default its first long name
     default: Any = None
-    variable: Optional[str] = None  # every rank gets the value by this variable
-    factor: int = 1  # of the variable's value
-    constant: Optional[str] = None  # the variable's value that a flag stands for
+    variable: Optional[str] = None  # the variable by which every rank gets the value
+    factor: int = 1  # the factor by which the variable's value differs from the option's
+    constant: Optional[str] = None  # the variable's value if the flag is given
     choices: Optional[Sequence[str]] = None
 
     @property
@@ -44,109 +44,212 @@ class Option(NamedTuple):
         return self.dest or long[2:].replace("-", "_")
 
 
-# By the headings of --help.
-# fmt: off
+# The options, by the headings of --help. fmt: off
 OPTIONS = {
     None: (
-        Option("--as-horovod", "let `import horovod` find hvdlite in the ranks",
-               variable="HVDLITE_AS_HOROVOD", constant="1"),
-        Option("--as-gloo", "let PyTorch's backend gloo be hvdlite in the ranks",
-               variable="HVDLITE_AS_GLOO", constant="1"),
-        Option("-n -np --np --num-proc --num-workers",
-               "ranks to start (default: all slots of the hosts; here as the cores allow)",
-               int, dest="workers"),
-        Option("--nproc-per-node --nproc_per_node",
-               "ranks to start on each host, as in torchrun", int, dest="ranks_per_host"),
+        Option(
+            "--as-horovod",
+            "let `import horovod` find hvdlite in the ranks",
+            variable="HVDLITE_AS_HOROVOD",
+            constant="1",
+        ),
+        Option(
+            "--as-gloo",
+            "let PyTorch's backend gloo be hvdlite in the ranks",
+            variable="HVDLITE_AS_GLOO",
+            constant="1",
+        ),
+        Option(
+            "-n -np --np --num-proc --num-workers",
+            "ranks to start (default: all slots of the hosts; here as the cores allow)",
+            int,
+            dest="workers",
+        ),
+        Option(
+            "--nproc-per-node --nproc_per_node",
+            "ranks to start on each host, as in torchrun",
+            int,
+            dest="ranks_per_host",
+        ),
         Option("--nnodes", "the number of hosts, to compare", int),
         Option("-m --module", "the command is a Python module and its arguments"),
-        Option("--env -x", "a variable for every rank; without a value, your own",
-               list, "NAME[=VALUE]"),
-        Option("--start-timeout", "fail if a rank has not started by then (default: 30)",
-               float, "SECONDS", default=30),
-        Option("--host-timeout",
-               "give up a host that is silent for so long (default: 60; 120 without MPI)",
-               float, "SECONDS"),
-        Option("--restarts", "start a failed job again, at most N times (default: 0)",
-               int, default=0),
-        Option("--sync-dst-dir", "copy the current folder there on all hosts, with rsync",
-               str, "DIR"),
+        Option(
+            "--env -x", "a variable for every rank; without a value, your own", list, "NAME[=VALUE]"
+        ),
+        Option(
+            "--start-timeout",
+            "fail if a rank has not started by then (default: 30)",
+            float,
+            "SECONDS",
+            default=30,
+        ),
+        Option(
+            "--host-timeout",
+            "give up a host that is silent for so long (default: 60; 120 without MPI)",
+            float,
+            "SECONDS",
+        ),
+        Option(
+            "--restarts", "start a failed job again, at most N times (default: 0)", int, default=0
+        ),
+        Option(
+            "--sync-dst-dir", "copy the current folder there on all hosts, with rsync", str, "DIR"
+        ),
         Option("-H --hosts", "a host file, or server1:4,server2:4", str, "HOSTS"),
         Option("-hostfile --hostfile --host-file", "a host file", str, "FILE"),
         Option("-p --ssh-port", "the port of sshd on the hosts", int, "PORT"),
         Option("-i --ssh-identity-file", "a file with ssh's private key", str, "FILE"),
-        Option("--network-interfaces --network-interface",
-               "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
-               str, "NAMES", "interfaces"),
-        Option("--transport", "tcp: ranks need no MPI, nor is mpirun used (local, ssh, slurm)", str,
-               choices=("mpi", "tcp"), variable="HVDLITE_TRANSPORT"),
-        Option("--output-filename",
-               "write what each rank prints to files in this folder, not to the screen",
-               str, "DIR", "output_dir"),
-        Option("--prefix-output-with-timestamp",
-               "print the time before each line, beside the rank", dest="timestamps"),
+        Option(
+            "--network-interfaces --network-interface",
+            "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
+            str,
+            "NAMES",
+            "interfaces",
+        ),
+        Option(
+            "--transport",
+            "tcp: ranks need no MPI, nor is mpirun used (local, ssh, slurm)",
+            str,
+            choices=("mpi", "tcp"),
+            variable="HVDLITE_TRANSPORT",
+        ),
+        Option(
+            "--output-filename",
+            "write what each rank prints to files in this folder, not to the screen",
+            str,
+            "DIR",
+            "output_dir",
+        ),
+        Option(
+            "--prefix-output-with-timestamp",
+            "print the time before each line, beside the rank",
+            dest="timestamps",
+        ),
         Option("--summary", "print at the end what the steps lost time to, as hvdlite why does"),
-        Option("--metrics-port", "tell Prometheus the same, and what each rank counts, at "
-               "http://127.0.0.1:PORT/metrics", str, "[ADDRESS:]PORT", "metrics"),
+        Option(
+            "--metrics-port",
+            "tell Prometheus the same, and what each rank counts, at http://127.0.0.1:PORT/metrics",
+            str,
+            "[ADDRESS:]PORT",
+            "metrics",
+        ),
         Option("--verbose", "print what is run"),
         Option("--dry-run", "print what would be run"),
-        Option("--mpi-args", "more options for mpirun, quoted as one word",
-               str, "ARGS", default=""),
-        Option("--binding-args", "options for mpirun in place of --bind-to none and the like",
-               str, "ARGS", default=""),
-        Option("--no-bind", "let each rank run on all cores (default: where a host has several "
-               "NUMA nodes, each rank runs on its share of one node's cores)", dest="unbound"),
+        Option(
+            "--mpi-args", "more options for mpirun, quoted as one word", str, "ARGS", default=""
+        ),
+        Option(
+            "--binding-args",
+            "options for mpirun in place of --bind-to none and the like",
+            str,
+            "ARGS",
+            default="",
+        ),
+        Option(
+            "--no-bind",
+            "let each rank run on all cores (default: where a host has several "
+            "NUMA nodes, each rank runs on its share of one node's cores)",
+            dest="unbound",
+        ),
         Option("--check", "print what every host has, and whether ranks there sum right"),
         Option("--json", "the same as JSON"),
         Option("-cb --check-build", "print what this build has"),
         Option("-v --version", "print hvdlite's version"),
     ),
     "elastic training": (
-        Option("--elastic",
-               "when a rank dies, the others go on, and a new one takes its place (implies "
-               "--transport tcp)"),
-        Option("--min-np --min-num-proc",
-               "end the job when fewer ranks are left (default: 1)", int),
+        Option(
+            "--elastic",
+            "when a rank dies, the others go on, and a new one takes its place (implies "
+            "--transport tcp)",
+        ),
+        Option(
+            "--min-np --min-num-proc", "end the job when fewer ranks are left (default: 1)", int
+        ),
         Option("--max-np --max-num-proc", "new ranks come up to so many in all (default: -n)", int),
-        Option("--reset-limit", "end an elastic job when its ranks have died more often",
-               int, variable=RESETS),
+        Option(
+            "--reset-limit",
+            "end an elastic job when its ranks have died more often",
+            int,
+            variable=RESETS,
+        ),
     ),
     "MXNet's parameter server": (
-        Option("--mode", "who adds gradients up: ranks or servers (default: ps if -s is given, "
-               "else mpi)", str, choices=("mpi", "ps")),
-        Option("-s --num-servers", "servers, beside the ranks of -n, which are its workers "
-               "(default: none in mode mpi, as many as workers in mode ps)", int, dest="servers"),
+        Option(
+            "--mode",
+            "who adds gradients up: ranks or servers (default: ps if -s is given, else mpi)",
+            str,
+            choices=("mpi", "ps"),
+        ),
+        Option(
+            "-s --num-servers",
+            "servers, beside the ranks of -n, which are its workers "
+            "(default: none in mode mpi, as many as workers in mode ps)",
+            int,
+            dest="servers",
+        ),
         Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
         Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
-        Option("--p3", "use its priority-based transport",
-               variable="DMLC_PS_VAN_TYPE", constant="p3"),
+        Option(
+            "--p3", "use its priority-based transport", variable="DMLC_PS_VAN_TYPE", constant="p3"
+        ),
     ),
     "batch systems": (
         Option("--batch", "submit, and do not wait (slurm, sge)"),
         Option("--jobname", "default: hvdlite", str, "NAME", "name", "hvdlite"),
         Option("--queue", "queue or partition", str, "NAME"),
-        Option("--pe", "parallel environment of Grid Engine", str, "NAME",
-               "parallel_environment"),
+        Option("--pe", "parallel environment of Grid Engine", str, "NAME", "parallel_environment"),
         Option("--image", "container image for k8s", str, "NAME"),
     ),
     "tuning, as in horovodrun": (
-        Option("--fusion-threshold-mb", "the largest batch of fused tensors, in MiB",
-               float, variable="HVDLITE_FUSION_THRESHOLD", factor=1 << 20),
-        Option("--cache-capacity", "how many tensors the ranks remember",
-               int, variable="HVDLITE_CACHE_CAPACITY"),
-        Option("--disable-cache", "the same as --cache-capacity 0",
-               variable="HVDLITE_CACHE_CAPACITY", constant="0"),
-        Option("--timeline-filename", "write a timeline of all operations to this file",
-               str, variable="HVDLITE_TIMELINE"),
-        Option("--stall-check-warning-time-seconds", "report a tensor that has waited so long, "
-               "and the ranks that it waits for (seconds)",
-               float, variable="HVDLITE_STALL_CHECK_TIME_SECONDS"),
-        Option("--stall-check-shutdown-time-seconds",
-               "fail a tensor that has waited so long (seconds)",
-               float, variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"),
-        Option("--no-stall-check", "never report a tensor that waits",
-               variable="HVDLITE_STALL_CHECK_TIME_SECONDS", constant="0"),
-        Option("--log-level", "trace, debug, info, warning, error or fatal",
-               str, variable="HVDLITE_LOG_LEVEL"),
+        Option(
+            "--fusion-threshold-mb",
+            "the largest batch of fused tensors, in MiB",
+            float,
+            variable="HVDLITE_FUSION_THRESHOLD",
+            factor=1 << 20,
+        ),
+        Option(
+            "--cache-capacity",
+            "how many tensors the ranks remember",
+            int,
+            variable="HVDLITE_CACHE_CAPACITY",
+        ),
+        Option(
+            "--disable-cache",
+            "the same as --cache-capacity 0",
+            variable="HVDLITE_CACHE_CAPACITY",
+            constant="0",
+        ),
+        Option(
+            "--timeline-filename",
+            "write a timeline of all operations to this file",
+            str,
+            variable="HVDLITE_TIMELINE",
+        ),
+        Option(
+            "--stall-check-warning-time-seconds",
+            "report a tensor that has waited so long, and the ranks that it waits for (seconds)",
+            float,
+            variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
+        ),
+        Option(
+            "--stall-check-shutdown-time-seconds",
+            "fail a tensor that has waited so long (seconds)",
+            float,
+            variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
+        ),
+        Option(
+            "--no-stall-check",
+            "never report a tensor that waits",
+            variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
+            constant="0",
+        ),
+        Option(
+            "--log-level",
+            "trace, debug, info, warning, error or fatal",
+            str,
+            variable="HVDLITE_LOG_LEVEL",
+        ),
     ),
 }
 # fmt: on

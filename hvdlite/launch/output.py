@@ -12,7 +12,7 @@ from hvdlite.launch.job import LaunchError
 
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1
-_COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
+_COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI codes; ranks get them in turn
 
 
 class Lines:
@@ -26,7 +26,8 @@ class Lines:
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-        new = max(len(self._rest) - 1, 0)  # only what is new is searched: a line may be very long
+        # searches only the new bytes, because a line may be very long
+        new = max(len(self._rest) - 1, 0)
         self._rest += last
         redrawn = self._rest[new:].rstrip(b"\r").rfind(b"\r") + 1
         del self._rest[: redrawn and new + redrawn]
@@ -59,7 +60,8 @@ class Console:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
         try:
             out = self._streams[stream]
-            encoding = out.encoding or "utf-8"  # of the terminal: it may lack a character
+            # the terminal's encoding, which may lack a character
+            encoding = out.encoding or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
             print(prefix, line, file=out, flush=True)
         except OSError as error:
@@ -72,7 +74,7 @@ class Console:
 
 
 def silence(stream: TextIO) -> None:
-    """Send to /dev/null what is written from now on, also what Python flushes at its exit."""
+    """Send all further output to /dev/null, also what Python flushes at its exit."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -117,7 +119,7 @@ class Files:
         if path not in self._open:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._open[path] = files.open_named(path, self._mode, buffering=0)
-        while data:  # a disk that is nearly full takes a part
+        while data:  # repeated, because a disk that is nearly full takes only a part
             data = data[self._open[path].write(data) :]
 
     def close(self) -> None:

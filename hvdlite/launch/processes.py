@@ -14,16 +14,20 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import LaunchError, Plan
 from hvdlite.launch.output import Lines
 
-HOLD_BACK = 0.5  # seconds: the report about a failed rank says more than the backend's lines
-HEIRS = 1.0  # seconds after its end; a healthy ssh ends with it
-_NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: a harmless race of parent and child
+# seconds; lines of the backend are held back, because the report about a failed rank says more
+HOLD_BACK = 0.5
+HEIRS = 1.0  # seconds after the backend's end; a healthy ssh ends with the backend
+# lines of Open MPI 5 about a harmless race of parent and child
+_NOISE = ("plm:ssh: Warning: setpgid",)
 
-# Folders of mpirun's files on this host (Open MPI 5 and 4); a killed mpirun leaves them behind.
+# Variables with the folders of mpirun's files (Open MPI 5 and 4), which a killed mpirun leaves
+# behind.
 _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 
 
 class BackendProcess:
-    """Starts in its own process group, so that Ctrl-C on the terminal does not reach it."""
+    """The backend's process, in its own process group, so that the terminal's Ctrl-C does not reach
+    it."""
 
     def __init__(self, plan: Plan, extra_env: Dict[str, str]):
         try:
@@ -53,7 +57,7 @@ class BackendProcess:
 
     @property
     def sign(self) -> str:
-        """What the command lines of its daemons have in them, on other hosts, too."""
+        """A text that the command lines of the backend's daemons contain, on other hosts, too."""
         return os.path.basename(self._folder.name)
 
     @property
@@ -69,12 +73,13 @@ class BackendProcess:
         return bool(data)
 
     def read_all(self) -> None:
-        """Read what is there, without waiting, where no selector has the pipes."""
+        """Read from both pipes what has arrived, without waiting; for use without a selector."""
         for pipe in select.select(list(self._pipes), [], [], 0)[0]:
             self.read(pipe)
 
     def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
-        """Return the lines that it printed, except those of the last ``hold_back`` seconds."""
+        """Return the lines that the backend printed, except those of the last ``hold_back``
+        seconds."""
         until = time.monotonic() - hold_back
         due = [line for when, line in self._held if when <= until]
         del self._held[: len(due)]
@@ -92,7 +97,8 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """End what holds its pipes long after its end: an ssh to a host that has vanished."""
+        """End processes that hold the backend's pipes long after its end: an ssh to a vanished
+        host."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:
@@ -115,7 +121,7 @@ class BackendProcess:
 
 
 def _as_input(text: str) -> int:
-    """Return a descriptor from which a process reads this, and then the end."""
+    """Return a descriptor from which a process reads this text and then the end."""
     memory = os.memfd_create("hvdliterun", os.MFD_CLOEXEC)
     data = text.encode(errors="surrogateescape")
     while data:
@@ -128,7 +134,7 @@ def _holders(pipes: Set[str]) -> List[int]:
     """Return the other processes that have one of these pipes open, by its name in /proc."""
     found = []
     for folder in iglob("/proc/[0-9]*/fd"):
-        with contextlib.suppress(OSError):  # another user's, or it has ended
+        with contextlib.suppress(OSError):  # it is another user's process, or has ended
             if pipes & {os.readlink(file) for file in os.scandir(folder)}:
                 found.append(int(folder.split("/")[2]))
     return [pid for pid in found if pid != os.getpid()]

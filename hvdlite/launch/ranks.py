@@ -17,7 +17,7 @@ from hvdlite.launch.failure import Ending
 from hvdlite.launch.job import Job
 from hvdlite.launch.placement import place, place_servers
 
-JUST = 20.0  # seconds since a failure
+JUST = 20.0  # a failure counts as recent for so many seconds
 
 
 class Role(NamedTuple):
@@ -44,7 +44,7 @@ def assign(ranks: List["Rank"], job: Job) -> List[Role]:
     """
     if job.hosts:
         kinds = [kind for _, of_host in _servers_placed(job) for kind in of_host]
-    else:  # the backend has chosen them
+    else:  # the backend has chosen the hosts
         kinds = _kinds([rank.host for rank in ranks], job.servers)
     by_port = sorted(range(len(ranks)), key=lambda rank: ranks[rank].port)
     in_order = sorted(by_port, key=lambda rank: ranks[rank].address, reverse=True)
@@ -55,7 +55,7 @@ def assign(ranks: List["Rank"], job: Job) -> List[Role]:
 def _kinds(hosts: List[str], servers: int) -> List[str]:
     """Return the kind of each rank, by its host; rank 0 is the scheduler."""
     others = range(1, len(hosts))
-    names = dict.fromkeys(hosts)  # in their order
+    names = dict.fromkeys(hosts)  # the hosts in the order of their ranks
     of_host = [[rank for rank in others if hosts[rank] == name] for name in names]
     in_turn = filter(None, itertools.chain(*itertools.zip_longest(*of_host)))
     serving = set(itertools.islice(in_turn, servers))
@@ -86,19 +86,19 @@ class Rank:
         link: Channel,
         host: str,
         address: str,
-        port: int,  # free on its host
+        port: int,  # a port that is free on its host
         versions: Dict[str, Optional[str]],
         allowed: Sequence[int] = (),  # hardware threads on which the agent may run
     ):
         self.number, self.link, self.versions, self.allowed = number, link, versions, allowed
         self.host, self.address, self.port = host, address, port
-        self.role: Optional[Role] = None  # in mode ps
+        self.role: Optional[Role] = None  # its role in mode ps
         self.ending: Optional[Ending] = None
-        self.clean = False  # its program has ended and its leftovers are removed
-        self.result: Optional[bytes] = None  # of hvdlite.run
-        self.takes_part = True  # False: a replacement to an elastic job that has not been let in
+        self.clean = False  # True: its program has ended and nothing of it is left
+        self.result: Optional[bytes] = None  # its result of hvdlite.run
+        self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
         self.open_port: Optional[Dict[str, Any]] = None  # of an elastic job
-        self.gone = False  # the other ranks go on without this rank
+        self.gone = False  # True: the other ranks go on without this rank
 
     @property
     def label(self) -> str:
@@ -171,7 +171,7 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     if rank.role is None:
         return torch_environment(rank, ranks)
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
-    # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
+    # MXNet listens at PORT, and its scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     if rank.role.kind == "worker":
         own.update(_as_one_of_the_workers(rank, rank.role, ranks))
@@ -185,14 +185,15 @@ def _as_one_of_the_workers(rank: Rank, role: Role, ranks: List[Rank]) -> Dict[st
     """
     workers = [other for other in ranks if other.role and other.role.kind == role.kind]
     first = [other for other in workers if other.role and other.role.index == 0]
-    workers.sort(key=lambda other: other not in first)  # rank 0 is on the first worker's host
+    # the first worker comes first, because the ranks meet at its host
+    workers.sort(key=lambda other: other not in first)
     return {**torch_environment(rank, workers), "RANK": str(role.index), start.TRANSPORT: "tcp"}
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
     """Return torchrun's variables. RANK and WORLD_SIZE become stale when ranks of a job change.
 
-    If the user has set the address of PyTorch's store, keep it.
+    If the user has set the address of PyTorch's store, that address stays.
     """
     on_host = [other.number for other in ranks if other.host == rank.host]
     store = {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
@@ -217,7 +218,7 @@ def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:
-    """Return the hosts that have vanished, as the job names them."""
+    """Return the vanished hosts, by the names that the user gave."""
     lost = {rank.host for rank in ranks if rank.ending and rank.ending.silence}
     return hosts_of([rank.number for rank in ranks if rank.host in lost], job)
 
@@ -248,7 +249,7 @@ def still_needed(ranks: List[Rank]) -> List[Rank]:
 
 
 def have_finished(ranks: List[Rank]) -> bool:
-    """Tell whether all ranks that train have ended by themselves, without failure."""
+    """Tell whether all ranks that train have ended by themselves and without failure."""
     endings = [r.ending for r in _training(ranks)]
     return bool(endings) and all(e and not (e.ended or e.failed) for e in endings)
 

@@ -13,13 +13,13 @@ from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import tell
 
 AT_ONCE = 32
-TELL_SECONDS = 3.0  # between two lines about hosts that have not answered
+TELL_SECONDS = 3.0  # seconds between two lines about hosts that have not answered
 T = TypeVar("T")
 
 
 class _Commands(ModuleState):
     def begin(self) -> None:
-        self.running: Set[subprocess.Popen] = set()  # of the threads of on_each
+        self.running: Set[subprocess.Popen] = set()  # commands that threads of on_each run
 
 
 _commands = _Commands()
@@ -31,7 +31,7 @@ def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
     After some seconds it says how many hosts have not answered, and names some. If a signal raises
     here, the commands that the threads run are ended.
     """
-    # Takes 3 ms; most jobs are on one host.
+    # Imported here, because it takes 3 ms and most jobs are on one host.
     from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
     pool = ThreadPoolExecutor(AT_ONCE)
@@ -72,7 +72,7 @@ def _run(
     argv: List[str], stdin: Optional[str] = None, timeout: Optional[float] = None
 ) -> subprocess.CompletedProcess:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # A banner of sshd's may be of any encoding.
+    # errors="replace", because a banner of sshd may have any encoding.
     with subprocess.Popen(argv, errors="replace", **pipes) as process:  # type: ignore[call-overload]
         _commands.running.add(process)
         try:
@@ -93,9 +93,9 @@ def reason(done: subprocess.CompletedProcess) -> str:
 
 def rsync(job: Job, host: str) -> List[str]:
     """Return the command that copies the current folder to a host."""
-    assert job.sync_dir is not None  # otherwise nothing is copied
+    assert job.sync_dir is not None  # without it nothing is copied
     folder = job.sync_dir.rstrip("/") + "/"
-    # The remote side makes the folder's parents first, which rsync itself does not.
+    # The remote command first makes the folder's parents, which rsync itself does not make.
     make = f"mkdir -p {shlex.quote(folder)} && rsync"
     argv = ["rsync", "-az"]
     if is_here(host):

@@ -1,9 +1,9 @@
 """Starts replacements for the dead ranks of an elastic job.
 
-The launcher starts an agent on a host with room: a host whose ranks have died, that had none yet,
-or that has come back. A host that ssh does not reach is tried again and again, after all others.
-The replacement gets the other ranks' addresses. When it listens on its own port, the others get
-that address, and let the replacement join.
+The launcher starts an agent on a host with room: a host whose ranks have died, a host without
+ranks, or a host that has come back. A host that ssh does not reach is tried again and again,
+after the other hosts. The replacement gets the other ranks' addresses. When it listens on its
+own port, the others get that address, and let the replacement join.
 """
 
 import collections
@@ -17,9 +17,11 @@ from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
-ATTEMPTS = 3  # to start replacements, if they die before they join
-RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0  # until an unreached host is tried again, growing
-GONE_SECONDS = channel.PROBE + 1.0  # without an answer, for a rank that the others have given up
+ATTEMPTS = 3  # number of attempts to start a replacement, if replacements die before they join
+# seconds until an unreached host is tried again: at first, at most
+RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
+# seconds without an answer until a host is lost, if the other ranks have given up its rank
+GONE_SECONDS = channel.PROBE + 1.0
 _PORT, _GONE = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
 
@@ -27,20 +29,19 @@ HERE = "localhost"
 class _Call(NamedTuple):
     """One agent that was started."""
 
-    number: int  # of its rank
-    host: str  # as the job names it
+    number: int  # the number of its rank
+    host: str  # the host, by the name that the user gave
     process: BackendProcess
-    until: float  # the time limit to connect: ssh may wait forever for a lost host
-    lines: List[str]  # that it has printed
+    until: float  # when it must have connected, because ssh may wait forever for a lost host
+    lines: List[str]  # lines that its ssh has printed
 
 
 class Replacements:
     """Starts replacements, and tells the other ranks about them.
 
-    :param where: the variables by which an agent finds the launcher.
-    :param ranks: all that have ever begun, by number.
-    :param send: sends a frame to an agent.
-    :param lose: called with the connection of a rank whose host has vanished, and its silence.
+    :param where: the variables by which an agent finds the launcher. :param ranks: all ranks
+    that have ever begun, by number. :param send: sends a frame to an agent. :param lose: called
+    with the connection of a rank whose host has vanished, and its silence.
     """
 
     def __init__(
@@ -51,16 +52,19 @@ class Replacements:
         self._job, self._where, self._ranks = job, where, ranks
         self._send, self._lose = send, lose
         self._calls: List[_Call] = []
-        self._hosts: Dict[int, str] = {}  # by the rank's number, of all that were ever started
-        self._retry_at: Dict[str, float] = {}  # hosts that vanished, or were not reached
-        self._pauses: Dict[str, float] = {}  # before such a host is tried again
+        # the host of each rank that was ever started, by the rank's number
+        self._hosts: Dict[int, str] = {}
+        # when to try hosts again that vanished or were not reached
+        self._retry_at: Dict[str, float] = {}
+        self._pauses: Dict[str, float] = {}  # the pause before such a host is tried again
         self._told: Set[str] = set()
         self._failures = 0
         first = placement(job) if job.hosts else [(HERE, job.workers)]
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
-        """Record a rank's address, and tell the others a new one; or record ranks it has lost."""
+        """Record a rank's address, and tell the others if it is new; or record which ranks it has
+        given up."""
         if kind == channel.GONE:
             for number in channel.fields(data, _GONE)["ranks"]:
                 if number in self._ranks:
@@ -136,7 +140,7 @@ class Replacements:
         self._retry_at[host] = time.monotonic() + self._pauses[host]
 
     def _place(self, numbers: List[int]) -> Optional[str]:
-        """Return a host with room, first one that answers; None: no host may be tried now."""
+        """Return a host with room, preferably one that answers; None: no host may be tried now."""
         taken: Counter[str] = collections.Counter(self._hosts[number] for number in numbers)
         rooms = _rooms(self._job, self._job.most)
         free = {host: room - taken[host] for host, room in rooms.items() if room > taken[host]}

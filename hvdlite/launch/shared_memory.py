@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from hvdlite.core import files, listening
 
 FOLDER = "/dev/shm"
-_ROOM = 20 << 20  # bytes: Open MPI 5 wants 16 MiB and a little more, and then takes 76 KiB a rank
+# bytes; Open MPI 5 demands a little more than 16 MiB, then takes 76 KiB for each rank
+_ROOM = 20 << 20
 VARIABLE = "HVDLITE_JOB"  # the number
 
 # Where Open MPI 5 and 4 put their segments: for each component, the names of one variable.
@@ -38,7 +39,7 @@ class SharedMemory:
         self._job = job
         self._name = f"hvdlite-{job}"
         self._folder = os.path.join(FOLDER, self._name)
-        self._remover = 0  # a process
+        self._remover = 0  # process id of the process that removes the folder; 0: none
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
@@ -49,9 +50,9 @@ class SharedMemory:
             files.make_private_folder(self._folder)
             fcntl.flock(
                 os.open(self._folder, os.O_RDONLY), fcntl.LOCK_SH
-            )  # until this process ends
+            )  # kept open, and so locked, until this process ends
             self._remover = _remove_after_all(self._folder) if is_first else 0
-        except OSError:  # there is no /dev/shm, no room anywhere, or it is another user's
+        except OSError:  # there is no /dev/shm or no room, or the folder is another user's
             return {}
         given = listening.with_files(environ)
         unset = [names for names in _OPEN_MPI if names.isdisjoint(given)]
@@ -65,7 +66,7 @@ class SharedMemory:
             with contextlib.suppress(OSError):
                 os.rmdir(self._folder)
             return self._end_remover()
-        import shutil  # it takes 3 ms with tempfile, of each agent's start
+        import shutil  # here, because it takes 3 ms of each agent's start
 
         shutil.rmtree(os.path.join(FOLDER, self._name), ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -75,14 +76,15 @@ class SharedMemory:
     def _end_remover(self) -> None:
         if self._remover and not os.path.exists(self._folder):
             os.kill(self._remover, signal.SIGKILL)
-            os.waitpid(self._remover, 0)  # in a container nobody may do it later
+            # waits, because a container may end all processes when this process ends
+            os.waitpid(self._remover, 0)
             self._remover = 0
 
 
 def _remove_after_all(folder: str) -> int:
-    """Fork a process that removes the folder when no agent has it any more; return its number.
+    """Fork a process that removes the folder when no agent uses it any more; return its process id.
 
-    It is in no group of processes that a backend ends, and keeps nothing else open.
+    The process is in no process group that a backend ends, and keeps nothing else open.
     """
     if number := os.fork():
         return number
@@ -91,7 +93,8 @@ def _remove_after_all(folder: str) -> int:
         os.chdir("/")
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)
-        own = os.open(folder, os.O_RDONLY)  # a lock on a descriptor of the agent's would be shared
+        # a descriptor of its own, because a lock on the agent's would be shared
+        own = os.open(folder, os.O_RDONLY)
         for file in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):
                 os.close(file if file != own else -1)
@@ -114,7 +117,7 @@ def _has_room(folder: str) -> bool:
     with contextlib.suppress(OSError):
         memory = os.statvfs(folder)
         return memory.f_bavail * memory.f_frsize >= _ROOM
-    return True  # making the folder will show it
+    return True  # if the disk is full, making the folder will fail
 
 
 NOTHING = SharedMemory(None)
@@ -123,7 +126,7 @@ NOTHING = SharedMemory(None)
 def of_job(number: str) -> SharedMemory:
     """Return the files of the job with that number.
 
-    :raises ValueError: it is not the number of a job.
+    :raises ValueError: the text is not the number of a job.
     """
     if not re.fullmatch("[0-9a-f]{16}", number):
         raise ValueError(f"{VARIABLE} is '{number}': expected 16 hexadecimal digits")

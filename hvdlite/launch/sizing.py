@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 from hvdlite.core import nodes
 from hvdlite.core.files import text_of
 
-MOST = 8  # ranks, because each has the model in memory; other cores become threads
+MOST = 8  # most ranks, because each has the model in memory; the ranks' threads use the other cores
 
 
 def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:
@@ -30,7 +30,7 @@ def quota() -> int:
     """Return the cores' worth of time that a container may use."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = text_of("/sys/fs/cgroup/cpu.max").split()
-        return int(quota) // int(period)  # ValueError: "max"
+        return int(quota) // int(period)  # ValueError if there is no limit: "max"
     return os.cpu_count() or 1
 
 
@@ -39,7 +39,7 @@ def here(threads: Optional[str]) -> Tuple[int, int, str]:
 
     :param threads: the user's own OMP_NUM_THREADS.
     """
-    given = (threads or "").partition(",")[0]  # 4,2: of the outer loop, of one in it
+    given = (threads or "").partition(",")[0]  # in "4,2" the number for outer loops
     own = int(given) if given.isdecimal() and int(given) else None
     by_node = nodes.nodes(os.sched_getaffinity(0))
     found = max(min(sum(map(len, by_node)), quota()), 1)

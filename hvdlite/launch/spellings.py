@@ -10,7 +10,7 @@ from typing import Dict
 
 from hvdlite import cli
 
-# Their names for options of hvdliterun's.
+# Their names for options of hvdliterun.
 _ALSO = {
     "--hosts": ("--host",),
     "--hostfile": ("--machinefile", "--default-hostfile", "-f"),
@@ -21,9 +21,10 @@ _ALSO = {
     "--restarts": ("--max-restarts", "--max_restarts"),
     "--output-filename": ("--log-dir", "--log_dir"),
 }
-# hvdliterun does these by default; other values are for mpirun.
+# What hvdliterun does by default; other values are passed to mpirun.
 _OWN_BINDING = {"--bind-to": ("none",), "--map-by": ("slot",), "--rank-by": ("slot",)}
-# Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
+# Horovod's switches for things that hvdlite decides itself. The value is True if the option takes
+# an argument.
 WITHOUT_EFFECT = {
     **dict.fromkeys(("--mpi", "--tcp", "--mpi-threads-disable", "--autotune"), False),
     **dict.fromkeys(("--timeline-mark-cycles", "--no-timeline-mark-cycles"), False),
@@ -36,7 +37,7 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
     **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
     **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
-    # mpirun's: ranks may outnumber cores, and each line begins with its rank. Then torchrun's.
+    # Options of mpirun for what hvdliterun always does, then options of torchrun.
     **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
     **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
     **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),  # srun's

@@ -2,10 +2,10 @@
 
     python -m hvdlite.launch.starter
 
-Its standard input has an order, a line of JSON: the number of processes for each host, the ssh
+Its standard input is an order, a line of JSON: the number of processes for each host, the ssh
 command, and the agents' command, which may be too long for a command line. On another host this
-program runs again with its own order, so no command line there shows anything of the job. When the
-input ends, the started agents end, too.
+program runs again with an order of its own, so command lines there show nothing of the job. When
+the input ends, the started agents end, too.
 """
 
 import json
@@ -67,7 +67,7 @@ def _agents(told: Dict[str, Any]) -> List[subprocess.Popen]:
 
 
 def _over_ssh(ssh: List[str], host: str, told: Dict[str, Any]) -> subprocess.Popen:
-    """Start this program there; the pipe stays open as long as this process lives."""
+    """Start this program on another host; its input stays open as long as this process lives."""
     env = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
     process = subprocess.Popen(

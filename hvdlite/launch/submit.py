@@ -11,7 +11,7 @@ from typing import Any, List
 
 from hvdlite.launch.job import Interrupted, Job, LaunchError, Plan
 
-LOOK = 0.2  # seconds between looks at a log that grows
+LOOK = 0.2  # seconds between two readings of the growing log
 
 
 def run(job: Job, plan: Plan) -> int:
@@ -28,7 +28,8 @@ def _started(plan: Plan, **options: Any) -> subprocess.Popen:
     except OSError as error:
         raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
     if process.stdin:
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended, and says why
+        # the command has ended; its own output says why
+        with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(plan.script or "")
     return process
 
@@ -40,7 +41,8 @@ def _wait(plan: Plan) -> int:
         try:
             return process.wait()
         except Interrupted as interrupt:
-            if interrupt.number != signal.SIGINT:  # a terminal's Ctrl-C has reached it as well
+            # Ctrl-C in the terminal has reached the command, too
+            if interrupt.number != signal.SIGINT:
                 process.send_signal(interrupt.number)
                 process.wait()
                 raise
@@ -49,7 +51,8 @@ def _wait(plan: Plan) -> int:
 def _follow(plan: Plan) -> int:
     """Submit, print the log while it grows, and wait for the end."""
     assert plan.log
-    reader, terminal = os.openpty()  # a pipe would get the job's number only at qsub's end
+    # a terminal, because into a pipe qsub writes the job's number only when it ends
+    reader, terminal = os.openpty()
     process, job_id, done = _started(plan, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)
     try:
@@ -59,7 +62,7 @@ def _follow(plan: Plan) -> int:
             time.sleep(LOOK)
             done = _print_from(log, done)
     except Interrupted:
-        process.terminate()  # it only waits, or has not submitted yet
+        process.terminate()  # the command only waits, or has not submitted the job yet
         if job_id:
             subprocess.run([*plan.cancel, job_id])
         raise
@@ -82,13 +85,15 @@ def _print_from(log: str, position: int) -> int:
     with contextlib.suppress(FileNotFoundError), open(log, "rb") as file:
         file.seek(position)
         text = file.read()
-        sys.stdout.buffer.write(text)  # a character may have been written by half
+        # as bytes, because a character may have been written only in part
+        sys.stdout.buffer.write(text)
         sys.stdout.flush()
         position += len(text)
     return position
 
 
-_FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")  # job.command has python -m
+# options that the call inside leaves out; job.command already has python -m
+_FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")
 
 
 def command_inside(job: Job, *more: str) -> List[str]:

@@ -11,25 +11,25 @@ REFUSED = 2  # exit code: no rank's program has run
 class Evidence(NamedTuple):
     """What the launcher knows of a job that has ended."""
 
-    signal: Optional[int]  # by which the user ended the job
+    signal: Optional[int]  # the signal by which the user ended the job
     refusal: Optional[str]  # why no rank's program was started
     elastic: bool
-    endings: List[Ending]  # of the ranks that took part in training
+    endings: List[Ending]  # the ends of the ranks that took part in training
     signs: Signs
-    started: bool  # the ranks' programs were
-    ended: bool  # by the launcher
-    finished: bool  # all ranks that train have ended by themselves, without failure
-    backend: str  # its program
+    started: bool  # True: the ranks' programs were started
+    ended: bool  # True: the launcher ended the job
+    finished: bool  # True: all ranks that train have ended by themselves and without failure
+    backend: str  # the path of the backend's program
     backend_code: int
-    backend_lines: List[str]  # that it printed last
-    last_lines: Callable[[int], List[str]]  # that a rank printed
+    backend_lines: List[str]  # the last lines of the backend
+    last_lines: Callable[[int], List[str]]  # returns the last lines of a rank
 
 
 class Verdict(NamedTuple):
     """What becomes of the job."""
 
     code: int
-    report: List[str] = []  # about a failure
+    report: List[str] = []  # lines for the user about a failure
     first: List[str] = []  # lines of the backend, to be shown before the report
 
 
@@ -68,6 +68,6 @@ def _of_failure(first: Ending, known: Evidence) -> Verdict:
         lines = known.last_lines(late[0].rank)
         return Verdict(code, failure.report_standstill(late, more, first, lines))
     lines = known.last_lines(first.rank)
-    # Where the rank has printed nothing, mpirun may tell why MPI has ended it.
+    # If the rank has printed nothing, mpirun's lines may say why MPI has ended it.
     told = known.backend_lines if not lines and first.code in failure.LOST_PEER else []
     return Verdict(code, failure.report(first, code, lines, len(known.endings) - 1), told)

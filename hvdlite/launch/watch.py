@@ -25,17 +25,19 @@ from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.replacements import Replacements
 from hvdlite.launch.verdict import Evidence, verdict
 
-LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
-BACKEND_EXIT = 1.5  # for the backend to end after its processes
-KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
-LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
-SUMMARY_EXIT = 30.0  # the same, where agents read what --summary tells, and the machine is busy
+LAST_WORDS = 1.2  # seconds from the first failure until all agents are told to stop
+BACKEND_EXIT = 1.5  # seconds for the backend to end after its processes
+# seconds from SIGTERM to SIGKILL; an mpirun that still starts its daemons needs most of them
+KILL = 2.0
+LEFTOVERS_EXIT = 5.0  # seconds for processes that are no longer needed to end by themselves
+# the same if --summary is given, because agents then read recorders on a busy machine
+SUMMARY_EXIT = 30.0
 TICK = 0.1
 _EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
 
 
 class Phase(enum.Enum):
-    """Of a job; a job that is refused ends without running."""
+    """The phase of a job. A job that is refused ends without running."""
 
     GATHERING, RUNNING, ENDING = range(3)
 
@@ -45,14 +47,14 @@ class Watch:
 
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
-        self._number = os.urandom(8).hex()  # that no other job has
+        self._number = os.urandom(8).hex()  # the job's number, which no other job has
         self.flights = flights.Flights(self._number)
         self._signs = failure.Signs()
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
         self._ranks: Dict[int, ranks.Rank] = {}
         self._phase = Phase.GATHERING
-        self._start_time: Optional[float] = None  # of the ranks' programs
+        self._start_time: Optional[float] = None  # when the ranks' programs were started
         self._signal: Optional[int] = None
         self._refusal: Optional[str] = None  # why the job may not begin
 
@@ -87,7 +89,7 @@ class Watch:
         try:
             self._turn()
         except (Interrupted, KeyboardInterrupt, BrokenPipeError) as interrupt:
-            if self._signal is not None:  # a second Ctrl-C: at once
+            if self._signal is not None:  # a second Ctrl-C ends the job at once
                 self._backend.signal(signal.SIGKILL)
             default = signal.SIGPIPE if isinstance(interrupt, BrokenPipeError) else signal.SIGINT
             self._signal = self._signal or getattr(interrupt, "number", default)
@@ -132,7 +134,8 @@ class Watch:
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
-        number = len(self._ranks) if number < 0 else number  # a backend without ranks
+        # the backend does not number its processes
+        number = len(self._ranks) if number < 0 else number
         more = self._job.elastic and self._start_time is not None
         if number in self._ranks or (number >= self._job.processes and not more):
             raise BadFrame(
@@ -207,7 +210,8 @@ class Watch:
             self._note_clean(rank)
 
     def _notice_silence(self) -> None:
-        """Lose the hosts that answer nothing: without power or network nothing is closed."""
+        """Give up the hosts that answer nothing. A host without power or network closes no
+        connection."""
         self._at(channel.PROBE, self._notice_silence)
         if self._start_time is not None:
             limit, now = self._job.host_timeout, self._since_start()
@@ -273,7 +277,7 @@ class Watch:
             self._end()
 
     def _note_clean(self, rank: ranks.Rank) -> None:
-        """Note that nothing of the rank is left; agents may go when that is so of all ranks."""
+        """Note that nothing of the rank is left. When that is so of all ranks, agents may end."""
         rank.clean = True
         if all(each.clean for each in self._ranks.values()):
             self._links.send_all(channel.BYE)
@@ -316,5 +320,6 @@ class Watch:
         return [self._ranks[number] for number in sorted(self._ranks)]
 
     def _since_start(self) -> float:
-        assert self._start_time is not None  # ranks end, and print, when they have begun
+        # frames about ends and output come only after the start
+        assert self._start_time is not None
         return time.monotonic() - self._start_time
