@@ -25,7 +25,7 @@ from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.log import logger
 from hvdlite.core.membership import Membership
 from hvdlite.core.module_state import ModuleState, process
-from hvdlite.core.native import failure_of, ffi, lib, new_error
+from hvdlite.core.native import RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
 from hvdlite.exit import ancestors, script_end
@@ -112,7 +112,7 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
     if not (failed and failed.ranks and others):
         agent_protocol.report_raised()
         return None
-    how = {"stalled": agent_protocol.STALLED, "rank dead": agent_protocol.SILENT}.get(
+    how = {STALLED: agent_protocol.STALLED, RANK_DEAD: agent_protocol.SILENT}.get(
         failed.kind or "", 0
     )
     agent_protocol.report_raised(how, failed.ranks)

@@ -6,13 +6,13 @@ from typing import Set
 
 from hvdlite.core.limits import INIT
 from hvdlite.core.log import logger
-from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.core.native import RANK_LEFT, HvdliteError, RankFailedError
 
 
 def ended(rank: int) -> RankFailedError:
     """Return the error about a rank that arrived and died before the job began."""
     text = f"init(): rank {rank} has ended while the job began"
-    return RankFailedError(text, kind="rank dead", ranks=(rank,))
+    return RankFailedError(text, ranks=(rank,))
 
 
 def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
@@ -21,13 +21,13 @@ def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
         f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
         "others did: a firewall or a broken network keeps the two ranks apart"
     )
-    return RankFailedError(text, kind="rank dead", ranks=(other,))
+    return RankFailedError(text, ranks=(other,))
 
 
 def ended_without(rank: int) -> HvdliteError:
     """Return the error about a rank that will never call init()."""
     text = f"init(): rank {rank}'s script has ended without calling init()"
-    return HvdliteError(text, kind="rank left", ranks=(rank,))
+    return HvdliteError(text, kind=RANK_LEFT, ranks=(rank,))
 
 
 class Arrivals:

@@ -11,7 +11,7 @@ from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
 from hvdlite.bootstrap.handshake import EXCHANGE, GONE, Hello, key_of, receive, send
 from hvdlite.core import start
 from hvdlite.core.limits import LIMIT, limit_of
-from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # seconds after the limit in which rank 0 names the missing ranks
@@ -89,12 +89,12 @@ class Exchange:
             if error.errno == errno.ETIMEDOUT:
                 raise ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
-            raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
+            raise HvdliteError(text, kind=STALLED, ranks=(rank,)) from None
         except OSError:
             raise ended(rank) from None
         if "error" in told:
             ranks, kind = tuple(told.get("ranks", ())), told.get("kind")
-            failed = RankFailedError if kind == "rank dead" else HvdliteError
+            failed = RankFailedError if kind == RANK_DEAD else HvdliteError
             raise failed(told["error"], kind=kind, ranks=ranks)
         return told["value"]
 

@@ -16,6 +16,18 @@ except ImportError as error:
     ) from error
 
 
+_CODES = ffi.typeof("hvd_code").elements
+
+
+def kind_of(code: int) -> str:
+    """Return the ``kind`` of the errors with an hvd_code."""
+    return _CODES[code][4:].lower().replace("_", " ")
+
+
+STALLED, FAILED, TRANSPORT = map(kind_of, (lib.HVD_STALLED, lib.HVD_FAILED, lib.HVD_TRANSPORT))
+RANK_LEFT, RANK_DEAD = map(kind_of, (lib.HVD_RANK_LEFT, lib.HVD_RANK_DEAD))
+
+
 class HvdliteError(RuntimeError):
     """A collective failed; the text names the tensor and the ranks.
 
@@ -54,12 +66,18 @@ class HvdliteValueError(HvdliteError, ValueError):
     """An argument is wrong, or the ranks' arguments do not fit together; a ValueError as well."""
 
 
+class HvdliteMemoryError(HvdliteError, MemoryError):
+    """This rank has too little memory; a MemoryError as well."""
+
+
 class RankFailedError(HvdliteError):
     """A rank's process has died or is silent, so the job can't go on; every other rank raises it.
 
     A rank is silent if it is stopped or its host is gone: it has not answered within
     ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
     """
+
+    kind = RANK_DEAD
 
 
 @functools.lru_cache(maxsize=None)
@@ -76,7 +94,7 @@ _ERRORS = {
     lib.HVD_UNSUPPORTED: HvdliteValueError,
     lib.HVD_NOT_INITIALIZED: HvdliteValueError,
     lib.HVD_DUPLICATE: HvdliteValueError,
-    lib.HVD_NO_MEMORY: MemoryError,
+    lib.HVD_NO_MEMORY: HvdliteMemoryError,
     lib.HVD_RANK_DEAD: RankFailedError,
 }
 
@@ -90,15 +108,12 @@ def new_error():
     return ffi.new("hvd_error *")
 
 
-def exception_of(error) -> Exception:
+def exception_of(error) -> HvdliteError:
     """Return the exception for an ``hvd_error *`` that a failed call has filled."""
     text = _text(error.text)
     if error.code == lib.HVD_NOT_INITIALIZED and os.environ.get("HVDLITE_AS_HOROVOD"):
         text = _NOT_INITIALIZED
-    raised = _ERRORS.get(error.code, HvdliteError)(text)
-    if isinstance(raised, HvdliteError):
-        raised.__dict__.update(_fields(error))
-    return raised
+    return _ERRORS.get(error.code, HvdliteError)(text, **_fields(error))
 
 
 def _text(buffer) -> str:
@@ -108,15 +123,12 @@ def _text(buffer) -> str:
 def _fields(error) -> Dict[str, Any]:
     """Return the attributes of a HvdliteError."""
     return {
-        "kind": _KINDS[error.code][4:].lower().replace("_", " "),
+        "kind": kind_of(error.code),
         "tensor": _text(error.tensor) or None,
         "ranks": tuple(error.blamed[0 : min(error.nblamed, lib.HVD_MAX_BLAMED)]),
         "pid": error.pid or None,
         "host": _text(error.host) or None,
     }
-
-
-_KINDS = ffi.typeof("hvd_code").elements
 
 
 class _Failures(ModuleState):

@@ -9,7 +9,7 @@ import numpy as np
 from hvdlite.core import topology
 from hvdlite.core.collectives import run
 from hvdlite.core.names import meeting_name, tensor_name
-from hvdlite.core.native import HvdliteError, lib
+from hvdlite.core.native import FAILED, HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import gather_bytes
 
@@ -83,7 +83,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
     data, text = broadcast_object(outcome, root_rank, name)
     if text:
         what = f"{name}: rank {root_rank} raised {text}"
-        raise HvdliteError(what, kind="failed", ranks=(root_rank,)) from cause
+        raise HvdliteError(what, kind=FAILED, ranks=(root_rank,)) from cause
     return pickle.loads(data)
 
 

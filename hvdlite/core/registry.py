@@ -8,7 +8,7 @@ from hvdlite.core import frameworks, topology
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.collectives import run, start_all
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.native import HvdliteError, lib
+from hvdlite.core.native import RANK_LEFT, HvdliteError, lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
@@ -135,7 +135,7 @@ def _meet(ranks: List[int], name: str) -> None:
         if told:
             who = int(told[0]) - 1
             text = f"rank {who} has left the job: ranks {ranks} can't open a group of ranks"
-            raise HvdliteError(text, kind="rank left", ranks=(who,))
+            raise HvdliteError(text, kind=RANK_LEFT, ranks=(who,))
         return
     others, error = ranks[1:], None
     for other in others:

@@ -9,7 +9,7 @@ from hvdlite import job
 from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.collectives import run as run_collective
 from hvdlite.core.membership import ALL_IS_DONE, LET_REPLACEMENTS_IN, SOMETHING_FAILED
-from hvdlite.core.native import HvdliteError, failure_of, lib
+from hvdlite.core.native import RANK_LEFT, HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.state import HostsUpdatedInterrupt, State
@@ -121,7 +121,7 @@ class _Training:
         failed = failure_of(error)
         if not failed and not isinstance(error, RuntimeError):
             return False
-        if failed and failed.kind == "rank left":
+        if failed and failed.kind == RANK_LEFT:
             job.begin_to_leave()  # otherwise that rank waits for this rank before it ends
         return self._members.have_caused(error)
 

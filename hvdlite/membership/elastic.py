@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from hvdlite.bootstrap.acceptor import listen, reach
 from hvdlite.bootstrap.handshake import LIFE, Hello
-from hvdlite.core import agent_protocol, topology
+from hvdlite.core import agent_protocol, native, topology
 from hvdlite.core.agent_protocol import FEWEST, RESETS
 from hvdlite.core.limits import ELASTIC_LIMIT, limit_of
 from hvdlite.core.membership import ALL_IS_DONE, SOMETHING_FAILED, Meeting, Membership
@@ -23,7 +23,7 @@ from hvdlite.membership.open_port import OpenPort
 from hvdlite.membership.rerendezvous import Address, Met, Rerendezvous
 
 REACH_SECONDS = 10.0  # seconds for a rank to connect, after a death, to all ranks that are left
-_OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors that a death may cause
+_OF_DEATHS = (native.RANK_DEAD, native.RANK_LEFT, native.TRANSPORT)  # kinds that a death may cause
 
 
 class ElasticMembership(Membership):

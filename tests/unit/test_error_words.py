@@ -10,6 +10,8 @@ from jobs import ROOT
 from test_architecture import CSRC, HEADERS, MODULES, SOURCES
 from test_modules import module_name
 
+from hvdlite.core.native import kind_of, lib
+
 
 def words_of(text: str) -> list:
     """Pairs of neighbours: "rank \\d+ left the job" has "left the" and "the job"."""
@@ -82,6 +84,38 @@ def test_the_search_for_phrases_finds_them(code):
     words = error_words()
     found = [t for t in searched_for(code) if words.intersection(words_of(t))]
     assert found
+
+
+def kinds_in(code: str) -> list:
+    """The texts that are kinds of errors; "failed" and "transport" are other things as well."""
+    tree = list(ast.walk(ast.parse(code)))
+    told = [n for n in tree if isinstance(n, ast.keyword) and n.arg == "kind"]
+    told += [n for n in tree if isinstance(n, ast.Compare) and ".kind" in ast.unparse(n)]
+    found = [n for part in told for n in ast.walk(part)]
+    found += [n for n in tree if getattr(n, "value", None) in KINDS - AMBIGUOUS]
+    return [n.value for n in found if isinstance(n, ast.Constant) and n.value in KINDS]
+
+
+KINDS = {kind_of(code) for code in range(lib.HVD_OK + 1, lib.HVD_INTERNAL + 1)}
+AMBIGUOUS = {"failed", "transport"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_name)
+def test_a_kind_of_error_has_its_name_from_the_c_core(module):
+    assert not kinds_in(module.read_text())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "HvdliteError(text, kind='failed')",
+        "if error.kind in ('transport',): pass",
+        "told.get(error.kind) or {'rank dead': 1}",
+        "KINDS = ('stalled', 'x')",
+    ],
+)
+def test_the_search_for_kinds_finds_them(code):
+    assert kinds_in(code)
 
 
 # What a term was called before, in identifiers or prose; docs/design.md, Glossary, has the terms.
