@@ -105,7 +105,7 @@ class Checkpoint:
         unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
             files.make_named_folder(self._folder)
-            shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)  # the remains of a killed job
             unfinished.mkdir()
             with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
                 self._write(unfinished, states, meta, of_ranks)
@@ -117,7 +117,8 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise OSError(f"the checkpoint {path} can't be written: {error}") from error
         for old in self._finished()[: -self._keep]:
-            old.rename(unfinished)  # so that load() takes no part of it for a checkpoint
+            # renamed first, so that load() takes no remains for a checkpoint
+            old.rename(unfinished)
             shutil.rmtree(unfinished)
 
     def load(self) -> Tuple[int, Dict[str, Any]]:

@@ -50,7 +50,8 @@ def rows_of_all(
 
     The second value tells whether dtype and all other dimensions are equal on all ranks.
     """
-    for own, tensor in zip(names, tensors):  # before the other ranks wait for our rows
+    # checked before the other ranks wait for this rank's rows
+    for own, tensor in zip(names, tensors):
         validate(lib.HVD_ALLGATHER, own, tensor, priority=priority)
     own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]
     gathered = gather_numbers(own, name, process_set)
@@ -73,7 +74,7 @@ def alike_to_scatter(
 
 
 def columns(tensor, *more) -> int:
-    """Return a fingerprint of all that must be equal on all ranks; row counts may differ."""
+    """Return a fingerprint of everything but the row counts, which may differ between ranks."""
     return fingerprint(np.dtype(tensor.dtype).name, tensor.shape[1:], *more)
 
 
@@ -83,7 +84,8 @@ def raise_now(arrays: Sequence) -> None:
     for array in arrays:
         try:
             array.wait_to_read()
-        except mx.MXNetError as error:  # each array raises once: raise here, not later
+        # an array raises only once, so raise here and not at a later use
+        except mx.MXNetError as error:
             errors.append(error)
     if errors:
         raise errors[0]
@@ -92,7 +94,7 @@ def raise_now(arrays: Sequence) -> None:
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
     """Gather tensors.
 
-    :param rows: of each tensor, over all ranks.
+    :param rows: number of rows of each tensor on all ranks together.
     """
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
     of_all = {"priority": priority, "group": group_of(process_set)}
@@ -153,14 +155,14 @@ def nbytes_of(array) -> int:
 
 
 def is_shareable(array) -> bool:
-    """Tell whether the array may lie in memory that ranks share, and that the core reduces."""
+    """Tell whether the array may lie in memory that ranks share, and the core can reduce it."""
     known = array.stype == "default" and np.dtype(array.dtype) in DTYPES
     return known and array.size > 0 and array.context.device_type.startswith("cpu")
 
 
 def empty(shape: Sequence[int], tensor):
     """Return an uninitialised array of that shape; module, dtype and context are the tensor's."""
-    with mx.util.np_shape():  # allows 0-d and empty arrays
+    with mx.util.np_shape():  # MXNet's mode that allows 0-d and empty arrays
         return module_of(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
 
 

@@ -119,7 +119,7 @@ class DistributedRecordIter(mx.io.DataIter):
         self._batches = _batches(images, parts, part, batch_size, even)
         self._seed, self._part = seed, part
         self._options = {
-            "device_id": -1,  # puts batches into the memory of CPU networks
+            "device_id": -1,  # -1: batches are in plain CPU memory, not in pinned memory
             "verbose": False,
             **options,
             "path_imgrec": str(record),

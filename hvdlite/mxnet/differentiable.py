@@ -19,7 +19,7 @@ _NO_SCALES = (1.0, 1.0)
 
 
 def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce copies; so are the gradients, by the same operation."""
+    """Reduce copies of the tensors; backward reduces the gradients by the same operation."""
 
     def reduce_(name, own):
         return collectives.allreduce_([name], [own], op, scales, priority, process_set)[0]
@@ -32,7 +32,7 @@ def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet
 
 
 def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Broadcast a copy; the root's gradient is the average of all, the others' is zero."""
+    """Broadcast a copy; the root's gradient is the average over ranks, that of other ranks zero."""
 
     def gradient(name, grad):
         collectives.allreduce_([name], [grad], Average, _NO_SCALES, priority, process_set)
@@ -45,7 +45,7 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
-    """Gather; a rank's gradient is its own rows of the average of all."""
+    """Gather; a rank's gradient is its own rows of the gradient's average over ranks."""
 
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
@@ -100,7 +100,8 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 
 
 def _check_rows(name: str, rows: np.ndarray) -> None:
-    """Raise, on every rank alike, if a rank has no rows: MXNet would not call backward there."""
+    """Raise the same error on every rank if a rank has no rows: MXNet would not call backward
+    there."""
     if not rows.all():
         raise ValueError(f"tensor '{name}': a rank has no rows, so there is no gradient: {rows}")
 
@@ -129,13 +130,13 @@ class _Collective(autograd.Function):
         self._name = name
         self._forward = forward
         self._backward = backward
-        self._last = None  # gradient of an earlier backward, with retain_graph=True
+        self._last = None  # the gradient of an earlier backward with retain_graph=True
 
     def forward(self, tensor):
         return self._forward(self._name, tensor.detach())
 
     def backward(self, grad):
-        if self._last is not None:  # a name can be in work only once
+        if self._last is not None:  # waits, because no two collectives of one name may be under way
             self._last.wait_to_read()
         self._last = self._backward(f"{self._name}.grad", grad.copy().as_nd_ndarray())
         return self._last.as_np_ndarray() if isinstance(grad, mx.np.ndarray) else self._last

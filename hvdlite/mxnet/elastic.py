@@ -36,7 +36,8 @@ class GluonState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        for _ in range(100):  # consumes the errors of failed operations
+        # reads the errors of failed operations, each of which MXNet raises once
+        for _ in range(100):
             try:
                 mx.nd.waitall()
                 break

@@ -81,7 +81,8 @@ def _leaves(metric) -> List[Any]:
 
 
 def _classified(metric):
-    """Return the counts of true and false positives and negatives of F1 or MCC, or None."""
+    """Return the object with the counts of true and false positives and negatives of F1 or MCC, or
+    None."""
     if isinstance(metric, (_metric.F1, _metric.MCC)):
         return getattr(metric, "metrics", None) or metric._metrics
     return None
@@ -124,10 +125,11 @@ def _join_classified(metric, states) -> None:
     classified = _classified(metric)
     for name in vars(classified):
         counted = [state[name] for state in states]
-        values = [value for value in counted if value is not None]  # None: nothing counted yet
+        # None means that a rank has counted nothing yet
+        values = [value for value in counted if value is not None]
         if values and name.endswith(("positives", "negatives")):
             setattr(classified, name, _as_mxnet_counts(sum(values)))
-        elif values:  # MXNet 2 keeps the kind and number of classes there
+        elif values:  # keeps the type, in which MXNet 2 has the kind and number of classes
             setattr(classified, name, values[0])
     averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
     if classified.total_examples and ("micro" in averages or not IS_MXNET_1):

@@ -41,7 +41,8 @@ def _facts(param) -> str:
 def agree_on_order(
     owner: str, params: Dict[int, Any], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
-    """Raise unless all ranks have the same order of sparse gradients: each waits for the others."""
+    """Raise unless all ranks have the same order of sparse gradients, each of which waits for all
+    ranks."""
     sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
     if len(sparse) > 1:
         agree(
@@ -53,17 +54,17 @@ def agree_on_order(
 
 
 class Loads:
-    """Compares in the next step what ranks have loaded."""
+    """Makes the next step compare the states that ranks have loaded."""
 
     states: int
-    _told: Set[Any]  # gradients whose ranks have compared it
+    _told: Set[Any]  # gradients of which the ranks have compared the digest
 
     def loaded(self, digest: int) -> None:
         """Note a digest of the states that this rank has loaded; 0: none, or those of all ranks."""
         self.states, self._told = digest, set()
 
     def states_of(self, gradients: Iterable) -> int:
-        """Return the digest that these gradients are to tell: 0 from their second step on."""
+        """Return the digest to send with these gradients: 0 from their second step on."""
         if self.states and not self._told.isdisjoint(gradients):
             self.loaded(0)
         self._told.update(gradients if self.states else ())
@@ -87,7 +88,7 @@ class Gradients(Plan, Loads):
     def copy(self) -> "Gradients":
         """Return an object of the same settings, which gets its number when ranks first use it.
 
-        One rank alone may make a copy; it must not change the names of later optimizers.
+        A copy that only one rank makes must not change the names of later optimizers.
         """
         made = Gradients(self.owner.split(".copy")[0], self.reduction)
         made._is_unnamed_copy = True
@@ -147,7 +148,8 @@ class Gradients(Plan, Loads):
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 
     def average(self, grads: Dict[int, Sequence]) -> None:
-        """Average each gradient over all ranks; front layers first, as forward needs them first.
+        """Average each gradient over all ranks, front layers first, because forward needs them
+        first.
 
         Submits all dense gradients, then waits for the sparse ones.
         """
@@ -242,7 +244,7 @@ class Reducer:
     def __init__(self, compression=NoneCompressor) -> None:
         check_compression(compression)
         self.compression = compression
-        self.residuals: Dict[str, mx.nd.NDArray] = {}  # by full names
+        self.residuals: Dict[str, mx.nd.NDArray] = {}  # residuals, by the tensors' full names
 
     def allreduce_(
         self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
@@ -260,7 +262,8 @@ class Reducer:
         self, tensors, names: Sequence[str], priority: int, op: int, scales,
         process_set: ProcessSet, states: int = 0,
     ):  # fmt: skip
-        """Do the same for several tensors together, by their full names; return ``tensors``."""
+        """Do what :meth:`allreduce_` does for several tensors, by their full names; return
+        ``tensors``."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set, states)
         floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
@@ -275,7 +278,7 @@ class Reducer:
     def _residual(self, tensor, name: str):
         known = self.residuals.get(name)
         if known is None or known.size != tensor.size:
-            with mx.util.np_shape(True):  # otherwise a size of 0 means unknown
+            with mx.util.np_shape(True):  # without NumPy's shapes a size of 0 means unknown
                 known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
             self.residuals[name] = known
         return known

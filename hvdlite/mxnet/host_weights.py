@@ -15,7 +15,7 @@ from hvdlite.core import shared_memory
 from hvdlite.core.native import lib
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 
-_STRIPE = lib.HVD_STRIPE // 4  # values of float32
+_STRIPE = lib.HVD_STRIPE // 4  # number of float32 values
 
 
 class Stripes(NamedTuple):
@@ -32,14 +32,14 @@ class Stripes(NamedTuple):
     first: int
 
     def cut(self, whole):
-        """Return an NDArray of this host's values; of one value if the host has none."""
+        """Return an NDArray of this host's values; of a single zero if the host has no values."""
         flat = whole.asnumpy().reshape(-1)
         own = [flat[part] for part in self._of(self.host)]
         # MXNet has no arrays without values.
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
-        """Return the values of :meth:`cut`, without the value that stands for none."""
+        """Return the values of :meth:`cut`, without the single zero of a host without values."""
         count = sum(part.stop - part.start for part in self._of(self.host))
         return cut.asnumpy()[:count]
 
@@ -70,8 +70,8 @@ class HostWeight(NamedTuple):
     states: Any  # the optimizer's structure, with NDArrays that all ranks share
     arrays: List[np.ndarray]  # the memory of `shared` and of the states
 
-    handle: Any  # of the parameter's NDArray
-    stripes: Optional[Stripes]  # whose states this host has; None: all states
+    handle: Any  # the handle of the parameter's NDArray
+    stripes: Optional[Stripes]  # the stripes whose states this host has; None: all
 
     def is_of(self, weight) -> bool:
         """Tell whether the parameter still has this weight."""
@@ -93,7 +93,7 @@ def arrays_of(states) -> list:
 
 
 def with_arrays(states, arrays: List) -> Any:
-    """Return the same states with the NDArrays of the list, which this empties."""
+    """Return the states with the NDArrays of the list in place of their own; empties the list."""
     if isinstance(states, mx.nd.NDArray):
         return arrays.pop(0)
     return type(states)(with_arrays(e, arrays) for e in states) if _is_list(states) else states
@@ -189,7 +189,8 @@ def _at(memory: np.ndarray, start: int, like) -> np.ndarray:
 
 
 def _as_mxnet(array: np.ndarray):
-    return mx.nd.from_numpy(array.view(), zero_copy=True)  # it makes the array read-only
+    # a view, because from_numpy makes its array read-only
+    return mx.nd.from_numpy(array.view(), zero_copy=True)
 
 
 def _classic(array):

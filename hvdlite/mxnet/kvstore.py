@@ -57,10 +57,10 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # sums of pushed values, for the optimizer
         self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
-        self._labels: Dict[int, int] = {}  # Trainer's key: its number, the same on every rank
+        self._labels: Dict[int, int] = {}  # numbers of a Trainer's keys, the same on every rank
         self._trainer: Any = None  # the gluon Trainer that uses this store
         self.loaded(0)
-        self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
+        self._shared: Optional[SharedGradients] = None  # a Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()
 
@@ -110,7 +110,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if isinstance(out, numbers.Integral):
             out, root_rank = None, int(out)
         outs = by_key(key, value if out is None else out)
-        if self._trainer and not self._values:  # with static_alloc BatchNorm's write is undeclared
+        if self._trainer and not self._values:  # with static_alloc BatchNorm writes undeclared
             mx.nd.waitall()
         for name, arrays in by_key(key, value).items():
             kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
@@ -212,7 +212,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self.loaded(1 + updater.optimizer.num_update)
 
     def loaded(self, digest: int) -> None:
-        """Note what has been loaded; a Trainer that loads by itself gets another optimizer."""
+        """Note the digest of loaded states."""
         super().loaded(digest)
         self._optimizer = getattr(self._trainer, "_optimizer", None)
 
@@ -283,7 +283,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            self._broadcast(key, kept, priority)  # each rank has drawn its own noise
+            self._broadcast(key, kept, priority)  # because each rank has drawn its own noise
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Put the sum into all targets; with one context this copies nothing."""
@@ -325,7 +325,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     def _name(self, key) -> str:
         self._met = meet(self._owner, self._met)
-        number = isinstance(key, str) and key.isdigit()  # the key 1 is another key
+        number = isinstance(key, str) and key.isdigit()  # "1", because the key 1 is another key
         return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:

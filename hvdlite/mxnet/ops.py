@@ -239,8 +239,8 @@ def alltoall(
     :raises MXNetError: at the call, on every rank: the ranks disagree on dtype or columns.
     """
     name = tensor_name("alltoall", name, process_set)
-    group_of(process_set)  # raises on a rank outside of the set
-    # before the other ranks wait for our splits
+    group_of(process_set)  # raises on ranks outside of the set
+    # validated before the other ranks wait for this rank's splits
     validate(lib.HVD_ALLTOALL, name, tensor, priority=priority)
     matrix, alike = collectives.all_splits(name, tensor, splits, process_set)
     function = differentiable.alltoall if is_recording() else collectives.alltoall

@@ -41,7 +41,7 @@ class DistributedOptimizer:
 
     _averaging: "_Averaging"
     rescale_grad: float  # the optimizer's
-    param_dict: dict  # the optimizer's, too
+    param_dict: dict  # an attribute of the optimizer, too
 
     def __new__(
         cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
@@ -115,7 +115,7 @@ class _Averaging:
         self.gradients = gradients
         self.passes = passes
         self.given = None  # the optimizer that shares its attributes with the distributed one
-        self.updating = False  # the optimizer is updating with averaged gradients
+        self.updating = False  # True: the optimizer is updating with averaged gradients
         self._aside = Aside()
         self.rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
 
@@ -147,7 +147,8 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            elif grad.context == arrays[0].context:  # a Trainer updates the first context first
+            # of several contexts only the first counts, which a Trainer updates first
+            elif grad.context == arrays[0].context:
                 chosen[index] = arrays
         if self.passes > 1:
             for index, arrays in chosen.items():
@@ -194,10 +195,11 @@ def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
 
 
 def _keeping_averages(set_states: Callable) -> Callable:
-    """Let an updater average, or not, as before, whatever it loads: a rank may load alone.
+    """Keep whether an updater averages, whatever it loads, because a rank may load alone.
 
-    Gluon's ``load_states`` replaces the optimizer by the one in the file. Its names and settings
-    may be another job's, and the file of a plain optimizer would end the averaging.
+    Gluon's ``load_states`` replaces the optimizer by the one in the file. That optimizer's names
+    and settings may be those of another job, and a plain optimizer from a file would not
+    average.
     """
 
     @functools.wraps(set_states)

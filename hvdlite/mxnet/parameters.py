@@ -43,7 +43,7 @@ def broadcast_parameters(
         _check(name, value)
     order = natural_order(names)
     if checked(process_set).included():
-        check_root(root_rank, process_set)  # before anything is counted or sent
+        check_root(root_rank, process_set)  # raises before anything is counted or sent
     owner = owner_name("parameters", process_set) if prefix is None else prefix
     if not process_set.included():
         return
@@ -98,7 +98,7 @@ def _broadcast_when_initialised(
     param, root_rank: int, name: str, priority: int, process_set
 ) -> None:
     def init_impl(self, *args, **kwargs):
-        del self._init_impl  # only once: initialize(force_reinit=True) broadcasts nothing
+        del self._init_impl  # broadcasts only once, not again after initialize(force_reinit=True)
         self._init_impl(*args, **kwargs)
         _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 

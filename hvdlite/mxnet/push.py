@@ -29,7 +29,7 @@ def _open():
 
 
 _mxnet = _open()
-_NDArray = mx.nd.NDArray  # looked up once, like these
+_NDArray = mx.nd.NDArray  # looked up once
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
 _cast, _POINTER = ffi.cast, ffi.typeof("void *")
 _NONE = itertools.repeat(None)  # one None for each tensor
@@ -44,13 +44,13 @@ class Settings(NamedTuple):
     postscale: float
     priority: int
     group: int
-    states: int = 0  # a digest of those that the optimizer has just loaded
+    states: int = 0  # a digest of the states that the optimizer has just loaded
 
 
 class Described(NamedTuple):
     """An allreduce of one name as the C library takes it, kept for the next training step."""
 
-    arguments: tuple  # its inputs: another tuple needs a new description
+    arguments: tuple  # what it was made from; other arguments need a new description
     tensor: Any  # hvd_tensor *
     name: str
     alive: List[Any]  # keeps what the tensor points to
@@ -106,9 +106,9 @@ def push(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
 class Holding:
     """Allreduces in place by one operation that also holds other arrays; made once.
 
-    :param described: a :class:`Described` for each of ``arrays``.
-    :param held: an NDArray, the ``hvd_memory *`` in whose view it lies, or None, and the number of
-        the allreduce that shares what this rank has written to the view; by these numbers.
+    :param described: a :class:`Described` for each of ``arrays``. :param held: an NDArray, the
+    ``hvd_memory *`` in whose view it lies, or None, and the number of the allreduce that shares
+    what this rank has written to the view; sorted by this number.
     """
 
     def __init__(self, described: List[Described], arrays, held) -> None:
@@ -149,12 +149,12 @@ def _describe(kind, name, splits=None, **details):
     if splits is None:
         try:
             return _described(kind, name, getattr(name, "of", 0), **details)
-        except TypeError:  # a detail without a hash, such as a list: describe() raises
+        except TypeError:  # a detail has no hash, such as a list; describe() then raises
             pass
     return describe(kind, name, splits, **details)
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)  # C copies the description
+@functools.lru_cache(maxsize=_MOST_NAMES)  # may be shared, because C copies the description
 def _described(kind, name, _of, **details):
     return describe(kind, name, **details)
 
@@ -168,7 +168,7 @@ def recent(make):
 
     @functools.wraps(make)
     def last_or_new(name, arguments) -> Described:
-        last = made.get(name) if isinstance(name, str) else None  # else make() raises
+        last = made.get(name) if isinstance(name, str) else None  # otherwise make() raises
         if last is None or last.arguments != arguments:
             if len(made) >= _MOST_NAMES:
                 made.clear()
@@ -234,7 +234,7 @@ def submit_all() -> None:
     before, deadline = 0, 0.0
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
-        if waiting != before:  # progress: wait on
+        if waiting != before:  # there was progress, so wait longer
             before, deadline = waiting, time.monotonic() + job.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return

@@ -60,7 +60,7 @@ class _Worker(ModuleState):
     """This process as a worker."""
 
     def begin(self) -> None:
-        self.store: Optional[_Store] = None  # the one that hvdlite has made, and not yet freed
+        self.store: Optional[_Store] = None  # the store that hvdlite has made and not freed yet
         self.place: Optional[start.Place] = None  # where the workers meet
         # Threads in functions of MXNet that may wait forever.
         self.threads: List[threading.Thread] = []
@@ -100,7 +100,7 @@ def come(patience: float) -> start.Place:
 
 
 def _scheduler() -> str:
-    """Return a text if nothing listens at the scheduler's port: MXNet does not say so."""
+    """Return a text if nothing listens at the scheduler's port, which MXNet does not report."""
     place = os.environ["DMLC_PS_ROOT_URI"], int(os.environ["DMLC_PS_ROOT_PORT"])
     try:
         socket.create_connection(place, WARN_SECONDS).close()
@@ -123,12 +123,12 @@ def go(patience: float) -> None:
     what = "MXNet's servers and launch.py end when the last worker does"
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
-    except Exception as error:  # also MXNet's errors: the process must end
+    except Exception as error:  # also errors of MXNet, because the process must end
         print(f"hvdlite: {error}: a worker may have died. End them by Ctrl-C", file=sys.stderr)
 
 
 def end() -> None:
-    """End this process if MXNet still waits in it; else MXNet would abort Python's exit."""
+    """End this process if a thread still waits in MXNet, which would abort Python's exit."""
     if any(call.is_alive() for call in _worker.threads):
         failed = script_end.failure()
         script_end.flush()
@@ -168,7 +168,8 @@ def _within(
     call: Callable[[], Any], patience: float, what: str, variable: str,
     why: Callable[[], str] = str,
 ) -> Any:  # fmt: skip
-    """Return the call's result, from a thread: MXNet waits forever, and Ctrl-C must work.
+    """Return the call's result. A thread makes the call, because MXNet may wait forever, without
+    Ctrl-C.
 
     :param what: a sentence for the user, after some seconds; ``why`` returns what follows.
     """
@@ -193,7 +194,7 @@ def _result_of(call: Callable[[], Any]) -> Callable[[], Any]:
     try:
         value = call()
     except BaseException as error:
-        raised = error  # the name ``error`` ends with this block
+        raised = error  # kept, because ``error`` is deleted at the end of this block
 
         def throw() -> Any:
             raise raised

@@ -25,7 +25,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # the Max of gradients that are equal on all ranks changes nothing
+_REDUCED = Max, (1.0, 1.0)  # gradients are equal on all ranks, so their Max changes nothing
 
 _UNSUITED = {"Nadam": "keeps a schedule that counts calls, of which each rank does some"}
 
@@ -59,7 +59,7 @@ class HostUpdater(mx.optimizer.Updater):
         self.sums = False  # True: the next call also sums the gradients
         self._weights = HostWeights(self._state_of)
         self._gradients: Optional[Gradients] = None
-        self._single: Set[int] = set()  # parameters of float32
+        self._single: Set[int] = set()  # indices of the parameters of float32
         self._fused: Dict[tuple, ByRule] = {}
         self._parts: Optional[ByParts] = None
 
@@ -79,7 +79,7 @@ class HostUpdater(mx.optimizer.Updater):
         self._gradients = gradients
         movable = {index: param for index, param in params.items() if can_move(param)}
         self._weights.move(movable, gradients.owner, rule is not None)
-        mx.nd.waitall()  # MXNet has freed the private copies
+        mx.nd.waitall()  # wait until MXNet has freed the private copies
         processes.trim_heap()
         for index, host_weight in self._weights.by_index.items():
             self.states[index], self.states_synced[index] = host_weight.states, True
@@ -137,7 +137,7 @@ class HostUpdater(mx.optimizer.Updater):
         if index not in self.states:
             weight = stripes.cut(weight) if stripes else weight
             return self.optimizer.create_state_multi_precision(index, weight)
-        loaded = self.states[index]  # before the first step
+        loaded = self.states[index]  # states that were loaded before the first step
         if not stripes:
             return loaded
         return with_arrays(loaded, [stripes.cut(array) for array in arrays_of(loaded)])
@@ -250,7 +250,7 @@ class ShardedTrainer(DistributedTrainer):
             gradient_predivide_factor=gradient_predivide_factor, sparse_as_dense=sparse_as_dense,
             backward_passes_per_step=backward_passes_per_step,
         )  # fmt: skip
-        self._sums = False  # in step(): the update also sums gradients
+        self._sums = False  # True during step(), if the update also sums gradients
 
     @property
     def host_parameters(self) -> List[str]:
@@ -279,7 +279,8 @@ class ShardedTrainer(DistributedTrainer):
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
-        # Averages show whether a gradient is stale, or overflows, on any rank.
+        # False where averages must come first, which show whether a gradient is stale, or
+        # overflows, on any rank.
         self._sums = not ignore_stale_grad and not hasattr(self, "_amp_loss_scaler")
         try:
             super().step(batch_size, ignore_stale_grad)

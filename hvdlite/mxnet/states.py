@@ -24,7 +24,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
         of parameters, or if the root's states can't be pickled.
     """
-    check_root(root_rank, global_process_set)  # before anything is counted or sent
+    check_root(root_rank, global_process_set)  # raises before anything is counted or sent
     name = owner_name("states")
     kind = type(undistribute(trainer.optimizer)).__name__
     around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""
@@ -40,13 +40,14 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     if gradients is None:
         return
     gradients.loaded(0)
-    if packed["left_out"] and not gradients.has_left_out:  # which stays on its rank
+    # what compression has left out stays on its rank
+    if packed["left_out"] and not gradients.has_left_out:
         left_out.warn(f"rank {root_rank} has its own, and this rank has loaded none")
 
 
 @contextmanager
 def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
-    """In the block the plain optimizer has, as an attribute, what compression has left out."""
+    """Within the block, the plain optimizer has what compression has left out as an attribute."""
     own = gradients.left_out()
     vars(optimizer).update({left_out.KEY: left_out.tagged(own)} if own else {})
     try:
@@ -56,7 +57,7 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
 
 
 def refuse_begun(trainer) -> None:
-    """Raise RuntimeError between the passes of a step: their sum is in no states."""
+    """Raise RuntimeError between the passes of a step, because their sum is in no states."""
     if _is_distributed(trainer):
         own = trainer.optimizer._averaging
         left_out.refuse_begun(own.passes, bool(own.rescales))
@@ -114,7 +115,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         counts.update(renumbered)
     vars(own).update(optimizer.__getstate__())
     for updater in _updaters(trainer):
-        states, _ = pickle.loads(packed["states"])  # new arrays
+        states, _ = pickle.loads(packed["states"])  # as new arrays
         updater.states = {index.get(i, i): state for i, state in states.items()}
         updater.states_synced = dict.fromkeys(updater.states, False)
         updater.optimizer = own
@@ -130,7 +131,7 @@ def _of_same_states(trainer) -> Any:
 
 
 def resume(trainer, packed: Dict[str, Any], own: Dict[str, Any]) -> None:
-    """Do the same on every rank alike.
+    """Unpack the same states on every rank.
 
     :param own: what compression had left out of this rank's gradients.
     """
@@ -143,7 +144,7 @@ def resume(trainer, packed: Dict[str, Any], own: Dict[str, Any]) -> None:
 
 def _updaters(trainer) -> List[Any]:
     if not trainer._kv_initialized and trainer._kvstore_params["kvstore"] is not None:
-        trainer._init_kvstore()  # decides where the states are
+        trainer._init_kvstore()  # because this call decides where the states are
     if not trainer._update_on_kvstore:
         return trainer._updaters
     updater = getattr(trainer._kvstore, "_updater", None)

@@ -9,7 +9,7 @@ from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _OP = "hvdlite_sync_batch_norm"
-_MOST_NUMBERS = 2**20  # float32 represents each of them exactly
+_MOST_NUMBERS = 2**20  # so that float32 represents the count exactly
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
@@ -84,7 +84,7 @@ class _Properties(mx.operator.CustomOpProp):
         return ["data", "gamma", "beta"]
 
     def list_outputs(self):
-        return ["output", "statistics"]  # statistics: for backward
+        return ["output", "statistics"]  # "statistics" is for backward
 
     def list_auxiliary_states(self):
         return ["running_mean", "running_var"]
@@ -115,7 +115,7 @@ class _Operator(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         x, gamma, beta = in_data
         mean, var = aux
-        per_count = number = mx.nd.zeros_like(mean)  # 0: mean and variance are constants
+        per_count = number = mx.nd.zeros_like(mean)  # 0 means that mean and variance are constants
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))
             number = mx.nd.full(mean.shape, owner_number(f"{self._p.owner}.") % _MOST_NUMBERS)
@@ -138,7 +138,8 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[2], req[2], sums[0])
         if req[0] == "null":
             return
-        if per_count[0].asscalar():  # in training; known since forward, so this does not wait
+        # true in training; it is known since forward, so this does not wait
+        if per_count[0].asscalar():
             sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
             dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
             slope = sums[1] * per_count * inverse * inverse
@@ -150,7 +151,7 @@ class _Operator(mx.operator.CustomOp):
     def _of_all_ranks(self, x) -> tuple:
         """Return mean, variance and 1 / count of each channel."""
         count = x.size // x.shape[self._p.axis]
-        near = self._sum(x) / count  # the mean but for rounding
+        near = self._sum(x) / count  # the mean, apart from rounding
         apart = mx.nd.broadcast_sub(x, self._along(near, x))
         rest = self._sum(apart).astype("float64")
         squares = self._sum(mx.nd.square(apart)).astype("float64") - rest * rest / count

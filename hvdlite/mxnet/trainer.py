@@ -49,7 +49,7 @@ class Guard(guards.Guard):
 
     def _guarded(self) -> Iterator[guards.Guarded]:
         for param in self._params:
-            if param._data is None:  # its shape is not known yet
+            if param._data is None:  # the parameter's shape is not known yet
                 continue
             gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
             yield guards.Guarded(param.name, param._data[0].asnumpy(), gradient)
@@ -125,9 +125,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         every = steps_from_environment()
         self._guard = Guard(self._params, every, process_set) if every else None
         self._aside = Aside()
-        self._pass = 0  # the last one of this step, from 1 to self._passes
-        self._rows = 0  # batch sizes of its passes so far
-        self._unused: Optional[Set[int]] = None  # parameters whose gradient no rank has computed
+        self._pass = 0  # number of the last pass of this step, from 1 to self._passes
+        self._rows = 0  # sum of the batch sizes of the step's passes so far
+        # indices of parameters whose gradient no rank has computed
+        self._unused: Optional[Set[int]] = None
 
     def rejoin(self) -> None:
         """Continue in another job with the present parameters. Call it on all ranks."""
@@ -310,7 +311,7 @@ def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True)
     if check_isfinite and not math.isfinite(norm):
         warnings.warn("nan or inf is detected. Clipping results will be undefined.", stacklevel=2)
     scale = max_norm / (norm + 1e-8)
-    if not scale >= 1:  # NaN spreads, as with Gluon's
+    if not scale >= 1:  # also true for NaN, which so spreads as in Gluon's function
         for array in arrays:
             array *= scale
     return norm
@@ -318,7 +319,8 @@ def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True)
 
 def _square(array):
     """Return the squared norm of this rank's part."""
-    if array.stype != "default":  # the number of rows differs: rank 0 measures the whole array
+    # sparse arrays may have different rows, so rank 0 measures the whole array
+    if array.stype != "default":
         return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
     flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()
     begin, end = flat.size * self_ // n, flat.size * (self_ + 1) // n

@@ -28,14 +28,16 @@ class Rule(NamedTuple):
 
 def rule_of(optimizer) -> Optional[Rule]:
     """Return the optimizer's rule with its present settings; None: the C library has none."""
-    kind = type(optimizer) if IS_MXNET_1 else None  # MXNet 2's optimizers compute differently
+    # not for MXNet 2, whose optimizers compute differently
+    kind = type(optimizer) if IS_MXNET_1 else None
     if kind is mx.optimizer.Adam:
         rates = _rates(optimizer, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
         return Rule(lib.HVD_ADAM, rates)
     if kind is mx.optimizer.SGD and optimizer.momentum >= 0:
         number = lib.HVD_SGD_MOMENTUM if optimizer.momentum else lib.HVD_SGD
         return Rule(number, _rates(optimizer, optimizer.momentum))
-    if kind is mx.optimizer.NAG and optimizer.momentum > 0:  # otherwise MXNet uses another operator
+    # without momentum MXNet uses another operator
+    if kind is mx.optimizer.NAG and optimizer.momentum > 0:
         return Rule(lib.HVD_NAG, _rates(optimizer, optimizer.momentum))
     return None
 
@@ -127,7 +129,8 @@ def handle_of(array) -> int:
     return array.handle.value
 
 
-# Each value of a weight follows from the values at the same place: a part needs no other part.
+# Optimizers that compute each value of a weight from values at the same place, so a part needs no
+# other part.
 _BY_ELEMENT = {
     "SGD", "ccSGD", "NAG", "Signum", "SignSGD", "FTML", "Adam", "AdaGrad", "RMSProp", "AdaDelta",
     "Ftrl", "Adamax", "DCASGD",
@@ -148,7 +151,7 @@ class ByParts:
         if key not in self._barriers:
             self._barriers[key] = self._barrier(key, "ready"), self._barrier(key, "done")
         ready, done = self._barriers[key]
-        ready.push()  # no rank reads the weights any more
+        ready.push()  # wait until no rank reads the weights any more
         mine = self._mine(optimizer, indices)
         work = [(i, *self._slice(i, grad, mine[i])) for i, grad in zip(indices, grads) if i in mine]
         optimizer._update_count([index for index in indices if index not in mine])
@@ -156,7 +159,7 @@ class ByParts:
             self._updater.optimizer = optimizer
             self._updater.aggregate_updates = optimizer.aggregate_num > 0
             self._updater(*map(list, zip(*work)))
-        done.push()  # no rank writes to the weights any more
+        done.push()  # wait until no rank writes the weights any more
 
     def _mine(self, optimizer, indices: List[int]) -> Dict[int, slice]:
         """Return this rank's parts of the flat weights of which it has one."""
@@ -192,7 +195,7 @@ class ByParts:
 
 
 def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
-    """Distribute whole weights, the largest first, each to the rank with the least."""
+    """Distribute whole weights, the largest first, each to the rank with the least so far."""
     loads, dealt = [0] * n, {}
     for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
         rank = loads.index(min(loads))

@@ -23,8 +23,11 @@ from hvdlite.core.objects import agree
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
 
-_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: its new gradient
-_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # the same, if reduced in place
+_moved: "weakref.WeakKeyDictionary" = (
+    weakref.WeakKeyDictionary()
+)  # the new gradient of each Parameter
+# the new gradient of each Parameter that is reduced in place
+_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def share_gradients(params: Sequence) -> List[str]:
@@ -104,7 +107,7 @@ class SharedGradients:
 
     def _move_when_made(self, param) -> None:
         def init_grad(own):
-            del own._init_grad  # once: a gradient made again later is private
+            del own._init_grad  # only once, so a gradient that is made again later is private
             own._init_grad()
             if self._memory and _can_move(own):
                 self._move(own, is_new=True)
@@ -113,9 +116,9 @@ class SharedGradients:
 
     def _move(self, param, is_new: bool) -> None:
         """Move the parameter's gradient, with its value, into the memory."""
-        assert self._memory is not None  # there is some for what moves
+        assert self._memory is not None  # there is memory whenever a gradient moves
         offset = self._memory.used
-        # Even if it is not used, so that offsets stay equal.
+        # Taken even if it is not used, so that offsets stay equal on all ranks.
         memory = self._memory.take(nbytes_of(param._grad[0]))
         if memory is None or not (is_new or _is_free(param)):
             return
@@ -138,7 +141,8 @@ def _check_new(param) -> None:
             f"parameter '{param.name}' is not initialised: share_gradients comes after the first "
             "forward and before the first backward"
         )
-    if any(data._fresh_grad for data in param._data):  # list_data refuses row_sparse weights
+    # not list_data(), which refuses row_sparse weights
+    if any(data._fresh_grad for data in param._data):
         raise ValueError(
             f"the gradient of parameter '{param.name}' has been computed already: share_gradients "
             "comes before the first backward"
@@ -154,7 +158,7 @@ def _can_move(param) -> bool:
 def _settle() -> None:
     """Wait until MXNet has dropped the references of operations that have ended."""
     mx.nd.waitall()
-    time.sleep(1e-2)  # MXNet wakes waiters first and drops references after
+    time.sleep(1e-2)  # waits, because MXNet drops references after it has woken waiters
 
 
 def _is_free(param) -> bool:

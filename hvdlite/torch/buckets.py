@@ -17,7 +17,7 @@ from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
-_ALIGNMENT = 64  # bytes: a cache line
+_ALIGNMENT = 64  # bytes, a cache line
 
 
 class Bucket:
@@ -45,17 +45,20 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # what the description was made from
-        self.written: List[torch.Tensor] = []  # by backward in this step, in its order
+        self._described: Any = None  # the arguments that the description was made from
+        # gradients that backward has written in this step, in order
+        self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
         self._compressed: Any = None  # the compressor's output and context
         self._sent = self._flat
-        self._host: Optional[torch.Tensor] = None  # what is sent, or the pinned copy of it
+        # the memory that is sent, or its pinned copy on the host
+        self._host: Optional[torch.Tensor] = None
 
     def start(self, states: int = 0) -> None:
         """Move the gradients into the bucket and start their allreduce.
 
-        :param states: a digest of those that the optimizer has just loaded; equal on all ranks.
+        :param states: a digest of the states that the optimizer has just loaded; equal on all
+        ranks.
         """
         self._write()
         sent, compression = self._flat, self._reduction.compression
@@ -92,9 +95,9 @@ class Bucket:
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
     def _write(self) -> None:
-        """Copy gradients that lie elsewhere, all in one call; a gradient of None counts as zero."""
+        """Copy gradients that lie elsewhere into the bucket, in one call; None counts as zero."""
         if [view.data_ptr() for view in self.views] != self._begins:
-            # model.half() and p.grad.data = ... replace it
+            # made anew, because model.half() and p.grad.data = ... replace the memory
             self.views = [self._view(at) for at in range(len(self.params))]
         stale, values = [], []
         for param, view, begin in zip(self.params, self.views, self._begins):
@@ -109,7 +112,7 @@ class Bucket:
             if param.requires_grad:
                 param.grad = view
         if stale:
-            with torch.no_grad():  # backward may make a graph
+            with torch.no_grad():  # because backward may record a graph
                 torch._foreach_copy_(stale, values)
 
     def _view(self, at: int) -> torch.Tensor:

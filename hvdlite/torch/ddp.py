@@ -31,7 +31,7 @@ class AllreduceState:
 
 @functools.lru_cache(maxsize=None)
 def _only() -> AllreduceState:
-    """Return the state of the model without a state of its own."""
+    """Return the state that a model without an :class:`AllreduceState` uses."""
     return AllreduceState()
 
 
@@ -79,7 +79,8 @@ def refuse_reduced_by_ddp(names: Dict[torch.Tensor, str]) -> None:
 
     It writes its averages to ``.grad`` while the allreduce of hvdlite's optimizer reads that.
     """
-    if not (dist.is_available() and dist.is_initialized()):  # then there is no such module
+    # without a process group there is no DistributedDataParallel
+    if not (dist.is_available() and dist.is_initialized()):
         return
     kind = torch.nn.parallel.DistributedDataParallel
     for module in [each for each in gc.get_objects() if issubclass(type(each), kind)]:

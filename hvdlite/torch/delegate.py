@@ -31,7 +31,7 @@ _LEAVING = 10  # seconds
 
 
 def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Optional[Mover]:
-    """Return what moves these tensors between GPUs; None: they go through the host.
+    """Return the mover of these tensors between GPUs; None: they go through the host.
 
     Collective for a set's first tensor on a GPU.
 
@@ -58,13 +58,14 @@ def _can_move(tensors: Sequence, members: dict) -> bool:
     if "op" not in members:
         return dtypes.issubset((*_FLOATS, *_INTEGERS, torch.bool))
     scaled = (members["prescale"], members["postscale"]) != (1, 1)
-    exact = not scaled and members["op"] != lib.HVD_AVERAGE  # else integers would be rounded
+    # integers only exactly, because NCCL would round them otherwise
+    exact = not scaled and members["op"] != lib.HVD_AVERAGE
     known = (*_FLOATS, *_INTEGERS) if exact else _FLOATS
     return members["op"] in OPS and not members.get("codec") and dtypes.issubset(known)
 
 
 class _Agreement:
-    """Whether a set's ranks have a mover for a kind of device."""
+    """Whether the ranks of a set have a mover for a kind of device."""
 
     def __init__(self) -> None:
         self._lock, self._known = threading.Lock(), False
@@ -81,14 +82,14 @@ class _Agreement:
 class _Agreements(ModuleState):
     def begin(self) -> None:
         self.lock = threading.Lock()
-        self.made: Dict[tuple, _Agreement] = {}  # by job, group and kind of device
+        self.made: Dict[tuple, _Agreement] = {}  # agreements, by job, group and kind of device
 
 
 _agreements = _Agreements()
 
 
 def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
-    """Make the ranks' communicator; None: they have none. Collective over the set."""
+    """Make the communicator of the set's ranks; None: they can have none. Collective."""
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
@@ -124,7 +125,8 @@ def _close(agreement: _Agreement) -> None:
 
 
 def _leave() -> None:
-    """Wait as this process leaves the job: other ranks may never submit some of its tensors."""
+    """Wait, at most for some seconds, as this process leaves the job; other ranks may never submit
+    some of its tensors."""
     finish_all(_LEAVING)
 
 

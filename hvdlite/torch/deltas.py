@@ -1,4 +1,4 @@
-"""What each rank's step has changed of the weights, combined by Adasum."""
+"""The changes that each rank's step makes to the weights, combined by Adasum."""
 
 from typing import Dict, Sequence
 
@@ -14,7 +14,7 @@ from hvdlite.torch import exchange
 class Deltas:
     """The parameters of one optimizer whose changes in a step Adasum combines."""
 
-    written = due = False  # gradients are not averaged
+    written = due = False  # always False, because gradients are not averaged
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set
@@ -24,7 +24,7 @@ class Deltas:
     def loaded(self, digest: int) -> None:
         """Make the next step compare whether ranks have loaded states; 0: this rank has not.
 
-        Each rank's states are its own, because each takes its own step.
+        States may differ between ranks, because each rank takes its own step.
         """
         self._states = int(digest != 0)
 

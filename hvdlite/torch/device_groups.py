@@ -13,7 +13,7 @@ from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet
 
 _STORE_TIME = timedelta(seconds=60)
-_FOR_EVER = timedelta(days=365)  # hvdlite finds dead ranks itself
+_FOR_EVER = timedelta(days=365)  # no time-out, because hvdlite finds dead ranks itself
 
 
 def new_store(rank: int, size: int, name: str, process_set: ProcessSet) -> Any:
@@ -44,7 +44,7 @@ def gpu_of(device: torch.device) -> str:
 
 
 def _nccl(store, rank: int, size: int) -> Any:
-    """Return NCCL's group, which leaves failures to hvdlite instead of ending the process."""
+    """Return a group of NCCL that leaves failures to hvdlite instead of ending the process."""
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     before = os.environ.get(name)
     os.environ[name] = "0"

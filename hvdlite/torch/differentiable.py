@@ -24,7 +24,7 @@ def is_recorded(tensors: Sequence) -> bool:
 
 
 class Allreduce(Function):
-    """Sum and Average only: Min, Max, Product and Adasum have no gradient."""
+    """Sum and Average; the other operations have no gradient."""
 
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):
@@ -50,7 +50,8 @@ class Broadcast(Function):
         name, root_rank, process_set = ctx.how
         (total,) = _reduced([name], [grad], Average, _NO_SCALES, process_set)
         mine = torch.tensor(topology.rank() == root_rank, device=total.device)
-        return None, None, None, total.where(mine, 0)  # recorded on all ranks alike
+        # so that the gradient of the gradient is recorded on all ranks alike
+        return None, None, None, total.where(mine, 0)
 
 
 class Allgather(Function):

@@ -24,7 +24,7 @@ def allreduce(
 ) -> Handle:
     """Reduce. The results are the tensors themselves if in place, else new tensors.
 
-    :param states: a digest of those that the optimizer has just loaded.
+    :param states: a digest of the states that the optimizer has just loaded.
     """
     details = {**reduction(op, scales, process_set), "states": states}
     mover, ins = _inputs(names, tensors, details, process_set)
@@ -118,14 +118,14 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
     """Exchange rows. The only result is a pair: the rows, and the number from each rank."""
-    group = group_of(process_set)  # raises on ranks outside of it
+    group = group_of(process_set)  # raises on ranks outside of the set
     check(name, tensor, gpu=True)
     details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
     return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
 
 
 def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any, List]:
-    """Return the tensors as they are sent, and what moves them between GPUs; None: the host."""
+    """Return the tensors as they are sent, and their mover between GPUs; None: through the host."""
     for name, tensor in zip(names, tensors):
         check(name, tensor, gpu=True)
     mover = mover_of(tensors, members, process_set)
@@ -133,7 +133,7 @@ def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any
 
 
 def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
-    """Return what ``delegate.mover_for`` does, without its import where no tensor needs it."""
+    """Do what ``delegate.mover_for`` does, but import it only for tensors that may need it."""
     if not tensors or tensors[0].device.type not in DELEGATED:
         return None
     from hvdlite.torch import delegate

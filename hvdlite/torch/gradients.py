@@ -55,12 +55,18 @@ class Gradients(Plan):
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
-        self._kinds: Dict[str, bool] = {}  # of each parameter reached: is it sparse?
-        self._frozen: Dict[torch.Tensor, str] = {}  # require no gradient so far
-        self._unreached: List[torch.Tensor] = []  # on no rank so far
-        self._taken: Optional[str] = None  # a parameter that a newer object took, and its owner
-        self._loaded = self._states = 0  # digests of loaded states: of the next step, of this one
-        self._left_out: Dict[str, torch.Tensor] = {}  # by compression, of what has no bucket yet
+        # by name of each parameter that backward has reached: is its gradient sparse?
+        self._kinds: Dict[str, bool] = {}
+        # parameters that have required no gradient so far
+        self._frozen: Dict[torch.Tensor, str] = {}
+        # parameters that backward has reached on no rank so far
+        self._unreached: List[torch.Tensor] = []
+        # name of a parameter that a newer object took, and of that object's owner
+        self._taken: Optional[str] = None
+        # digests of loaded states, for the next step and for this step
+        self._loaded = self._states = 0
+        # what compression has left out of gradients without a bucket
+        self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
         _alive.add(self)
 
@@ -72,7 +78,8 @@ class Gradients(Plan):
             check(name, param, gpu=True)
             if param.requires_grad:
                 self._names[param] = name
-                self._hooks[param] = param.register_post_accumulate_grad_hook(id)  # see _call
+                # autograd calls the hook's function, see _call
+                self._hooks[param] = param.register_post_accumulate_grad_hook(id)
             else:
                 self._frozen[param] = name
         self._forget_buckets()
@@ -86,7 +93,7 @@ class Gradients(Plan):
         self._hooks = {}
 
     def _yield_to(self, newer: "Gradients", named: Dict[torch.Tensor, str]) -> None:
-        """Stop reducing if the newer object has a parameter of this one."""
+        """Stop reducing if the newer object has one of this object's parameters."""
         own = {**self._names, **self._frozen}
         shared = [name for param, name in own.items() if param in named]
         if not shared or self._taken:
@@ -185,7 +192,7 @@ class Gradients(Plan):
             bucket.start(self._states)
 
     def _is_full(self, bucket: Bucket) -> bool:
-        """Return True if backward has written all; raise if it wrote one too often."""
+        """Return True if backward has written all gradients; raise if it wrote one too often."""
         for at, times in Counter(map(id, bucket.written)).items():
             if times > self.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))
@@ -220,7 +227,8 @@ class Gradients(Plan):
         finally:
             self.restart()
             self._states, self._loaded = self._loaded, 0
-        for bucket in self._buckets if done else ():  # new buckets, reduced once more
+        # the new buckets, whose gradients are reduced once more
+        for bucket in self._buckets if done else ():
             for param, view in zip(bucket.params, bucket.views):
                 if param in done:
                     view.copy_(done[param])
@@ -238,9 +246,9 @@ class Gradients(Plan):
             try:
                 bucket.finish()
                 doubtful = bucket in late or len(bucket.written) > self._goal(bucket)
-                if doubtful and self._is_full(bucket):  # backward used another order
+                if doubtful and self._is_full(bucket):  # backward used another order than before
                     self._wait_for(bucket, bucket.written[-1])
-            except Exception as error:  # wait for the other buckets, too
+            except Exception as error:  # raised later, after waiting for the other buckets, too
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -251,13 +259,13 @@ class Gradients(Plan):
         if not self._are_reached() and not thawed:
             return {}
         self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
-        buckets = self._buckets or ()  # backward has started some of them
+        buckets = self._buckets or ()  # backward has started the allreduces of some buckets
         self._reduce(buckets)
         self.add(thawed)
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
     def _are_reached(self) -> bool:
-        """Return True if backward has now reached such a parameter on any rank. Collective."""
+        """Return True if backward has now reached one of the unreached on any rank. Collective."""
         if not self._unreached:
             return False
         here = np.array([any(param.grad is not None for param in self._unreached)], np.int32)
@@ -274,7 +282,7 @@ class Gradients(Plan):
         return of_all if is_tensor else of_all.item()
 
     def _make_buckets(self) -> List[Bucket]:
-        """Make buckets by what this step has shown; rank 0's view counts. Collective."""
+        """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
         names = {name: param for param, name in self._names.items()}
         refuse_reduced_by_ddp(self._names)
         process_set = self.reduction.process_set
@@ -315,7 +323,7 @@ class Gradients(Plan):
         """Return groups of parameters, each of one dtype and device, the front layers first."""
         if not is_elementwise(self.reduction):
             return [[param] for param in params]
-        present = set(params)  # without those that are frozen, unreached or sparse
+        present = set(params)  # only parameters that are not frozen, unreached or sparse
         groups = [[param for param in group if param in present] for group in self._groups]
         chosen = {param for group in groups for param in group}
         groups.append([param for param in params if param not in chosen])

@@ -9,7 +9,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.training import guards
 from hvdlite.training.left_out import KEY
 
-_SAMPLE = 1024  # values of a tensor that count for the digest
+_SAMPLE = 1024  # number of values of a tensor that enter the digest
 
 
 class Guard(guards.Guard):
@@ -39,15 +39,15 @@ class Guard(guards.Guard):
 def _as_numpy(tensor: torch.Tensor):
     tensor = tensor.detach()
     if tensor.is_sparse:
-        tensor = tensor._values()  # all other values are zeros
+        tensor = tensor._values()  # the other values are zeros
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
     """Return a number above 0 that tells most loaded states from others, alike on every rank.
 
-    :param sample: values of each tensor that count. Hosts whose CPUs round differently have states
-        whose numbers of steps alone are equal: those are tensors of 1 value.
+    :param sample: number of values of each tensor that enter. With 0 only tensors of 1 value enter,
+        such as step counts: on hosts whose CPUs round differently only these are equal.
     """
     plain = {key: value for key, value in state.items() if key != KEY}
     digest = 0
@@ -68,5 +68,6 @@ def _pieces(value: Any, sample: int) -> Iterator[bytes]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _pieces(each, sample)
-    elif value is None or isinstance(value, (bool, int, float, str)):  # others may have addresses
+    # texts of other types may contain addresses
+    elif value is None or isinstance(value, (bool, int, float, str)):
         yield repr(value).encode()

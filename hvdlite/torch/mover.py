@@ -12,8 +12,8 @@ from hvdlite.core.native import call, ffi, lib
 from hvdlite.torch.moves import Move, move_by
 from hvdlite.torch.tensors import DTYPES
 
-_LOOK = 0.1  # seconds between two looks at whether the job goes on
-_FOUND = 2  # seconds in which hvdlite finds a dead rank
+_LOOK = 0.1  # seconds between two checks that the job has not failed
+_FOUND = 2  # seconds to wait for hvdlite to find a dead rank
 
 
 class Mover:
@@ -25,11 +25,11 @@ class Mover:
     def __init__(self, device: torch.device, group) -> None:
         self.device, self._group = device, group
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._changed = threading.Condition(threading.RLock())  # guards:
-        self._waiting: List[Move] = []  # for other ranks
-        self._agreed: Dict[int, Move] = {}  # by turn
-        self._turn = 1  # the next one
-        self._moving: List[Move] = []  # keeps their memory
+        self._changed = threading.Condition(threading.RLock())  # guards these:
+        self._waiting: List[Move] = []  # moves on which the ranks have not agreed yet
+        self._agreed: Dict[int, Move] = {}  # agreed moves, by turn
+        self._turn = 1  # the turn of the next move
+        self._moving: List[Move] = []  # moves under way; keeps their memory
         self.failed: Optional[BaseException] = None
         threading.Thread(target=self._run, name="hvdlite gpu", daemon=True).start()
 
@@ -57,7 +57,7 @@ class Mover:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
                 turn = lib.hvd_turn(move.handle)
-                if turn:  # 0: an error, which finish() raises
+                if turn:  # turn 0 means an error, which finish() raises
                     self._agreed[turn] = move
             while self._turn in self._agreed:
                 move = self._agreed.pop(self._turn)
@@ -122,13 +122,13 @@ class Mover:
             self._group.abort()
 
     def is_idle(self) -> bool:
-        """Tell whether nothing waits or moves."""
+        """Tell whether no move waits or is under way."""
         with self._changed:
             self._moving = [each for each in self._moving if not each.has_ended()]
             return not (self._waiting or self._agreed or self._moving)
 
     def _run(self) -> None:
-        """Begin what no caller waits for; end the group's calls after a death."""
+        """Begin moves for which no caller waits; end the group's calls after a death."""
         while not self.failed:
             with self._changed:
                 if self.is_idle():
@@ -144,7 +144,7 @@ class Mover:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """Return the death that the group's error tells of, if hvdlite finds one soon."""
+    """Return the death that has caused the group's error, if hvdlite finds one soon."""
     until = time.monotonic() + _FOUND
     while time.monotonic() < until:
         try:

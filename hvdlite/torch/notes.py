@@ -15,8 +15,8 @@ class _Update(ModuleState):
     """The last update."""
 
     def begin(self) -> None:
-        self.since = 0.0  # its end
-        self.hook: Any = None  # its handle; None: a forward has begun since
+        self.since = 0.0  # when it ended
+        self.hook: Any = None  # handle of the hook; None: a forward has begun since
 
 
 _update = _Update()

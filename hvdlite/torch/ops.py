@@ -237,7 +237,7 @@ def _start_allreduce_(
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
     @functools.wraps(start)
     def form(*args, **kwargs) -> Handle:
-        with torch.no_grad():  # its decorator would be the line that names an unnamed tensor
+        with torch.no_grad():  # not as a decorator, whose line would name unnamed tensors
             return start(*args, **kwargs)
 
     return form

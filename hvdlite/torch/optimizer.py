@@ -19,7 +19,7 @@ from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
 
-_NO_SUCH_STEP = -1  # of autograd, outside of backward
+_NO_SUCH_STEP = -1  # number that autograd returns outside of backward
 _NOT_SKIPPED = (
     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
     "the gradients are averaged already, put step() into `with optimizer.skip_synchronize():`"
@@ -90,8 +90,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = _named(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
-        reduction.checked()  # first: a wrong call must not change the names of later optimizers
-        owner = owner_name("optimizer", process_set)  # each rank counts its optimizers
+        # checked first, because a wrong call must not change the names of later optimizers
+        reduction.checked()
+        # collective, because each rank counts its optimizers itself
+        owner = owner_name("optimizer", process_set)
         known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,
             "process_set": process_set,
@@ -109,7 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return _distribute(optimizer, DistributedOptimizer, gradients, known)
 
     _synchronized: bool
-    _asked: bool  # the script itself has called synchronize() since the last step
+    _asked: bool  # True: the script itself has called synchronize() since the last step
     _parameter_names: Dict[torch.Tensor, str]
 
     def __init__(self, *args, **kwargs) -> None:
@@ -146,14 +148,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with notes.update():
             return super().step()
 
-    vars(step)["hooked"] = True  # or PyTorch would call hooks of steps here, too
+    vars(step)["hooked"] = True  # otherwise PyTorch would call hooks of steps here, too
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Call the optimizer's own, and drop averages that no step has used."""
+        """Call the optimizer's zero_grad, and drop averages that no step has used."""
         if not (self._gradients and self._gradients.written):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
-            self._gradients.restart()  # the passes so far are given up
+            self._gradients.restart()  # drops the passes so far
         super().zero_grad(set_to_none)
 
     def __reduce_ex__(self, protocol) -> NoReturn:
@@ -163,7 +165,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict:
-        """Return the optimizer's, with what compression has left out on this rank, if it has.
+        """Return the optimizer's state, and on this rank what compression has left out, if
+        anything.
 
         :raises RuntimeError: some of a step's several backward passes have been done.
         """
@@ -174,7 +177,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), **({left_out.KEY: left_out.tagged(own)} if own else {})}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Do what the optimizer's does; the next step raises unless all ranks load the same."""
+        """Load the optimizer's state; the next step raises unless all ranks load the same."""
         super().load_state_dict(state_dict)
         if isinstance(self._gradients, Gradients) and left_out.KEY in state_dict:
             self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))
@@ -199,7 +202,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backwards in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
-        if isinstance(self._gradients, Gradients):  # Adasum: any number of backwards
+        if isinstance(self._gradients, Gradients):  # with Adasum any number of backwards is right
             self._gradients.passes = passes
             self._gradients.restart()
 
@@ -304,9 +307,9 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
     flags = dict.fromkeys(("_synchronized", "_asked", "_skipping"), False)
     distributed.__dict__.update(known, _gradients=gradients, **flags)
     if gradients is not None:
-        if optimizer.state:  # that a rank may have loaded alone
+        if optimizer.state:  # states that this rank may have loaded alone
             gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
-        distributed.register_load_state_dict_pre_hook(  # of both objects
+        distributed.register_load_state_dict_pre_hook(  # for both objects
             lambda _, states: gradients.loaded(digest_of(states))
         )
     _keep_scheduler(distributed)
@@ -314,13 +317,14 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
 
 
 def _keep_scheduler(distributed) -> None:
-    """Let schedulers that were made earlier see this optimizer's steps.
+    """Let schedulers that were made before this optimizer see its steps.
 
     A scheduler replaces the optimizer's ``step`` by its own function.
     """
     if "step" not in distributed.__dict__:
         return
-    kind, own = type(distributed), weakref.ref(distributed)  # the optimizer holds this function
+    # a weak reference, because the optimizer holds this function
+    kind, own = type(distributed), weakref.ref(distributed)
 
     def step(closure: Optional[Callable] = None):
         optimizer: Any = own()

@@ -66,7 +66,7 @@ def broadcast_optimizer_state(
     agree(owner, facts, remedy="Make the same optimizer on every rank.")
     tensors: List[torch.Tensor] = []
     is_root = topology.rank() == root_rank
-    # What compression has left out stays on its rank.
+    # What compression has left out of gradients stays on its rank.
     plain = plain_states(optimizer)
     gradients = getattr(optimizer, "_gradients", None)
     has_left_out = bool(gradients.left_out()) if isinstance(gradients, Gradients) else False
@@ -86,7 +86,7 @@ def broadcast_optimizer_state(
 
 
 def plain_states(optimizer) -> Any:
-    """Return what has the plain optimizer's ``state_dict()`` and ``load_state_dict()``."""
+    """Return an object with the plain optimizer's ``state_dict()`` and ``load_state_dict()``."""
     distributed = isinstance(optimizer, DistributedOptimizer)
     return super(DistributedOptimizer, optimizer) if distributed else optimizer
 
@@ -95,7 +95,8 @@ def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
     for param in (param for group in optimizer.param_groups for param in group["params"]):
         if param.requires_grad and param.grad is None:
             zeros = torch.zeros_like(param)
-            is_sparse = isinstance(optimizer, torch.optim.SparseAdam)  # takes no other gradients
+            # SparseAdam takes only sparse gradients
+            is_sparse = isinstance(optimizer, torch.optim.SparseAdam)
             param.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 

@@ -67,14 +67,15 @@ class SyncBatchNorm(_BatchNorm):
         return count, mean, var, centred
 
     def _sum_over_ranks(self, sums):
-        # An input may come twice before backward ends. A new job counts from 0, on all ranks.
+        # A name of its own for each call, because inputs may come twice before backward ends. A new
+        # job counts from 0 on all ranks.
         return ops.allreduce(sums, name=owner_name(f"{self._owner}."), op=Sum)
 
     @torch.no_grad()
     def _follow(self, count, mean, var) -> None:
         self.num_batches_tracked += 1
         share = self.momentum
-        if share is None:  # the average of all batches so far
+        if share is None:  # momentum None: the average of all batches so far
             share = 1 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         unbiased = var * (count / (count - 1))

@@ -11,7 +11,8 @@ DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
 DELEGATED = {"cuda"}  # types of devices whose tensors hvdlite.torch.delegate may move
 
-_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__  # nested, masked and fake tensors replace it
+# nested, masked and fake tensors have another one
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def check(name: str, tensor, gpu: bool = False) -> None:
@@ -50,7 +51,7 @@ def memory_of(tensor: torch.Tensor) -> Memory:
 
 
 def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
-    """Return the tensor or a copy: on the host unless it stays on its device, contiguous."""
+    """Return the tensor or a copy that is contiguous and, unless ``stays``, on the host."""
     tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if stays else on_host(tensor)
 
@@ -61,7 +62,8 @@ def is_staged(tensor: torch.Tensor) -> bool:
 
 
 def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.Tensor:
-    """Return the tensor, or a pinned copy of a GPU's tensor, after its current stream's work.
+    """Return the tensor, or a pinned copy of a GPU's tensor, made after the work on its current
+    stream.
 
     :param room: an earlier copy, whose memory is used again if it fits.
     """

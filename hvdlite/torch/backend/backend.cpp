@@ -1,7 +1,8 @@
-// hvdlite as PyTorch's backend for CPU tensors: what torch.distributed calls, as tensors of the
-// core.
+// hvdlite as PyTorch's backend for CPU tensors: the calls of torch.distributed, as collectives of
+// the core.
 //
-// What the core has no kind or no type for, as sparse tensors, goes to Gloo (group.h).
+// Calls for which the core has no kind or dtype, such as those on sparse tensors, go to Gloo
+// (group.h).
 #include "group.h"
 
 namespace hvdlite {
@@ -31,7 +32,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An allreduce; what ranks other than the root give stays as it is.
+    // An allreduce, whose result only the root stores; the tensors of other ranks do not change.
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
         int op = op_on(tensors, o.reduceOp);
         bool root = rank_ == o.rootRank;
@@ -133,7 +134,8 @@ class HvdBackend : public Group {
         if (!moves(in) || !moves(out))
             return gloo().alltoall_base(out, in, out_splits, in_splits, o);
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
-            // By elements: rows of the output may be of another length.
+            // Counts elements, because rows of the output may have another length than rows of the
+            // input.
             std::vector<int64_t> splits = in_splits;
             for (int64_t &n : splits) n *= in.numel() / std::max<int64_t>(in.size(0), 1);
             Tensors to = {out}, copies = buffers_of(to);
@@ -156,7 +158,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An alltoall in which all rows are for the root, which copies its own.
+    // An alltoall in which all rows go to the root; the root copies its own rows.
     WorkPtr gather(std::vector<Tensors> &outs, Tensors &ins, const GatherOptions &o) override {
         TORCH_CHECK(ins.size() == 1, "hvdlite: gather takes one tensor a rank");
         bool root = rank_ == o.rootRank;
@@ -175,7 +177,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An alltoall in which all rows are of the root's, which copies its own.
+    // An alltoall in which all rows come from the root; the root copies its own rows.
     WorkPtr scatter(Tensors &outs, std::vector<Tensors> &ins, const ScatterOptions &o) override {
         TORCH_CHECK(outs.size() == 1, "hvdlite: scatter takes one tensor a rank");
         bool root = rank_ == o.rootRank;
@@ -282,7 +284,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("begin_job", [] { jobs++; });
     m.def("stage", [](bool all) { stage_all = all; });
     m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
-    // What PyTorch does with a group that stands in for Gloo's.
+    // The methods that PyTorch calls on a group in place of Gloo's.
     py::class_<HvdBackend, c10::intrusive_ptr<HvdBackend>, c10d::Backend>(m, "Group")
         .def_property_readonly("options", &HvdBackend::getBackendOptions)
         .def("_set_default_timeout", &HvdBackend::setTimeout);

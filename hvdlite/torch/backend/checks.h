@@ -1,4 +1,5 @@
-// Checks: what the tensors of one call must have in common; and tensors like them, for the core.
+// Checks: the tensors of one call must agree in some properties. And buffers like these tensors,
+// for the core.
 #pragma once
 
 #include "start.h"
@@ -36,7 +37,7 @@ inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits,
     c10d::checkSplitSizes(splits, t, ranks);
 }
 
-// For each tensor a row of every rank.
+// For each tensor a matrix with a row for every rank.
 inline Tensors matrices_of(const Tensors &tensors, int ranks) {
     Tensors matrices;
     for (const at::Tensor &t : tensors)
@@ -50,7 +51,8 @@ inline Tensors dense_of(const Tensors &tensors) {
     return copies;
 }
 
-// The tensors, or where they are not contiguous or on a GPU others to write to.
+// The tensors to write to: the given ones, or new ones in place of tensors that are not contiguous
+// or on a GPU.
 inline Tensors buffers_of(const Tensors &tensors) {
     Tensors buffers;
     for (const at::Tensor &t : tensors)

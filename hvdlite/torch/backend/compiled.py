@@ -57,7 +57,8 @@ def build(patience: float) -> Path:
 
 
 def _headers_of_torch() -> List[Path]:
-    """Return those that decide the binary interface: builds of one version may differ in them."""
+    """Return the headers that decide the binary interface, in which builds of one version may
+    differ."""
     include = Path(torch.__file__).parent / "include"
     c10d = include / "torch" / "csrc" / "distributed" / "c10d"
     names = "Backend.hpp", "Store.hpp", "Types.hpp", "Work.hpp"
@@ -67,7 +68,8 @@ def _headers_of_torch() -> List[Path]:
 
 def _flags() -> List[str]:
     """Return the compiler's flags, without paths."""
-    names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # pybind11 matches PyTorch's types by these
+    # pybind11 recognises PyTorch's types by these macros
+    names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [
         *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
@@ -80,7 +82,8 @@ def _flags() -> List[str]:
 
 def _command() -> List[str]:
     """Return the compiler's command, without the output file."""
-    from torch.utils import cpp_extension  # takes 0.2 s, and a rank rarely compiles
+    # imported here, because it takes 0.2 s and ranks rarely compile
+    from torch.utils import cpp_extension
 
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
     return [

@@ -1,8 +1,8 @@
 // A process group: its name in the core, calls between two of its ranks, and the Gloo beside it.
 //
-// torch.distributed fixes the order of a group's calls, so the group and a number that recurs name
-// a tensor of the core, which then finds whether the ranks' calls fit together. A send and a
-// receive have the name of the group and the tag.
+// Ranks call a group's collectives in the same order, so the group's name and a number that recurs
+// name a call's tensor in the core. The core then checks that the ranks' calls match. The name of a
+// send or receive has the group's name and the tag.
 #pragma once
 
 #include "checks.h"
@@ -17,8 +17,8 @@ namespace hvdlite {
 
 using namespace c10d;
 
-inline PyObject *bucket;         // of groups.py; for ever
-inline std::atomic<int> jobs{1}; // of this process: reconfigure begins another one
+inline PyObject *bucket;         // the function of groups.py; never freed
+inline std::atomic<int> jobs{1}; // number of jobs of this process; reconfigure begins another job
 
 class Group : public Backend {
   public:
@@ -26,8 +26,8 @@ class Group : public Backend {
         explicit Options(Milliseconds timeout) : Backend::Options("hvdlite", timeout) {}
     };
 
-    // name: of its tensors in the core, equal on all ranks and of no other group.
-    // reconfigure: of reconfigure.py, with which the group begins; None: it has its ranks already.
+    // name: prefix of the group's tensors in the core, equal on all ranks and unique. reconfigure:
+    // a Reconfigure that will give the group its ranks; None: the group has its ranks already.
     Group(int rank, int size, int group, std::string name, Milliseconds timeout,
           c10::intrusive_ptr<Store> store, py::object reconfigure)
         : Backend(rank, size), job_(reconfigure.is_none() ? jobs.load() : 0), group_(group),
@@ -39,7 +39,7 @@ class Group : public Backend {
     void setSequenceNumberForGroup() override {}
     uint64_t getSequenceNumberForGroup() override { return number_; }
 
-    // ---- that not every version of PyTorch asks for: without `override` ----
+    // ---- not `override`, because not every version of PyTorch has these ----
 
     c10::intrusive_ptr<Backend::Options> getBackendOptions() { return options_; }
     void setTimeout(Milliseconds timeout) {
@@ -48,10 +48,10 @@ class Group : public Backend {
         if (gloo_) set_timeout(*gloo_, timeout, 0);
     }
 
-    // Any thread. What is under way fails, but for Gloo's, and so does all that is called later.
+    // Any thread. Calls under way fail, except those of Gloo; all later calls fail.
     void abort() { plans_->abort(); }
 
-    // DistributedDataParallel's buckets, which all ranks make at once.
+    // Memory for DistributedDataParallel's buckets. All ranks make the call.
     bool supportsTensorAlloc(c10::DeviceIndex of_gpu) {
         return of_gpu < 0 && group_ == 0 && size_ > 1;
     }
@@ -63,7 +63,7 @@ class Group : public Backend {
             auto made = py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
             c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
             storage->set_allocator(c10::GetAllocator(c10::kCPU));
-            storage->set_resizable(true); // for hooks that make a bucket longer
+            storage->set_resizable(true); // because some hooks enlarge a bucket
             return made;
         } catch (py::error_already_set &error) {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
@@ -78,7 +78,8 @@ class Group : public Backend {
         return py::handle(reconfigure_).attr("handle").cast<std::string>();
     }
 
-    // Other groups of this process, which are groups of the job that it leaves, fail from now on.
+    // Leaves the process's job and joins another one. The process's other groups belong to the old
+    // job and fail from now on.
     WorkPtr reconfigure(const ReconfigureOptions &o) override {
         check_reconfigures();
         double seconds = o.timeout.value_or(options_->timeout).count() / 1e3;
@@ -117,7 +118,7 @@ class Group : public Backend {
         return receive(OpType::RECVANYSOURCE, "hvdlite:recvAnySource", only(tensors), -1, tag);
     }
 
-    // Rank 0 waits for a signal of each rank, and then answers all.
+    // Rank 0 waits for a signal from each rank, then answers all ranks.
     void monitoredBarrier(const BarrierOptions &o, bool all) override {
         auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
         Signals signals{*this, name_ + ".monitored" + std::to_string(++barriers_), limit};
@@ -139,7 +140,7 @@ class Group : public Backend {
         return started(type, title, ins, operation, number, fill);
     }
 
-    // Made when it is first needed, by all ranks at once.
+    // Gloo's group, made at the first call that needs it, which all ranks make.
     Backend &gloo() {
         check_alive();
         std::lock_guard<std::mutex> lock(mutex_);
@@ -201,7 +202,8 @@ class Group : public Backend {
             auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
             return std::max(left, Milliseconds(1));
         }
-        // False: it is late, or has failed, as where a rank has died, and then `why` tells more.
+        // False: the signal is late, or has failed, for instance because a rank has died; then
+        // `why` says more.
         bool comes(Work &work, std::string &why) const {
             try {
                 return work.wait(left());
@@ -270,17 +272,17 @@ class Group : public Backend {
                          " was aborted on this rank: destroy it, and make another one");
     }
 
-    int job_; // reconfigure changes this and what follows, between calls
+    int job_; // reconfigure changes these fields between calls
     const int group_;
     std::string name_;
     const c10::intrusive_ptr<Options> options_;
     c10::intrusive_ptr<Store> store_;
     c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
-    PyObject *const reconfigure_;       // for ever; NULL: the ranks are fixed
-    std::atomic<uint64_t> number_{0};   // of the last call
-    std::atomic<uint64_t> barriers_{0}; // monitored ones
+    PyObject *const reconfigure_;       // never freed; NULL: the ranks are fixed
+    std::atomic<uint64_t> number_{0};   // number of the last call
+    std::atomic<uint64_t> barriers_{0}; // number of monitored barriers
     std::mutex mutex_;                  // guards:
-    c10::intrusive_ptr<Backend> gloo_;  // NULL: not needed yet
+    c10::intrusive_ptr<Backend> gloo_;  // NULL: not made yet
 };
 
 } // namespace hvdlite

@@ -18,8 +18,8 @@ from hvdlite.torch.tensors import empty_shared
 
 LOOK = timedelta(seconds=0.5)
 
-_numbers = itertools.count()  # numbers of groups whose first rank is this process
-_core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
+_numbers = itertools.count()  # numbers for groups whose first rank is this process
+_core_groups: Dict[Tuple[int, ...], int] = {}  # hvdlite's groups, by job and ranks
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
@@ -40,9 +40,9 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 
 
 def own_memory() -> None:
-    """Let DistributedDataParallel ask for memory, where there is no GPU.
+    """Let DistributedDataParallel get its buckets from this backend, where there is no GPU.
 
-    The variable also switches NCCL's memory.
+    Not with a GPU, because the variable that this sets also switches NCCL's memory on.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
@@ -67,7 +67,8 @@ def _wait(store, keys: List[str], timeout: timedelta) -> None:
             return store.wait(keys, min(timeout, LOOK))
         except RuntimeError as error:
             is_gone = isinstance(error, getattr(dist, "DistNetworkError", ()))
-            time.sleep(LOOK.total_seconds() if is_gone else 0)  # then it is known who is dead
+            # by then it is known which rank is dead
+            time.sleep(LOOK.total_seconds() if is_gone else 0)
             call(lib.hvd_check)
             if is_gone or time.monotonic() >= until:
                 raise

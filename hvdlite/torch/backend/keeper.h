@@ -1,9 +1,9 @@
-// Keeper: the threads that end operations for which nobody waits, and complete futures.
+// Keeper: threads that end the operations for which no caller waits, and complete futures.
 //
-// The engine's thread hands over an operation whose tensors are done. A callback of a future may
-// take Python's lock, and may itself wait for another future: so before a thread turns to an
-// operation it makes sure that another one is free. The threads end before the interpreter does: a
-// thread that asks for Python's lock later would be killed in the middle of C++.
+// The engine's thread hands over operations whose tensors are done. A callback of a future may take
+// Python's lock, and may itself wait for another future. So a thread takes an operation only if
+// another thread is free. The threads end before the interpreter, which later would kill a thread
+// that asks for Python's lock in the middle of C++.
 #pragma once
 
 #include "operation.h"
@@ -15,7 +15,7 @@ namespace hvdlite {
 
 class Keeper {
   public:
-    // Any thread. From now on the future fails at the operation's deadline.
+    // Any thread. From now on the operation's future fails at the operation's deadline.
     void limit(c10::intrusive_ptr<Operation> operation) {
         std::lock_guard<std::mutex> lock(mutex_);
         bool first = operation->deadline() < next_;
@@ -23,15 +23,15 @@ class Keeper {
         if (first) wake();
     }
 
-    // The engine's thread, mostly: takes over the reference.
+    // Mostly the engine's thread. Takes over the reference.
     void take(Operation *operation) {
         std::lock_guard<std::mutex> lock(mutex_);
         done_.push_back(operation);
         wake();
     }
 
-    // What is not ended by now is kept for ever. Without Python's lock, which a thread may wait
-    // for.
+    // Operations that have not ended by now are never freed. Call it without Python's lock, for
+    // which a thread may wait.
     void stop() {
         static const Milliseconds PATIENCE(2000);
         std::unique_lock<std::mutex> lock(mutex_);
@@ -71,7 +71,8 @@ class Keeper {
         if (--free_ == 0)
             add_thread();
         else if (!limited_.empty())
-            news_.notify_one(); // this thread may be the only one that waits for a deadline
+            // another thread waits for the next deadline, for which maybe only this one did
+            news_.notify_one();
         lock.unlock();
         operation->conclude();
         operation.reset();
@@ -87,7 +88,7 @@ class Keeper {
         return operation;
     }
 
-    // One that is late; nothing: there is none, and `next_` is when there will be.
+    // Takes an operation that is late. Empty: none is late, and `next_` is the next deadline.
     c10::intrusive_ptr<Operation> take_late() {
         next_ = Clock::time_point::max();
         for (size_t i = 0; i < limited_.size(); i++) {
@@ -105,18 +106,19 @@ class Keeper {
     }
 
     static constexpr int MOST_FREE = 2;
-    std::mutex mutex_; // guards all; nobody takes Python's lock under it
+    std::mutex mutex_; // guards all fields; no thread takes Python's lock while it holds this one
     std::condition_variable news_, gone_;
     std::deque<Operation *> done_;
     std::vector<c10::intrusive_ptr<Operation>> limited_;
-    Clock::time_point next_ = Clock::time_point::max(); // the first deadline, or earlier
-    int threads_ = 0, free_ = 0;                        // free: not busy with an operation
+    Clock::time_point next_ = Clock::time_point::max(); // the first deadline, or an earlier time
+    // number of threads, and of threads without an operation
+    int threads_ = 0, free_ = 0;
     bool stopped_ = false;
 };
 
-inline Keeper &keeper = *new Keeper; // for ever: its threads are not joined
+inline Keeper &keeper = *new Keeper; // never freed, because its threads are not joined
 
-// The engine's thread: hands over the operation's own reference.
+// Runs on the engine's thread. Hands over the operation's own reference.
 inline void Operation::on_end(void *operation) {
     auto o = static_cast<Operation *>(operation);
     if (--o->unended_ == 0) keeper.take(o);
@@ -129,7 +131,7 @@ inline void Operation::watch() {
         if (watched_) return;
         watched_ = true;
     }
-    unended_ = handles_.size() + 1; // one for this function: some calls have no tensors
+    unended_ = handles_.size() + 1; // + 1 for this function, because some calls have no tensors
     c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
     for (hvd_handle *h : handles_) core.watch(h, on_end, this);
     on_end(this);

@@ -1,9 +1,11 @@
-// Operation: what one call has put into the core, from its start until its tensors are whole.
+// Operation: the collectives of the core for one call, from the start until the call's tensors have
+// the result.
 //
-// The engine's thread touches no tensor and no object of Python's: when a tensor of the core is
-// done it only tells the keeper (keeper.h). Whoever first finds all tensors of the core done, a
-// thread that waits or a thread of the keeper, ends the operation: delivers, and lets the memory
-// go. Nobody holds a lock then, because the last reference to a tensor may need Python's lock.
+// The engine's thread touches no tensor and no Python object. When a tensor of the core is done, it
+// only tells the keeper (keeper.h). The first thread that finds all tensors of the core done, a
+// waiting thread or a thread of the keeper, ends the operation: it delivers the results and
+// releases the memory. It holds no lock then, because releasing the last reference to a tensor may
+// need Python's lock.
 #pragma once
 
 #include "plans.h"
@@ -32,10 +34,10 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-inline pid_t process; // that has loaded this; a child forked from it has none of its threads
+inline pid_t process; // the process that has loaded this; a forked child has no threads of it
 
-// The time so much later. What is longer than a year, or negative as PyTorch's own conversion of a
-// timedelta overflows, counts as a year.
+// The time after the limit. A limit above a year counts as a year, and so does a negative one, into
+// which PyTorch's conversion of a long timedelta overflows.
 inline Clock::time_point after(Milliseconds limit) {
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365};
     return Clock::now() + (limit < Milliseconds(0) ? LONGEST : std::min(limit, LONGEST));
@@ -43,15 +45,15 @@ inline Clock::time_point after(Milliseconds limit) {
 
 class Operation : public Call {
   public:
-    // group, number: its name in the core. what: the call. waited: at once, which the core may rely
-    // on if it has nothing else of that name.
+    // group, number: make the name in the core. what: the call's name. waited: the caller waits at
+    // once. The core may use that if no other tensor of this name is under way.
     Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &group, int number,
               const char *what, Tensors outputs, Milliseconds limit, bool waited)
         : plans_(plans), number_(number), name_(group + "." + std::to_string(number)), what_(what),
           outputs_(std::move(outputs)), limit_(limit), deadline_(after(limit)),
           waited_(plans->begin(number) && waited) {}
 
-    // Between two ranks, by the whole name.
+    // A send or receive, with its whole name.
     Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &name, const char *what,
               Tensors outputs, Milliseconds limit)
         : plans_(plans), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
@@ -66,10 +68,10 @@ class Operation : public Call {
         for (hvd_handle *h : handles_) core.drop(h);
     }
 
-    // ---- before it is shared ----
+    // ---- before another thread has the operation ----
     void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
     void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
-    void deliver_nothing() { deliver_ = nullptr; } // after a start that failed
+    void deliver_nothing() { deliver_ = nullptr; } // for a start that has failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
         std::string name =
@@ -86,7 +88,7 @@ class Operation : public Call {
     }
 
     // ---- any thread ----
-    // Ends it with an error. The core goes on, with memory that the keeper has.
+    // Ends the operation with an error. The core goes on in memory that the keeper keeps.
     void abort() override;
     Milliseconds limit() const { return limit_; }
     Clock::time_point deadline() const { return deadline_; }
@@ -94,20 +96,21 @@ class Operation : public Call {
     bool ended() const { return state_.load(std::memory_order_acquire) == ENDED; }
     std::exception_ptr error() const { return ended() ? error_ : nullptr; }
 
-    // The rank that it has come from.
+    // The rank from which the tensor of a receive came.
     int source() const { return core.source(handles_.front()); }
 
-    // Ends it if it can be ended; false: not yet, or another thread is at it. The engine does
-    // nothing for what a caller was to wait for, so a caller who only asks lends it a moment.
+    // Ends the operation if its tensors are done. False: not yet, or another thread is ending it.
+    // The engine expects a caller that said it would wait to step it, so a caller that only asks
+    // steps the engine for a moment.
     bool poll() {
         if (done(waited_ ? A_MOMENT : 0)) end();
         return ended();
     }
 
-    // The core has done its part, after so many seconds at most.
+    // True: the core has done its part. Waits at most so many seconds for that.
     bool done(double seconds) { return ended() || all_done(Clock::now(), seconds); }
 
-    // Waits; false: the core has not done its part by then.
+    // Waits until the core has done its part; false: it has not at that time.
     bool wait_until(Clock::time_point until) {
         while (!ended() && !all_done(until, A_DAY))
             if (Clock::now() >= until) return false;
@@ -115,21 +118,23 @@ class Operation : public Call {
         return true;
     }
 
-    // Once the core has done its part: ends it, or waits until another thread has.
+    // When the core has done its part: ends the operation, or waits until another thread has ended
+    // it.
     void settle() {
         end();
         std::unique_lock<std::mutex> lock(mutex_);
         ended_.wait(lock, [this] { return ended(); });
     }
 
-    // Once the core has done its part: ends it, unless another thread does so at this moment.
+    // When the core has done its part: ends the operation, unless another thread is ending it.
     void end();
-    void watch(); // the keeper ends it, and keeps it until then
+    void watch(); // hands the operation to the keeper, which keeps it and ends it
     c10::intrusive_ptr<Future> future();
-    void tell(std::exception_ptr error); // to the future, if there is one; the first word counts
+    // completes the future, if there is one; only the first call counts
+    void tell(std::exception_ptr error);
 
-    // Once the core has done its part, or at the deadline: tells the future. Whether it is late is
-    // the core's to say: another thread may be ending it at this moment.
+    // Completes the future, when the core has done its part or at the deadline. Asks the core
+    // whether the operation is late, because another thread may be ending it.
     void conclude() {
         if (!done(0)) return tell(failure(timed_out(limit_)));
         settle();
@@ -143,7 +148,7 @@ class Operation : public Call {
 
   private:
     static void on_end(void *operation);
-    bool begin_end(); // true: the caller's, who goes on with:
+    bool begin_end(); // true: this thread must end the operation, by the next function
     void end_with(std::exception_ptr error);
     static constexpr int OF_TWO = -1;
     enum State { RUNNING, ENDING, ENDED };
@@ -184,24 +189,26 @@ class Operation : public Call {
     }
 
     const c10::intrusive_ptr<Plans> plans_;
-    const int number_; // OF_TWO: between two ranks
+    const int number_; // OF_TWO: a send or receive
     const std::string name_;
     const char *const what_;
     const Tensors outputs_;
-    const std::optional<c10::Stream> stream_ = stream_of(outputs_); // the caller's
+    const std::optional<c10::Stream> stream_ = stream_of(outputs_); // the caller's stream
     const Milliseconds limit_;
     const Clock::time_point deadline_;
-    const bool waited_; // the caller waits at once, and steps the engine meanwhile
+    const bool waited_; // true: the caller waits at once, and steps the engine meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
-    bool planned_ = false; // the first handle, of a tensor like this:
+    bool planned_ = false; // true: the first handle can be used again, for tensors like:
     Plans::Like like_;
-    c10::SmallVector<at::Tensor, 2> held_; // memory of the core's tensors
-    std::function<void()> deliver_;        // from that memory into the caller's tensors
+    c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
+    std::function<void()> deliver_;        // copies from that memory into the caller's tensors
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED
     std::atomic<bool> told_{false};
-    std::atomic<size_t> unended_{0}; // tensors of the core of whose end the keeper does not know
-    std::mutex mutex_;               // guards what follows, and those who wait for ENDED
+    // number of tensors of the core whose end the keeper has not been told
+    std::atomic<size_t> unended_{0};
+    // guards the fields below; threads that wait for ENDED sleep on it
+    std::mutex mutex_;
     std::condition_variable ended_;
     c10::intrusive_ptr<Future> future_;
     bool watched_ = false;

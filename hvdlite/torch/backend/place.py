@@ -15,7 +15,7 @@ from hvdlite.core import start
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     """Let the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
 
-    After the first init() this does nothing: then it is decided how the job starts.
+    After the first init() this does nothing, because that call has decided how the job starts.
     """
     if size == 1 or start.is_decided() or start.ranks_of_mpi() > 1 or start.is_by_mpi():
         return
@@ -29,8 +29,8 @@ def own_address(store) -> str:
     """Return the address at which processes that use the store reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect((_host(store), 1))  # sends nothing
-        except OSError:  # an address of IPv6
+            sock.connect((_host(store), 1))  # sends nothing, only chooses a route
+        except OSError:  # the host has an IPv6 address
             return socket.gethostname()
         return sock.getsockname()[0]
 

@@ -1,8 +1,8 @@
-// Plans: what the calls of a group share: tensors of the core that later calls may use again; and
-// which calls are under way, so that these can be aborted.
+// Plans: what the calls of a group share. It keeps tensors of the core that later calls may use
+// again, and a list of the calls under way, so that these can be aborted.
 //
-// The calls of a group take one of NAMES names in turn. The core negotiates a tensor whose name it
-// knows by one bit; and a tensor that is described and checked already needs only be run.
+// The calls of a group use NAMES names in turn, because the core negotiates a known name by its
+// cache id, and only runs a tensor that it has described and checked before.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -47,15 +47,16 @@ class Call : public c10::intrusive_ptr_target {
 
   private:
     friend class Plans;
-    c10::intrusive_ptr<Call> own_; // to itself, while it is in the list of its group:
+    c10::intrusive_ptr<Call> own_; // a reference to itself while it is in its group's list
     Call *next_ = nullptr, **link_ = nullptr;
 };
 
 class Plans : public c10::intrusive_ptr_target {
   public:
-    static constexpr int NAMES = 60; // a training step's number of calls may be any divisor
+    // has many divisors: if a training step's number of calls is one, names recur in each step
+    static constexpr int NAMES = 60;
 
-    // All in which tensors of one name differ, but for their memory.
+    // All properties in which tensors of one name may differ, apart from their memory.
     using Like = std::array<int64_t, 7>;
     static Like like(const hvd_tensor &t) {
         return {t.kind, t.dtype, t.op, t.root, t.dims[0], t.ndim > 1 ? t.dims[1] : -1, t.out_rows};
@@ -69,7 +70,7 @@ class Plans : public c10::intrusive_ptr_target {
     // ---- calls under way ----
     bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
-    // False: too late, it must be aborted.
+    // False: the group was aborted before, so the call must be aborted.
     bool enter(Call &call) {
         std::lock_guard<std::mutex> lock(mutex_);
         call.own_ = c10::intrusive_ptr<Call>::reclaim_copy(&call);
@@ -80,7 +81,7 @@ class Plans : public c10::intrusive_ptr_target {
         return !aborted_;
     }
     void leave(Call &call) {
-        c10::intrusive_ptr<Call> own; // dropped without the lock
+        c10::intrusive_ptr<Call> own; // released without the lock
         std::lock_guard<std::mutex> lock(mutex_);
         own = std::move(call.own_);
         if (!own) return;
@@ -98,18 +99,18 @@ class Plans : public c10::intrusive_ptr_target {
     }
 
     // ---- tensors of the core ----
-    // A call begins by this name; true: no other one is under way.
+    // Notes that a call of this name begins. True: no other call of this name is under way.
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 
-    // The caller's, to be run; NULL: there is none like this.
+    // Gives the caller a handle to run, of a tensor like this; NULL: there is none.
     hvd_handle *take(int name, const Like &like) {
         std::lock_guard<std::mutex> lock(mutex_);
         Place &place = places_[name];
         return place.like == like ? std::exchange(place.handle, nullptr) : nullptr;
     }
 
-    // Its last run went well, and nobody else has it.
+    // Keeps a handle whose last run went well and that no other thread has.
     void keep(int name, const Like &like, hvd_handle *handle) {
         std::lock_guard<std::mutex> lock(mutex_);
         std::swap(places_[name].handle, handle);
@@ -123,7 +124,7 @@ class Plans : public c10::intrusive_ptr_target {
         Like like;
     };
     std::array<std::atomic<int>, NAMES> under_way_ = {};
-    std::atomic<bool> aborted_{false}; // set under:
+    std::atomic<bool> aborted_{false}; // set under the lock
     std::mutex mutex_;                 // guards:
     std::array<Place, NAMES> places_ = {};
     Call *calls_ = nullptr;

@@ -1,7 +1,8 @@
-// Staging: tensors on a GPU go through memory of the host, because the core knows no other.
+// Staging: tensors on a GPU go through memory of the host, because the core handles no other
+// memory.
 //
-// A call copies to the host on its caller's stream before it returns. The copy back is on that
-// stream, too, and has ended before anybody learns that the operation has ended.
+// A call copies to the host on its caller's stream before it returns. The copy back runs on the
+// same stream, and ends before any thread learns that the operation has ended.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,17 +16,17 @@
 
 namespace hvdlite {
 
-inline bool stage_all = false; // for tests without a GPU: tensors on the CPU, too
+inline bool stage_all = false; // for tests without a GPU: stages tensors on the CPU, too
 
 inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || stage_all; }
 
-// Pinned where a GPU reads or writes it, or it would be copied twice.
+// Pinned if a GPU reads or writes the memory, because otherwise the data would be copied twice.
 inline at::TensorOptions host_options(const at::Tensor &t) {
     return at::TensorOptions(t.scalar_type()).pinned_memory(!t.is_cpu());
 }
 
-// New memory, where the system allows it in huge pages: the kernel clears small ones at one fault
-// each, which takes longer than the copy (of 48 MiB 30 ms of 43).
+// New memory, in huge pages if the system allows them: the kernel clears each small page at a fault
+// of its own, which takes longer than the copy (30 of 43 ms for 48 MiB).
 inline at::Tensor room_for(at::IntArrayRef sizes, const at::TensorOptions &options) {
     constexpr uintptr_t LARGE = 4 << 20, PAGE = 4096;
     at::Tensor t = at::empty(sizes, options);
@@ -46,7 +47,7 @@ inline std::optional<c10::Stream> stream_of(const std::vector<at::Tensor> &tenso
     return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// Of which a future has to know.
+// The devices that a future must know.
 inline std::vector<at::Device> devices_of(const std::vector<at::Tensor> &tensors) {
     std::vector<at::Device> devices;
     for (const at::Tensor &t : tensors)

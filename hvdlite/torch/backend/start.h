@@ -1,7 +1,7 @@
-// Start: makes tensors of PyTorch's into tensors of the core, for one operation.
+// Start: makes tensors of the core from PyTorch's tensors, for one operation.
 //
-// The core moves elements of any type, as bytes where it does not know the type, and reduces those
-// of its own types.
+// The core moves elements of any dtype, if need be as bytes, and reduces elements of its own
+// dtypes.
 #pragma once
 
 #include "operation.h"
@@ -34,8 +34,8 @@ inline bool moves(const at::Tensor &t) {
     return (t.is_cpu() || t.is_cuda()) && t.layout() == at::kStrided && !t.is_quantized();
 }
 
-// The core's op for tensors like this; FOLD: it has none, so the ranks gather all and each reduces
-// it.
+// The core's op for tensors like this. FOLD: the core has none, so the ranks gather all tensors and
+// each rank reduces them.
 inline int op_on(const at::Tensor &t, const ReduceOp &how) {
     auto op = static_cast<ReduceOp::RedOpType>(how);
     bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
@@ -50,7 +50,7 @@ inline int op_on(const at::Tensor &t, const ReduceOp &how) {
     case ReduceOp::MIN: return complex ? NO_OP : HVD_MIN;
     case ReduceOp::MAX: return complex ? NO_OP : HVD_MAX;
     case ReduceOp::PRODUCT: return complex ? FOLD : truths ? HVD_MIN : HVD_PRODUCT;
-    case ReduceOp::BAND: return HVD_MIN; // of truths
+    case ReduceOp::BAND: return HVD_MIN; // of bool
     case ReduceOp::BOR: return HVD_MAX;
     default: return NO_OP;
     }
@@ -66,7 +66,7 @@ inline int op_on(const Tensors &tensors, const ReduceOp &how) {
     return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
 }
 
-// The rows of a matrix, which it changes, as one.
+// Reduces the rows of a matrix to one row; changes the matrix.
 inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
     at::Tensor all = rows[0];
     for (int64_t i = 1; i < rows.size(0); i++) {
@@ -78,11 +78,12 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
         default: all.mul_(rows[i]);
         }
     }
-    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // as NCCL, of whole numbers
+    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // integers, as NCCL does
     return all;
 }
 
-// On the host, without gaps. To resolve is a call by PyTorch's dispatcher, also if it does nothing.
+// The tensor on the host, without gaps. Calls resolve_... only if needed, because PyTorch
+// dispatches the call even if it does nothing.
 inline at::Tensor dense(const at::Tensor &t) {
     bool plain = !t.is_conj() && !t.is_neg();
     return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
@@ -94,8 +95,8 @@ inline int64_t total(const Tensors &tensors) {
     return number;
 }
 
-// Tensors that follow each other in one memory, as the parts of a chunk() do, seen as one tensor.
-// Undefined: they do not, or `others` share that memory.
+// One tensor that views all the tensors, if they follow each other in memory, as parts of chunk()
+// do. Undefined if they do not, or if `others` share that memory.
 inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
     auto plain = [](const at::Tensor &t) {
         return t.is_contiguous() && !t.is_conj() && !t.is_neg() && !is_staged(t);
@@ -132,7 +133,7 @@ inline int64_t elements_each(const at::Tensor &t) {
     return Elements(at::empty({1}, t.scalar_type())).number;
 }
 
-// Members that not every version of PyTorch has.
+// Reads members that not every version of PyTorch has.
 template <class O> auto is_async(const O &o, int) -> decltype(o.asyncOp) { return o.asyncOp; }
 template <class O> bool is_async(const O &, long) { return true; }
 template <class B>
@@ -169,7 +170,8 @@ class Start {
     void allreduce(const at::Tensor &in, const at::Tensor &out, int op) {
         hvd_tensor t = tensor(HVD_ALLREDUCE, in, out);
         t.op = op;
-        if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8; // of which the core has minimum and maximum
+        // uint8, of which the core has minimum and maximum
+        if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
         start(t, {Elements(in).number});
     }
 
@@ -179,7 +181,7 @@ class Start {
         start(t, {Elements(inout).number});
     }
 
-    // out: as many rows as there are ranks, each as large as `in`.
+    // out: a row for each rank, as large as `in`.
     void allgather(const at::Tensor &in, const at::Tensor &out, int ranks) {
         hvd_tensor t = tensor(HVD_ALLGATHER, in, out);
         t.out_rows = ranks;
@@ -200,13 +202,13 @@ class Start {
         start(t, {Elements(in).number});
     }
 
-    void receive(const at::Tensor &out, int from) { // -1: from any rank
+    void receive(const at::Tensor &out, int from) { // from -1: from any rank
         hvd_tensor t = tensor(HVD_RECV, out, out);
         t.root = from;
         start(t, {Elements(out).number});
     }
 
-    // splits: rows for each rank; empty: equally many. width: elements a row.
+    // splits: number of rows for each rank; empty: equally many. width: elements in a row.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
                   int64_t width, const std::vector<int64_t> &splits) {
         hvd_tensor t = tensor(HVD_ALLTOALL, in, out);
@@ -216,7 +218,8 @@ class Start {
         start(t, {rows, width});
     }
 
-    // Once all are done, from the dense copies into the tensors where they differ.
+    // Later, when all are done: copies the dense copies into those tensors that are not dense
+    // themselves.
     void copy_back(const Tensors &tensors, const Tensors &copies) {
         auto same = [](const at::Tensor &a, const at::Tensor &b) { return a.is_same(b); };
         if (std::equal(tensors.begin(), tensors.end(), copies.begin(), same)) return;
@@ -226,7 +229,7 @@ class Start {
         });
     }
 
-    // Once all are done, from a matrix for each, of a row a rank.
+    // Later, when all are done: reduces a matrix with a row for each rank into each tensor.
     void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &how) {
         operation_->deliver_by([tensors, matrices, how] {
             for (size_t i = 0; i < tensors.size(); i++)
@@ -234,7 +237,7 @@ class Start {
         });
     }
 
-    // Memory for all elements of the tensors; what comes into it is theirs once all are done.
+    // Memory for all elements of the tensors, which get the elements when all are done.
     at::Tensor flat_for(const Tensors &tensors, const Tensors &inputs) {
         at::Tensor flat = adjacent(tensors, inputs);
         if (flat.defined()) return flat;
@@ -244,7 +247,7 @@ class Start {
     }
 
   private:
-    // Once all are done, from flat elements, one tensor after the other.
+    // Later, when all are done: copies flat elements into the tensors, one tensor after another.
     void deal(const at::Tensor &flat, const Tensors &tensors) {
         operation_->deliver_by([flat, tensors] {
             int64_t first = 0;
@@ -259,8 +262,8 @@ class Start {
     const c10::intrusive_ptr<Operation> &operation_;
 };
 
-// The tensors' elements, one tensor after the other; a copy if they must be, or `outputs` share
-// their memory.
+// The tensors' elements in a row: a view if the tensors are adjacent, else a copy; also a copy if
+// `outputs` share their memory.
 inline at::Tensor flat_of(const Tensors &tensors, const Tensors &outputs) {
     at::Tensor view = adjacent(tensors, outputs);
     if (view.defined()) return view;

@@ -1,6 +1,7 @@
-// Works: what a caller of torch.distributed waits for, asks and gets a future from.
+// Works: the objects that torch.distributed gives its callers, to wait, to ask, and to get a
+// future.
 //
-// A work belongs to its caller, who may drop it while its operation is under way.
+// A work belongs to the caller, which may drop it while the operation is under way.
 #pragma once
 
 #include "keeper.h"
