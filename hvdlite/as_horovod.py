@@ -28,8 +28,8 @@ import hvdlite
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
-# Horovod's variables, and mpirun's, which are known before init(): Open MPI's names, then those of
-# MPICH's hydra.
+# Horovod's variables, and those that mpirun sets before init(): Open MPI's names, then the names of
+# MPICH's Hydra.
 _OF_MPIRUN = {
     "HOROVOD_RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
     "HOROVOD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -40,7 +40,7 @@ _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument 
 
 
 class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports what hvdlite has when a module of Horovod's is first imported."""
+    """Finds hvdlite's module when a module of Horovod is first imported."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "horovod" and not fullname.startswith("horovod."):
@@ -51,13 +51,13 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.util.spec_from_loader(fullname, self) if there else None
 
     def exec_module(self, module) -> None:
-        name = module.__name__  # what is loaded takes the place of the empty module
+        name = module.__name__  # the loaded module replaces the empty one
         sys.modules[name] = (
             Names(name, MODULES[name])
             if name in MODULES
             else importlib.import_module(_same_name(name))
         )
-        for below in MODULES:  # attributes of the module above them, as in Horovod
+        for below in MODULES:  # modules are attributes of the module above them, as in Horovod
             if below.rpartition(".")[0] == name:
                 importlib.import_module(below)
 
@@ -69,7 +69,7 @@ def _same_name(name: str) -> str:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # nor is the one above it
+    except ModuleNotFoundError:  # the module above it is not there either
         return False
 
 
@@ -94,7 +94,7 @@ def take_its_place() -> None:
 
 
 def _set_as_mpirun_says() -> None:
-    """Set Horovod's variables that mpirun knows; ``init`` sets all."""
+    """Set the variables of Horovod whose values mpirun has set; ``init`` sets all."""
     os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
     for name, theirs in _OF_MPIRUN.items():
         values = [os.environ[their] for their in theirs if their in os.environ]
@@ -103,24 +103,26 @@ def _set_as_mpirun_says() -> None:
 
 
 def set_variables() -> None:
-    """Set Horovod's variables as the job is now: in an elastic one ranks change."""
+    """Set Horovod's variables from the present job; in an elastic job ranks change."""
     for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
 
 
 def _tell_children() -> None:
-    """Let Python in processes that this one starts find hvdlite, too: workers of data loaders.
+    """Let Python processes that this one starts, such as workers of data loaders, find hvdlite,
+    too.
 
-    What keeps MPI here from sockets does not go to them: they may be the ranks of a job.
+    The variables that keep MPI here from using sockets are not passed on, because such processes
+    may be ranks of another job.
     """
     os.environ["HVDLITE_AS_HOROVOD"] = "1"
     os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
 
 
 def main(arguments: List[str]) -> None:
-    """Run a script, or a module, as Python itself does, in this process.
+    """Run a script or a module in this process, as Python itself does.
 
-    Also ``__main__`` is as Python makes it, for as long as the process lives: multiprocessing takes
+    ``__main__`` stays as Python makes it while the process lives, because multiprocessing takes
     the script's path or the module's name from it, and pickle the script's functions.
     """
     if not arguments or arguments == ["-m"]:
@@ -137,7 +139,7 @@ def main(arguments: List[str]) -> None:
     elif os.path.isfile(arguments[0]) and not zipfile.is_zipfile(arguments[0]):
         sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
         _run_file(arguments[0], main)
-    else:  # a folder, or a zip file, with a __main__.py
+    else:  # it is a folder or a zip file with a __main__.py
         sys.path[0] = os.path.abspath(arguments[0])
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
 
@@ -150,7 +152,8 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    from hvdlite.as_horovod import take_its_place as _take  # the module itself, not this copy
+    # from the module itself, because this code runs in a copy, __main__
+    from hvdlite.as_horovod import take_its_place as _take
 
     _take()
     main(sys.argv[1:])

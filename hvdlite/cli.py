@@ -9,7 +9,7 @@ from typing import Any, Container, Optional, Sequence
 
 from hvdlite._version import __version__
 
-COMMANDS = {  # name: module with main(), words before the user's, help
+COMMANDS = {  # for each name: the module with main(), words to put before the user's, the help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
     "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
@@ -50,19 +50,21 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     module, first, _ = COMMANDS[command]
     try:
         return importlib.import_module(module).main([*first, *words[1:]])
-    except KeyboardInterrupt:  # of a command that only looks
+    except KeyboardInterrupt:  # Ctrl-C ends a command that only watches
         return 128 + signal.SIGINT
 
 
 class Parser(argparse.ArgumentParser):
-    """For an unknown option, suggests the most similar known one."""
+    """A parser that suggests the most similar known option for an unknown one."""
 
     no_hints: Container[str] = ()  # options that the parser does not suggest
 
     def _get_option_tuples(self, option_string):
-        """Accept no shortened options: argparse would complete the command's own words, too."""
+        """Accept no shortened options, because argparse would also complete words of the user's
+        command."""
         found = super()._get_option_tuples(option_string)
-        return [each for each in found if each[-1] is not None]  # -n2: what follows -n
+        # keeps -n2, an option with its value
+        return [each for each in found if each[-1] is not None]
 
     def parse_args(self, args=None, namespace=None):
         found, unknown = self.parse_known_args(args, namespace)
@@ -98,7 +100,7 @@ def amount(text: Any) -> float:
 
 
 def seconds(text: Any) -> float:
-    """Convert as :func:`amount` does, to a year at most: Python refuses some longer waits."""
+    """Convert as :func:`amount` does, to at most a year: Python refuses some longer waits."""
     return min(amount(text), 365 * 86400.0)
 
 

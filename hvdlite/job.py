@@ -31,9 +31,10 @@ from hvdlite.core.world import World
 from hvdlite.exit import ancestors, script_end
 from hvdlite.monitor import recorder
 
-EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
+# seconds after which a failed script ends the job
+EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
-STAYING_SECONDS = 0.3  # for ranks that do not leave the job which this rank leaves
+STAYING_SECONDS = 0.3  # seconds to wait for ranks that stay in the job that this rank leaves
 _UNEVEN = (
     "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
     "hvd.join() after the last one"
@@ -45,9 +46,10 @@ class _Jobs(ModuleState):
     """The jobs that this process has joined."""
 
     def begin(self) -> None:
-        self.joining = threading.RLock()  # two threads may call init() at once
-        self.has_joined = False  # ever
-        self.is_broken = False  # the last job has failed: a rank may never come to the end
+        self.joining = threading.RLock()  # held during init(), which two threads may call at once
+        self.has_joined = False  # True: this process has ever joined a job
+        # True: the last job has failed, so other ranks may never reach its end
+        self.is_broken = False
 
 
 _jobs = _Jobs()
@@ -83,7 +85,7 @@ def init(comm=None, process_sets=None) -> None:
 def _way() -> Tuple[Bootstrap, Membership]:
     """Return how this process joins its job, and who makes up the job: by MPI, or by sockets.
 
-    Only after ``start.decide()``: the import of the modules for MPI begins MPI.
+    Call it after ``start.decide()``, because importing the modules for MPI begins MPI.
     """
     assert start.is_decided()
     if start.without_mpi() is None:
@@ -106,7 +108,7 @@ def membership() -> Membership:
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
-    """Tell the agent of it; return its text alone if other ranks have caused the error."""
+    """Report the error to the agent; return only its text if other ranks have caused it."""
     failed = failure_of(error)
     others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
     if not (failed and failed.ranks and others):
@@ -139,7 +141,7 @@ def _enter(process_sets, world: World) -> None:
     recorder.begin(world, bootstrap().transport)
     agent_protocol.report(agent_protocol.JOINED)
     registry.begin(process_sets)
-    if "hvdlite.as_horovod" in sys.modules:  # this program is one for Horovod
+    if "hvdlite.as_horovod" in sys.modules:  # this is a program for Horovod
         sys.modules["hvdlite.as_horovod"].set_variables()
 
 
@@ -155,7 +157,7 @@ def shutdown() -> None:
 
 
 def begin_to_leave() -> None:
-    """Let those fail, too, that wait for this rank in a process set without the dead."""
+    """Let ranks fail, too, that wait for this rank in a process set without a dead rank."""
     lib.hvd_leave(lib.HVD_ALL_GROUPS, b"it goes on without the dead")
 
 
@@ -184,7 +186,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
 
 
 def go_over(place: start.Place, patience: float) -> None:
-    """Leave this process's job, if there is one, for another. The other's ranks all call this.
+    """Leave this process's job, if there is one, for another job, all of whose ranks call this.
 
     Ranks of the old job that stay behind fail as if this rank had died.
 
@@ -202,7 +204,7 @@ def go_over(place: start.Place, patience: float) -> None:
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register how a framework waits, and what it does before and after this process leaves.
+    """Register functions of a framework: to wait, and to call before and after this process leaves.
 
     From now on this process leaves the job before the exit functions registered so far run. MXNet's
     exit function waits for all its operations, so operations that can't complete must fail first.
@@ -219,7 +221,7 @@ def _run_first_at_exit() -> None:
 
 
 def _watch_end_of_a_worker() -> None:
-    """Leave as multiprocessing ends this process: where it was forked, exit functions don't run."""
+    """Leave when multiprocessing ends this process; a forked process runs no exit functions."""
     process = sys.modules.get("multiprocessing.process")
     if process and process.parent_process():
         util = importlib.import_module("multiprocessing.util")
@@ -240,13 +242,15 @@ def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
-    if failed:  # before the others fail for it; sys.excepthook sees no SystemExit, or is the user's
+    # now, before other ranks fail because of it; sys.excepthook gets no SystemExit and may be the
+    # user's
+    if failed:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
         return
     if failed and membership().is_elastic():
         script_end.flush()
-        os._exit(failed.code)  # the other ranks go on
+        os._exit(failed.code)  # in an elastic job the other ranks go on
     clean = True
     if is_initialized():
         if failed is None:
@@ -256,15 +260,17 @@ def at_exit() -> None:
         if clean:
             frameworks.after_exit()
     elif failed and not _jobs.has_joined and bootstrap().has_others():
-        if failed.error and failure_of(failed.error):  # another rank failed first: let it report
+        # another rank failed first and may need time to report
+        if failed.error and failure_of(failed.error):
             time.sleep(EXIT_PATIENCE_SECONDS)
-        clean = False  # the others wait in init(), and the usual end would wait for them
+        clean = False  # the others wait in init(), and a clean end would wait for them
     elif not _jobs.has_joined and bootstrap().has_others():
         bootstrap().report_gone()
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     if not clean or (failed and failed.unsaid and bootstrap().has_others()):
         _end_job(failed.code if failed else 1)
-    if (failed or _jobs.is_broken) and bootstrap().has_others():  # they may compute for hours
+    # not waiting for ranks that may compute for hours
+    if (failed or _jobs.is_broken) and bootstrap().has_others():
         bootstrap().end_by(until, failed.code if failed else 1, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
@@ -272,7 +278,7 @@ def at_exit() -> None:
 def _may_have_others(well: bool) -> bool:
     """Tell whether ranks may wait for this process, though it may never have called init().
 
-    Not for a child that a rank has started: they wait for the rank itself.
+    False for a child of a rank, because ranks wait only for the rank itself.
 
     :param well: the script has not failed: only its launcher ends the ranks that wait in MPI_Init.
     """
@@ -284,7 +290,8 @@ def _may_have_others(well: bool) -> bool:
 
 
 def _leave_before_threads_are_joined() -> None:
-    """Leave if the script failed: its threads may wait for ranks that wait for this process."""
+    """Leave if the script has failed, because its threads may wait for ranks that wait for this
+    process."""
     main = threading.main_thread()
     if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
         at_exit()
@@ -300,17 +307,19 @@ def _last_words() -> str:
 
 
 def _end_job(code: int) -> None:
-    """Kill all ranks: MPI, for one, is broken, or would wait at its end for those that compute."""
+    """End all ranks by force, because MPI is broken, or MPI_Finalize would wait for ranks that
+    compute."""
     recorder.before_leaving()
     script_end.flush(_last_words())
     if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
-        os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
+        os._exit(code)  # not MPI_Abort, on which some mpiruns kill every process without warning
     bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
 
 
 _run_first_at_exit()
-# Python waits for threads before it calls exit functions. What registers last comes first, before
-# the executors' threads are waited for. Python 3.8 lacks this; an exit function is too late for it.
+# Python waits for threads before it calls exit functions. This function, registered last, is called
+# first, before Python waits for the threads of executors. Python 3.8 lacks the hook, and an exit
+# function would come too late.
 with contextlib.suppress(AttributeError, RuntimeError):
     importlib.import_module("concurrent.futures.thread")
     threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]

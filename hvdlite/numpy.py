@@ -26,7 +26,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.shared_memory import shared_bytes
 
-globals().update(VALUES)  # Min, Max, ... are names of this module, too
+globals().update(VALUES)  # makes Min, Max, ... names of this module, too
 
 
 def allreduce(
@@ -36,14 +36,14 @@ def allreduce(
 ) -> np.ndarray:  # fmt: skip
     """Return ``op`` over all ranks of ``array * prescale_factor``, times ``postscale_factor``.
 
-    :param array: of the same shape and dtype on every rank.
-    :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after the first, before the sum; int64 wraps before an Average's division.
-    :raises ValueError: an argument is wrong; nothing has been sent.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
+    :param array: of the same shape and dtype on every rank. :param op: Average, Sum, Min, Max,
+    Product or Adasum, as for ``hvdlite.allreduce``. :param prescale_factor: and
+    ``postscale_factor``: finite, the same on every rank. Integers are truncated after the
+    prescale, before the sum; int64 wraps before an Average divides it. :raises ValueError: an
+    argument is wrong; nothing has been sent. :raises hvdlite.HvdliteError: the ranks disagree,
+    one has left, or MPI failed.
 
-    A call that comes again, with its ``name`` and all else, is checked only the first time.
+    A call that is repeated with the same ``name`` and arguments is checked only the first time.
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
@@ -56,19 +56,19 @@ def allreduce_plan(
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ) -> Callable[[], np.ndarray]:  # fmt: skip
-    """Return a function without arguments that does ``allreduce`` with these, with less ado.
+    """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    Each call takes the values that ``array`` has by then. Ranks may call ``allreduce`` with the
-    same ``name`` instead. Without a name all calls have that of the line that makes the plan::
+    Each call takes the values that ``array`` has at that time. Ranks may call ``allreduce`` with
+    the same ``name`` instead. Without a name all calls are named after the line that makes the
+    plan::
 
         average = hvd.numpy.allreduce_plan(x, "x", out=x)
         for x[:] in batches:
             average()
 
-    :param array: and ``out``: in C's order. They stay in use as long as the function. Without
-        ``out`` each call returns a new array.
-    :raises ValueError: as :func:`allreduce`; the function raises all its other errors, and one
-        where another thread is in the same function.
+    :param array: and ``out``: contiguous, in C's order. The function keeps both in use. Without
+        ``out`` each call returns a new array. :raises ValueError: as :func:`allreduce`. The
+        returned function raises all other errors; also one if another thread is running it.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
     full, memory, *how = described("allreduce", array, None, call)
@@ -91,11 +91,11 @@ def empty_shared(shape, dtype=float) -> np.ndarray:
     """Return a new array in memory that all ranks of its host map; every rank makes the call.
 
     :func:`allreduce` into the array itself, ``out=array``, or a part of it that is the same on
-    every rank, then copies nothing. It is freed with the last array that has its memory. Where
-    ranks share none, as if each host has one, and in a later job, it is like any other array.
+    every rank, then copies nothing. The memory is freed with the last array that uses it. If
+    ranks share no memory (one rank on each host, a later job) the array is an ordinary one.
 
-    :param shape: and ``dtype``: as of ``numpy.empty``, the same on every rank.
-    :raises hvdlite.HvdliteError: they are not the same.
+    :param shape: and ``dtype``: as for ``numpy.empty``, the same on every rank. :raises
+    hvdlite.HvdliteError: they are not the same.
     """
     private = dense(np.empty(shape, dtype))
     memory = shared_bytes(private.nbytes, f"{private.shape} {private.dtype}")
@@ -239,7 +239,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
-    frameworks.wait_all()  # the last rank must have finished every step
+    frameworks.wait_all()  # because the last rank must have finished every step
     run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
     restart_calls(process_set)
     return process_set.ranks[last[0]]

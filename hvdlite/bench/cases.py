@@ -91,7 +91,8 @@ class Optimizer(NamedTuple):
     def weight(self, gradient: float, steps: int) -> float:
         """Return the value of a weight that was 0 after so many steps with equal gradients."""
         rate, momentum = self.params["learning_rate"], self.params.get("momentum", 0)
-        if self.name == "adam":  # its running means are the gradient and its square
+        # equal gradients: the running means are the gradient and its square
+        if self.name == "adam":
             return -rate * steps * math.copysign(1, gradient)
         weight = velocity = 0.0
         for _ in range(steps):
@@ -110,14 +111,13 @@ OPTIMIZERS = {
 class Case(NamedTuple):
     """One line of the table.
 
-    :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step of
-        training.
-    :ivar memory: "private": the caller's arrays; "trainer": gradients, by ``allreduce_grads()``;
-        "zero-copy": the same after ``share_gradients``; "sharded": a ``ShardedTrainer``. An
-        update in "trainer" is that of a ``DistributedTrainer`` with its defaults.
-    :ivar label: the size in bytes, or the name of the set of arrays.
-    :ivar shapes: of the arrays of one rank; S is their size together.
-    :ivar optimizer: a key of OPTIMIZERS.
+    :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step
+        of training. :ivar memory: "private": the caller's arrays; "trainer": gradients, by
+        ``allreduce_grads()``; "zero-copy": gradients after ``share_gradients``; "sharded": a
+        ``ShardedTrainer``. An update in "trainer" is that of a ``DistributedTrainer`` with its
+        defaults. :ivar label: the size in bytes, or the name of the set of arrays. :ivar shapes:
+        of the arrays of one rank; S is their size together. :ivar optimizer: a key of
+        OPTIMIZERS.
     """
 
     kind: str
@@ -185,7 +185,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return all combinations; with trainers only allreduces of float32."""
+    """Return the cases of all combinations; with trainers only allreduces of float32."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

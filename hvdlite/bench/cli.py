@@ -18,7 +18,7 @@ MEMORIES = ("private", "trainer", "zero-copy", "sharded")
 KINDS = (*cases.KINDS, "update")
 APIS = ("mxnet", "numpy")
 LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
-    # option: the function that converts a word, known words, default, help
+    # for each option: the function that converts a word, the known words, the default, the help
     "kinds": (str, KINDS, "allreduce", f"of {', '.join(KINDS)}; or all. update: average the "
               "gradients of the models and update the weights"),
     "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "in bytes"),
@@ -115,7 +115,7 @@ def main(arguments=None) -> None:
     missing = [api for api in args.apis if not importlib.util.find_spec(api)]
     args.apis = [api for api in args.apis if api not in missing]
     opened = libraries(args.apis)
-    from hvdlite.core import topology  # after init()
+    from hvdlite.core import topology  # imported here, after init()
 
     comm = topology.world()
     if missing and comm.rank == 0:
@@ -163,7 +163,7 @@ def show(rows: List[Dict], about: Dict) -> None:
 
 
 def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
-    """Write the chosen files; if one can't be written, write the other all the same."""
+    """Write the chosen files; if one can't be written, still write the other."""
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
         (

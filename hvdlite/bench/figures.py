@@ -48,7 +48,8 @@ def floor_seconds(
 
 
 def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
-    """Return a flat row: seconds, bytes per second, CPU seconds per GB of the ranks' inputs."""
+    """Return the columns of a row: seconds, bytes per second, CPU seconds per GB of the ranks'
+    inputs."""
     p50, p90, p99 = np.percentile(sample.seconds, (50, 90, 99)).tolist()
     row: Dict[str, Any] = {
         "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,
@@ -66,7 +67,7 @@ def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) 
         row["algbw"] = case.nbytes / p50
         row["busbw"] = busbw(case.kind, ranks, row["algbw"])
         row["cpu_seconds_per_gb"] = cpu / (brought / 1e9)
-    if bandwidth and case.kind != "step":  # a training step moves no data worth a rate
+    if bandwidth and case.kind != "step":  # not for a training step, which moves little data
         row["floor"] = floor_seconds(case.kind, ranks, case.nbytes, bandwidth, case.optimizer)
         row["floor_share"] = row["floor"] / p50
     return row

@@ -61,7 +61,7 @@ class MXNetArrays(NumPyArrays):
     def make(self, shape, dtype: str):
         import mxnet as mx
 
-        if dtype == "bfloat16":  # as MXNet knows it
+        if dtype == "bfloat16":  # by MXNet's name for it
             return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))
         return mx.nd.zeros(shape, dtype=dtype)
 
@@ -77,7 +77,7 @@ class MXNetArrays(NumPyArrays):
         call, details = KINDS[kind].call(self.hvd)
         if "op" not in details:
             return partial(call, **details)
-        op = details["op"]  # partial would cost a quarter of a small push
+        op = details["op"]  # no functools.partial, which would cost a quarter of a small push
         return lambda array, name, priority: call(array, name=name, priority=priority, op=op)
 
     def finish(self, started: Sequence) -> List:
@@ -106,9 +106,9 @@ class MXNetArrays(NumPyArrays):
         """Return an object that writes gradients and updates weights, as :class:`Updating`."""
         return Updating(self, case)
 
-    synchronises = True  # its trainers keep weights equal on all ranks
-    idles = False  # uses no core while it has no work
-    shared = 0  # the number of the last trainer's gradients in shared memory
+    synchronises = True  # True: its trainers keep weights equal on all ranks
+    idles = False  # True: it uses no core while it has no work
+    shared = 0  # number of the last trainer's gradients that lie in shared memory
 
 
 class HvdliteArrays(MXNetArrays):

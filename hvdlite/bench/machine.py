@@ -10,11 +10,11 @@ import numpy as np
 
 from hvdlite.core import processes
 
-STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
+STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
 
 
 def meet(comm) -> None:
-    """Wait for all ranks of a World or of mpi4py, without mpi4py's barrier, which busy-waits."""
+    """Wait for all ranks of a World or of an mpi4py communicator, whose barrier busy-waits."""
     if not hasattr(comm, "Ibarrier"):
         return comm.barrier()
     barrier = comm.Ibarrier()
@@ -63,7 +63,7 @@ def own_memory() -> int:
 def idle_share(comm, seconds: float) -> List[float]:
     """Return the share of a core that each rank's threads use without work. Collective."""
     meet(comm)
-    time.sleep(0.3)  # lets earlier work end
+    time.sleep(0.3)  # so that earlier work ends
     cpu, start = time.process_time(), time.perf_counter()
     time.sleep(seconds)
     share = (time.process_time() - cpu) / (time.perf_counter() - start)

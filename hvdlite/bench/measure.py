@@ -7,7 +7,7 @@ from typing import Dict, Optional
 from hvdlite.bench import figures, machine, works
 from hvdlite.bench.cases import Case
 
-MOST = 1000  # repetitions
+MOST = 1000  # most repetitions
 
 
 def once(work, comm) -> tuple:
@@ -18,7 +18,7 @@ def once(work, comm) -> tuple:
     cpu, start = time.process_time(), time.perf_counter()
     work.run()
     end, cpu_end = time.perf_counter(), time.process_time()
-    machine.meet(comm)  # otherwise an early rank uses a core that others still need
+    machine.meet(comm)  # because an early rank would use a core that others still need
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
@@ -27,7 +27,8 @@ def sample(work, comm, budget: float) -> figures.Sample:
     works = [work, work.alone] if work.alone else [work]
     warm = [[once(each, comm) for each in works] for _ in range(work.warm_up)]
     spent = min(sum(run[2] for run in turn) for turn in warm)
-    n = comm.allgather(int(min(MOST, max(work.least, budget / spent))))[0]  # the same on all ranks
+    # rank 0's number, so that all ranks do equally many
+    n = comm.allgather(int(min(MOST, max(work.least, budget / spent))))[0]
     gc.collect()
     gc.disable()
     try:

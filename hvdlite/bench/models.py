@@ -23,7 +23,7 @@ def gradient_shapes(name: str) -> List[Shape]:
     images = arrays_of_gluon().zeros(image)
     if hasattr(net, "hybrid_forward"):
         net.infer_shape(images)
-    else:  # MXNet 2 infers shapes in forward only
+    else:  # MXNet 2 infers shapes only in forward
         net.initialize()
         net(images)
     return [p.shape for p in net.collect_params().values() if p.grad_req != "null"]
@@ -35,7 +35,7 @@ def arrays_of_gluon():
 
     if hasattr(mx, "mod"):
         return mx.nd
-    mx.npx.set_np()  # optimizers need it for mx.np arrays
+    mx.npx.set_np()  # optimizers need this for mx.np arrays
     return mx.np
 
 

@@ -12,18 +12,18 @@ from hvdlite.bench import machine, models
 from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, gluon_parameters
 
-STEPS = 5  # of training, in one repetition
-BATCH = 64  # images a rank
+STEPS = 5  # training steps in one repetition
+BATCH = 64  # images on each rank
 
 
 class Collective:
     """A collective on each array: starts all, then waits for all."""
 
     per_run = 1
-    warm_up = 3  # runs: the first ones allocate buffers and negotiate names
-    least = 5  # repetitions
-    shared = 0  # arrays in memory that all ranks map
-    alone = None  # the same work without the library, for alternate repetitions
+    warm_up = 3  # number of first runs, which allocate buffers and negotiate names
+    least = 5  # least number of repetitions
+    shared = 0  # number of arrays in memory that all ranks map
+    alone = None  # the same work without the library, done in alternate repetitions
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
@@ -83,10 +83,10 @@ class Gradients(Collective):
 
 
 class Update:
-    """Average of all gradients and update of all weights, in one call."""
+    """The average of all gradients and the update of all weights, in one call."""
 
     per_run = 1
-    warm_up, least = 2, 3  # half a gigabyte takes seconds
+    warm_up, least = 2, 3  # few, because half a gigabyte takes seconds
     alone = None
 
     def __init__(self, library, case: Case, comm) -> None:
@@ -119,7 +119,7 @@ class Update:
 
 
 class Training:
-    """Steps of LeNet on one batch, another on each rank.
+    """Training steps of LeNet on one batch, which differs between ranks.
 
     Repetitions alternate with the same steps of processes that train alone, so that a change of the
     machine's speed affects both. This needs a library that uses no core without work.

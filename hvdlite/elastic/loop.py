@@ -50,7 +50,7 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
-        topology.size()  # or the error that init() was not called
+        topology.size()  # raises if init() was not called
         training = _Training(state, functools.partial(function, state, *args, **kwargs))
         training.begin()
         while True:
@@ -71,8 +71,9 @@ class _Training:
     def __init__(self, state: State, function: Callable[[], Any]) -> None:
         self._state, self._function = state, function
         self._members = job.membership()
-        self._left: Optional[_Left] = None  # the last job, after a death or for replacements
-        self._has_state = True  # of training
+        # the state of the job that this process has left, after a death or for replacements
+        self._left: Optional[_Left] = None
+        self._has_state = True  # True: this rank has the state of training
 
     def begin(self) -> None:
         """Prepare for deaths; join the running job if this rank is a replacement."""
@@ -95,7 +96,8 @@ class _Training:
             vote = ALL_IS_DONE
         except HostsUpdatedInterrupt:
             vote = LET_REPLACEMENTS_IN
-        except Exception as error:  # TensorFlow's errors are no RuntimeErrors
+        # all exceptions, because TensorFlow's errors are no RuntimeErrors
+        except Exception as error:
             if not self._is_of_a_death(error):
                 raise
             job.begin_to_leave()
@@ -103,7 +105,7 @@ class _Training:
         try:
             return self._members.agree(vote), result
         except HvdliteError as late:
-            raise late from cause  # the cause names the ranks
+            raise late from cause  # the failure that caused the exception names the ranks
 
     def _train(self) -> Any:
         if self._left:
@@ -122,11 +124,12 @@ class _Training:
         if not failed and not isinstance(error, RuntimeError):
             return False
         if failed and failed.kind == RANK_LEFT:
-            job.begin_to_leave()  # otherwise that rank waits for this rank before it ends
+            # otherwise the failed rank would wait for this rank before it ends
+            job.begin_to_leave()
         return self._members.have_caused(error)
 
     def leave_job(self, verdict: int) -> None:
-        """Leave the job; the next one has no dead ranks, or has replacements."""
+        """Leave the job for the next one, without the dead ranks or with replacements."""
         self._left = self._left or _Left()
         job.leave_broken()
         if verdict == LET_REPLACEMENTS_IN:

@@ -40,7 +40,8 @@ class ElasticSampler:
         whole(seed, "seed", "a whole number from 0 to 2**32 - 1", range(2**32))
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self.epoch = 0
-        self.processed_num = 0  # samples of this epoch that all ranks together have trained on
+        # number of samples of this epoch that all ranks together have trained on
+        self.processed_num = 0
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,6 +1,7 @@
 """States: values that training keeps when ranks die, and sends to all ranks before it goes on.
 
-A state has parts. By its kind, a part copies a value, restores it, and resets it for another job.
+A state has parts. A part knows how to copy a value of its kind, restore it, and reset it for
+another job.
 """
 
 import copy
@@ -23,7 +24,7 @@ HorovodInternalError = HvdliteError  # Horovod's name
 class HostsUpdatedInterrupt(RuntimeError):
     """Replacements join the job: ``commit`` raises it on all ranks, and ``run`` goes on with them.
 
-    :param skip_sync: nothing needs to be sent to the ranks that are there.
+    :param skip_sync: True: the present ranks need no new values.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -92,7 +93,7 @@ class State:
 
 
 class Part:
-    """How a state keeps a value; this kind replaces the value by copies of it."""
+    """The way in which a state keeps a value. This class replaces the value by copies of it."""
 
     def take(self, value) -> Any:
         """Return a copy of what training changes in the value; it can be pickled."""
@@ -160,7 +161,7 @@ class ObjectState(State):
         """
         taken = self._take()
         if topology.is_initialized():
-            call(lib.hvd_check)  # otherwise results of failed work might be kept
+            call(lib.hvd_check)  # raises if work has failed, whose results must not be kept
         self._saved, self._kept = taken
         self._commits += 1
 

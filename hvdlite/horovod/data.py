@@ -29,8 +29,8 @@ class BaseDataLoader:
 class AsyncDataLoaderMixin:
     """Reads batches ahead of their use; it comes first among the bases: ``(..., BaseDataLoader)``.
 
-    :param async_loader_queue_size: batches ahead; 0: none is.
-    :param debug_data_loader: Horovod prints what it does then.
+    :param async_loader_queue_size: number of batches to read ahead; 0: none. :param
+    debug_data_loader: in Horovod prints what the loader does; ignored.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class AsyncDataLoaderMixin:
             for batch in self._iterate():  # type: ignore[attr-defined]
                 if not self._put(batches, batch, left):
                     break
-        except BaseException as error:  # raised where the batches are used
+        except BaseException as error:  # raised later, where the batches are used
             self._put(batches, _Failure(error), left)
         self._put(batches, _END, left)
 
     def _put(self, batches: queue.Queue, item: Any, left: threading.Event) -> bool:
-        """Wait for room; False: nobody takes batches any more."""
+        """Put the item when there is room; False: the reader has stopped."""
         while not left.is_set() and not (self._closed.is_set() and item is not _END):
             try:
                 batches.put(item, timeout=0.1)

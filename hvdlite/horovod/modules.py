@@ -4,7 +4,7 @@ import importlib
 import types
 from typing import Any, Sequence
 
-VERSION = "0.28.1"  # of the Horovod whose names these are: programs ask for it
+VERSION = "0.28.1"  # the version of the Horovod that has these names; programs ask for it
 
 _UTIL = "hvdlite.horovod.util"
 _COMMON = (_UTIL, "hvdlite.core.build_queries")
@@ -12,8 +12,8 @@ _CALLBACKS = ("hvdlite.keras.callbacks",)
 _ELASTIC = ("hvdlite.keras.elastic",)
 _TORCH, _TENSORFLOW = "hvdlite.torch", "hvdlite.tensorflow"
 
-# A module that is not here is hvdlite's own of the same name, if there is one: horovod.torch is
-# hvdlite.torch.
+# A module that is missing here is hvdlite's module of the same name, if there is one: horovod.torch
+# is hvdlite.torch.
 MODULES = {
     "horovod": ("hvdlite",),
     "horovod.common": (),
@@ -44,7 +44,7 @@ MODULES = {
     "horovod.keras.elastic": _ELASTIC,
 }
 
-# Why the others are not there.
+# Why the other modules of Horovod are missing.
 ABSENT = {
     "horovod.spark": "hvdlite does not start jobs inside Spark",
     "horovod.ray": "hvdlite does not start jobs inside Ray",
@@ -55,7 +55,7 @@ _WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.m
 
 
 def absence(name: str) -> str:
-    """Return why a module, or the one above it, is not there; empty: it is not known."""
+    """Return why a module, or the one above it, is missing; empty: the module is unknown."""
     above = [name[:end] for end, c in enumerate(f"{name}.") if c == "."]
     return next((f"no {name}: {ABSENT[a]}; {_WAY_OUT}" for a in above if a in ABSENT), "")
 
@@ -65,7 +65,7 @@ class Names(types.ModuleType):
 
     def __init__(self, name: str, homes: Sequence[str]) -> None:
         super().__init__(name, f"Horovod's {name}, by hvdlite.")
-        self.__path__: list = []  # modules below it are found by name
+        self.__path__: list = []  # a package, so modules below it are found by name
         self._homes = tuple(homes)
 
     def __getattr__(self, name: str) -> Any:

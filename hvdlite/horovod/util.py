@@ -24,7 +24,7 @@ class HorovodBasics:
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Horovod raises it where a framework was updated after Horovod's build; hvdlite never."""
+    """Horovod raises it if a framework was updated after Horovod's build; hvdlite never does."""
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
@@ -46,7 +46,7 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Tell whether a framework, as ``torch``, is installed: hvdlite needs no more."""
+    """Tell whether a framework, such as ``torch``, is installed; hvdlite needs nothing else."""
     return importlib.util.find_spec(ext_base_name) is not None
 
 
@@ -56,19 +56,20 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def run_commandline() -> None:
-    """Be ``horovodrun``: hvdliterun, with the arguments of this process."""
+    """Run as ``horovodrun``: run hvdliterun with the arguments of this process."""
     from hvdlite.launch.cli import main
 
     sys.exit(main())
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Tell whether a number is a power of 2, as Horovod's Adasum needs it; hvdlite's does not."""
+    """Tell whether a number is a power of 2, which Horovod's Adasum requires and hvdlite's does
+    not."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items: Sequence, parts: int) -> List[Sequence]:
-    """Return a list's parts, in order; the first ones are longer by one if it must be."""
+    """Return the parts of a list, in order; if need be the first parts are longer by one."""
     each, longer = divmod(len(items), parts)
     ends = [(i + 1) * each + min(i + 1, longer) for i in range(parts)]
     return [items[begin:end] for begin, end in zip([0, *ends], ends)]
@@ -79,7 +80,7 @@ def is_iterable(value: Any) -> bool:
 
 
 def is_version_greater_equal_than(version: str, least: str) -> bool:
-    """Compare versions of three numbers, as ``2.16.1``; what follows them does not count."""
+    """Compare versions by their three numbers, as in ``2.16.1``; what follows is ignored."""
 
     def numbers(text: str) -> List[int]:
         parts = (text.split("+")[0].split(".") + ["0", "0"])[:3]

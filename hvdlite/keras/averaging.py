@@ -15,11 +15,12 @@ def average(grads: Sequence, plan: Plan, step) -> List:
     :param step: a tensor: the number of the step, which must be equal on all ranks.
     """
     if backend.backend() == "tensorflow":
-        from hvdlite.tensorflow import gradients  # other backends do not need TensorFlow
+        # imported here, because other backends do not need TensorFlow
+        from hvdlite.tensorflow import gradients
 
         return gradients.average(grads, plan, step)
     if plan.reduction.is_alone():
-        return list(grads)  # as with TensorFlow
+        return list(grads)  # unchanged, as with TensorFlow
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
     return plan.reduced(grads, present, lambda labels, tensors: on(plan, labels, tensors, step))
@@ -27,15 +28,15 @@ def average(grads: Sequence, plan: Plan, step) -> List:
 
 def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
     import torch
-    from ml_dtypes import bfloat16  # Keras needs it, too
+    from ml_dtypes import bfloat16  # ml_dtypes is there, because Keras needs it
 
     from hvdlite.torch.tensors import check
 
     for i, tensor in zip(labels, tensors):
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            check(f"gradient {i}", tensor)  # raises
+            check(f"gradient {i}", tensor)  # raises for an unsupported tensor
 
-    def to_numpy(tensor):  # PyTorch and NumPy exchange no bfloat16
+    def to_numpy(tensor):  # not by .numpy(), because PyTorch and NumPy do not exchange bfloat16
         tensor, is_bfloat16 = tensor.detach(), tensor.dtype is torch.bfloat16
         return tensor.view(torch.int16).numpy().view(bfloat16) if is_bfloat16 else tensor.numpy()
 
@@ -58,7 +59,7 @@ def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
         plan.step_check.start(int(step))()
         return np.int32(0)
 
-    done = []  # first: if ranks disagree on the step, their allreduces may never end
+    done = []  # the step is checked first: if ranks disagree on it, their allreduces may never end
     if plan.step_check is not None:
         done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
     op, scales = plan.reduction.of_arrays()

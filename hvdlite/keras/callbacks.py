@@ -38,7 +38,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(id(var))
 
     def on_train_begin(self, logs=None) -> None:
-        """Broadcast what is built by now, if every rank has the model; one may have loaded it."""
+        """Broadcast what is built by now if every rank has the model; a single rank may have loaded
+        it."""
         built = np.array([self.model.built])
         if collectives.allreduce(built, "model.built", op=Min)[0]:
             self._broadcast()
@@ -51,7 +52,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if self.broadcast_done:
             return
         model = synced(self.model)
-        if not model.optimizer.built:  # on some ranks: there is no checkpoint
+        if not model.optimizer.built:  # not built on every rank, so there is no checkpoint
             model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
         known = {id(each): each for each in variables if id(each) not in self._local}
@@ -152,7 +153,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         corrects = self.momentum_correction and getattr(optimizer, "momentum", False)
         if corrects and old and rate != old:
-            gathered: Any = getattr(optimizer, "momentums", None)  # SGD's; RMSprop's is hidden
+            # SGD has this attribute; RMSprop hides its momentum
+            gathered: Any = getattr(optimizer, "momentums", None)
             for variable in gathered or getattr(optimizer, "_momentums", ()):
                 variable.assign(variable * (rate / old))
 
@@ -171,7 +173,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: Optional[int] = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         def multiplier(epoch: float) -> float:
-            epoch += 1 / self.steps_per_epoch  # so that an epoch's last batch has a whole number
+            # so that the last batch of an epoch counts as a whole epoch
+            epoch += 1 / self.steps_per_epoch
             return (epoch * (topology.size() - 1) / warmup_epochs + 1) / topology.size()
 
         super().__init__(

@@ -53,7 +53,8 @@ class KerasState(ObjectState):
 
 
 class _Variables(Part):
-    """An object with variables; ``variables_of`` returns them in the same order on all ranks."""
+    """A part of the state: an object whose variables ``variables_of`` returns in one order on all
+    ranks."""
 
     def __init__(self, variables_of) -> None:
         self._of = variables_of
@@ -103,7 +104,7 @@ class CommitStateCallback(_OfState):
 class UpdateBatchStateCallback(_OfState):
     """Count finished batches in ``state.batch``, also those before a change of ranks.
 
-    ``fit`` does not know about the latter: give ``fit`` the remaining rows.
+    ``fit`` does not know the batches before the change: give ``fit`` the remaining rows.
     """
 
     def on_train_begin(self, logs=None) -> None:

@@ -37,7 +37,7 @@ def _array(value) -> np.ndarray:
             "tensor.to_tensor(); or send tensor.flat_values and its row_splits apart"
         )
     if isinstance(value, (float, list)):
-        return np.asarray(value, np.float32)  # as tensors of the backends would be
+        return np.asarray(value, np.float32)  # float32, as in the tensors of the backends
     return np.asarray(ops.convert_to_numpy(value) if ops.is_tensor(value) else value)
 
 
@@ -94,7 +94,7 @@ def broadcast_variables(
     :param process_set: the ranks that take part.
     :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
     """
-    check_root(root_rank, process_set)  # before anything is counted or sent
+    check_root(root_rank, process_set)  # raises before anything is counted or sent
     owner = owner_name("variables", process_set)
     arrays = [ops.convert_to_numpy(variable) for variable in variables]
     with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):

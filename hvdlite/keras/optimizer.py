@@ -20,7 +20,7 @@ from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
 from hvdlite.training.step_check import StepCheck
 
-_FILE = "hvdlite.json"  # in a saved model: the optimizer's arguments
+_FILE = "hvdlite.json"  # the file with the optimizer's arguments in a saved model
 
 
 def DistributedOptimizer(
@@ -73,7 +73,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_plan": plan("optimizer"),  # for a copy that Keras makes
+        "_plan": plan("optimizer"),  # used by copies that Keras makes
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -99,7 +99,8 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 def _accumulate(optimizer, passes: int) -> None:
     """Let Keras add up gradients, which it must know before it builds the optimizer."""
     inner = _inner(optimizer)
-    if inner.built and inner.gradient_accumulation_steps == passes:  # as it was saved
+    # the optimizer is as it was saved
+    if inner.built and inner.gradient_accumulation_steps == passes:
         return
     if inner.built or inner.gradient_accumulation_steps:
         raise ValueError(
@@ -116,7 +117,7 @@ def _inner(optimizer):
 class _Distributed:
     """The methods that hvdlite adds to an optimizer."""
 
-    _local: Any = frozenset()  # a set; this default is for copies that Keras makes
+    _local: Any = frozenset()  # a set; copies that Keras makes have this default
     _plan: Plan
     _sum_of_passes: int
     _scale_local: bool
@@ -133,13 +134,15 @@ class _Distributed:
         self._local.add(id(var))
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        object.__setattr__(self, "_updating", trainable_variables)  # some may have no gradient
+        # noted, because some variables may have no gradient
+        object.__setattr__(self, "_updating", trainable_variables)
         if not self.gradient_accumulation_steps:
             grads = self._averaged(grads, trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Average here if Keras adds up several passes: Keras calls this after the sum."""
+        """Average here if Keras adds up several passes, because Keras calls this method after the
+        sum."""
         if self.gradient_accumulation_steps:
             grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
         return super()._clip_gradients(grads)
@@ -234,7 +237,8 @@ def load_model(
         )
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
-        _inner(optimizer).gradient_accumulation_steps = None  # from here on the settings do this
+        # from here on hvdlite's arguments decide this
+        _inner(optimizer).gradient_accumulation_steps = None
     begun = int(_inner(optimizer)._iterations) % settings.get("backward_passes_per_step", 1)
     saver = saved.get("rank", 0) if saved else 0
     if begun and is_initialized() and rank() != saver:

@@ -27,5 +27,5 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         "num_machines": topology.size(),
         "local_listen_port": port,
         "tree_learner": tree_learner,
-        "pre_partition": True,  # each rank has its own rows
+        "pre_partition": True,  # True, because each rank has its own rows
     }

@@ -1,4 +1,4 @@
-"""What this process has done so far: counts, and the timeline."""
+"""Counters of what this process has done, and its timeline."""
 
 import os
 from typing import Dict

@@ -9,7 +9,7 @@ import time
 from typing import Callable, Iterator, List
 
 UP, DOWN, ESCAPE, INTERRUPT = "\x1b[A", "\x1b[B", "\x1b", "\x03"
-NextKey = Callable[[float], str]  # seconds to wait; "": none was pressed
+NextKey = Callable[[float], str]  # takes the seconds to wait; returns "" if no key was pressed
 
 
 @contextlib.contextmanager
@@ -25,7 +25,8 @@ def pressed() -> Iterator[NextKey]:
     import tty
 
     file = sys.stdin.fileno()
-    if os.tcgetpgrp(file) != os.getpgrp():  # a background job that reads would be stopped
+    # a background process that reads from the terminal would be stopped
+    if os.tcgetpgrp(file) != os.getpgrp():
         yield _none
         return
     before = termios.tcgetattr(file)
@@ -45,6 +46,7 @@ def _none(seconds: float) -> str:
 def _key(file: int, read: List[str], seconds: float) -> str:
     """Return the first key of the input; an arrow key is several characters."""
     if not read and select.select([file], [], [], max(seconds, 0))[0]:
-        text = os.read(file, 64).decode(errors="replace") or INTERRUPT  # nothing: no terminal now
+        # nothing to read means that the terminal is gone
+        text = os.read(file, 64).decode(errors="replace") or INTERRUPT
         read += re.findall("\x1b[[O][A-D]|.", text, re.S)
     return read.pop(0).replace("\x1bO", "\x1b[") if read else ""

@@ -13,7 +13,7 @@ class Wait(NamedTuple):
     """A rank waits for others."""
 
     seconds: float
-    ranks: List[int]  # the awaited ranks; empty: unknown
+    ranks: List[int]  # the ranks for which it waits; empty: unknown
     op: Optional[Op]  # the waiting operation; None: a transfer between operations
 
 
@@ -43,9 +43,9 @@ def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
 
 
 def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
-    """Return the ranks that have not submitted the operation that waits on ``one``.
+    """Return the ranks that have not submitted the operation, which waits on the rank of ``one``.
 
-    The operation waits exactly on the ranks that have submitted it.
+    They are the ranks on which the operation does not wait.
     """
     if not all_ranks(op):
         return []
@@ -82,7 +82,7 @@ def notes_of(one: Snapshot) -> List[Note]:
 
 
 def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
-    """Return for each rank how many seconds the others recently waited for that rank alone."""
+    """Return for each rank the seconds for which the others recently waited for that rank alone."""
     tensors = [tensor for one in ranks for tensor in tensors_of(one)]
     return steps.lateness(tensors, [one.rank for one in ranks])
 
@@ -90,8 +90,8 @@ def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
 class Rates(NamedTuple):
     """The rates of one rank between two readings."""
 
-    steps: float  # a second
-    bytes: float  # sent to other ranks, a second
+    steps: float  # steps a second
+    bytes: float  # bytes sent to other ranks a second
     waiting: float  # share of the time in which its work waited for other ranks, 0 to 1
 
 

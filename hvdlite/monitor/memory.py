@@ -17,15 +17,15 @@ import numpy
 MAGIC = "hvdlite flight 1"
 PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
 UNDER_WAY = ("waits", "agreed", "moves")
-ALONE = "alone"  # not of a tensor: a rank's own work
+ALONE = "alone"  # kind of an operation that is a rank's own work
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join", ALONE)
-MESSAGES = ("send", "recv")  # between two ranks
-_FIRST_MESSAGE = 32  # their numbers
+MESSAGES = ("send", "recv")  # kinds of operations between two ranks
+_FIRST_MESSAGE = 32  # number of the first of these kinds
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
-_MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks
-_ATTEMPTS = 5  # to read an operation that is being written
-_HEAD = {  # what readers need of it: whole numbers, times, texts
+_MOST_STACKS = 1 << 20  # most bytes that are read of a process's stacks
+_ATTEMPTS = 5  # number of attempts to read an operation that is being written
+_HEAD = {  # the fields that readers need: whole numbers, times, texts
     "iu": "pid rank size stacks bytes_sent_network bytes_sent_window waited waits_since waits_for "
     "steps troubles failed",
     "f": "began clock_offset",
@@ -49,10 +49,10 @@ class Snapshot(NamedTuple):
 
     head: Dict[str, Any]  # the fields of struct flight_memory
     ops: List[Op]  # the last operations, the oldest first
-    state: str  # of the process: "runs", "is stopped", "is gone", ...
-    now: float  # the time of the reading, by that clock
+    state: str  # the process's state: "runs", "is stopped", "is gone", ...
+    now: float  # time of the reading, by the same clock
     stacks: str = ""
-    misplaced: str = ""  # what the process has on several NUMA nodes
+    misplaced: str = ""  # text about what the process has on several NUMA nodes
 
     @property
     def rank(self) -> int:
@@ -193,8 +193,8 @@ class Recorder:
 
 
 class _Layout(NamedTuple):
-    bytes: int  # of the memory; the stacks follow
-    ring: int  # where operations begin
+    bytes: int  # bytes of the memory; the stacks follow it
+    ring: int  # offset of the operations
     places: int
     head: numpy.dtype
     op: numpy.dtype
@@ -236,7 +236,7 @@ def _layout_of(text: str) -> _Layout:
 def _check(dtype: numpy.dtype, needed: Dict[str, str]) -> None:
     for kinds, names in needed.items():
         for name in names.split():
-            if dtype[name].kind not in kinds:  # KeyError: it is missing
+            if dtype[name].kind not in kinds:  # raises KeyError if the field is missing
                 raise ValueError(f"{name} is of kind {dtype[name].kind}")
 
 
@@ -246,7 +246,7 @@ def _dtype(fields: list, size: int) -> numpy.dtype:
 
 
 def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
-    def value(item):  # a text ends at its NUL; the rest is of an older text
+    def value(item):  # a text ends at its NUL; what follows is left from an older text
         whole = not isinstance(item, bytes)
         return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 

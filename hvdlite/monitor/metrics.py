@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from hvdlite.monitor import live, verdict, why
 from hvdlite.monitor.memory import Snapshot
 
-PARTS = {  # name of a share in stats() and metrics: a field of Step, or a note
+PARTS = {  # names of shares in stats() and metrics; the field of Step, or the note, that each has
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {
@@ -19,7 +19,7 @@ _HELP = {
     "late_seconds": "How long the others have waited for this rank alone, in the last operations.",
     "gain_share": "What a step would gain at most without this cause, as hvdlite why tells.",
 }
-Sample = Tuple[str, Dict[str, object], float]  # a name of _HELP, labels, the value
+Sample = Tuple[str, Dict[str, object], float]  # name in _HELP, labels, value
 
 
 def shares(one: verdict.Ways) -> Dict[str, float]:

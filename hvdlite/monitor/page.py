@@ -41,7 +41,7 @@ td:first-child, th:first-child { text-align: left; }
 _ZOOM = (
     '<input class="zoom" type="radio" name="zoom" id="zoom{0}"{1}><label for="zoom{0}">{0}x</label>'
 )
-_RANKS_DRAWN = 32  # in the picture of a step
+_RANKS_DRAWN = 32  # most ranks in the picture of a step
 
 
 def page(trace: Trace, title: str) -> str:
@@ -54,7 +54,8 @@ def page(trace: Trace, title: str) -> str:
     ways = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ways)
-    told = html.escape(verdict.text("this job", ways, verdict.findings(ways)))  # as `hvdlite why`
+    # the same text as `hvdlite why`
+    told = html.escape(verdict.text("this job", ways, verdict.findings(ways)))
     parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{told}</pre>", _summary(trace, found, mark)]
     if any(found.values()):
         parts += ["<h2>Where a step's time goes, by rank</h2>", _ABOUT_STEPS, _breakdown(found)]
@@ -152,7 +153,7 @@ def _figure(height: float, wide: int = 1):
 
 
 def _svg(figure, label: str) -> str:
-    """The picture as a part of the page; its text stays text."""
+    """Return the picture as a part of the page; its text stays text."""
     import matplotlib
     from matplotlib import pyplot
 
@@ -166,7 +167,7 @@ def _svg(figure, label: str) -> str:
 
 
 def _bars(labels: Sequence[str], parts: Dict[str, List[float]], unit: str, label: str) -> str:
-    """Horizontal bars, each of several parts, the first one on top."""
+    """Draw horizontal bars, each of several parts, the first bar on top."""
     figure, axes = _figure(1.2 + 0.3 * len(labels))
     left = [0.0] * len(labels)
     for name, values in parts.items():
@@ -200,7 +201,8 @@ def _lateness(late: Dict[int, float]) -> str:
 def _slowest(slow: Sequence[steps.Slow]) -> str:
     names = [row.name if len(row.name) <= 40 else f"...{row.name[-37:]}" for row in slow]
     labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
-    labels = [label.replace("$", r"\$") for label in labels]  # else it is mathematics
+    # escaped, because $ begins mathematics
+    labels = [label.replace("$", r"\$") for label in labels]
     _, waits, links, moves = _COLOURS
     parts = {
         waits: [row.waits * 1e3 for row in slow],
@@ -211,7 +213,7 @@ def _slowest(slow: Sequence[steps.Slow]) -> str:
 
 
 def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]]) -> str:
-    """The middle step of the first rank that has steps, on all ranks; each zoom is a picture."""
+    """Draw the middle step of the first rank with steps, on all ranks; each zoom is a picture."""
     zooms = (1, 4, 16)
     chosen = "".join(_ZOOM.format(zoom, " checked" * (zoom == 1)) for zoom in zooms)
     return f"<div>{chosen}{''.join(_lanes(by_rank, found, zoom) for zoom in zooms)}</div>"

@@ -1,4 +1,4 @@
-"""The rank's own part of the flight recorder: its stacks, its neighbours', and a report if needed.
+"""The rank's part in flight recorders: its stacks, its neighbours' recorders, and reports.
 
 Under hvdliterun the agents and the launcher write the report. Under other launchers the survivors
 do, one for each host: a thread sleeps until the engine notes a stall or a failure.
@@ -23,8 +23,9 @@ from hvdlite.monitor import memory, report
 class _Recorders(ModuleState):
     def begin(self) -> None:
         self.stacks: Optional[int] = None  # a file descriptor that stays the same forever
-        self.bell: Optional[int] = None  # the engine writes there
-        self.neighbours: List[memory.Recorder] = []  # of this host, this rank's own included
+        self.bell: Optional[int] = None  # the engine writes to this pipe
+        # recorders of this host's ranks, this rank's included
+        self.neighbours: List[memory.Recorder] = []
         self.reporter: Optional[Reporter] = None
 
 
@@ -61,12 +62,12 @@ def begin(world: World, transport: str) -> None:
 
 def _open(cards):
     for _, pid, file, _ in cards:
-        with contextlib.suppress(OSError, memory.NoRecorder):  # another container's process
+        with contextlib.suppress(OSError, memory.NoRecorder):  # the process is in another container
             yield memory.Recorder(f"/proc/{pid}/fd/{file}")
 
 
 def _register_stacks(file: int) -> bool:
-    """Append stacks to the recorder's file whenever the signal comes; leave it to others, too."""
+    """Append stacks to the recorder's file whenever the signal comes; also call other handlers."""
     try:
         end = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     except OSError:
@@ -74,7 +75,8 @@ def _register_stacks(file: int) -> bool:
     if _recorders.stacks is None:
         _recorders.stacks = end
         lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
-        # Only of the thread that has the signal: another one may end while its stack is read.
+        # Only the stack of the thread that gets the signal, because another thread may end while
+        # its stack is read.
         faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=False, chain=False)
         lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
     else:
@@ -90,7 +92,7 @@ def before_leaving() -> None:
 
 
 def end() -> None:
-    """Let go of the recorders; the C library has closed the job."""
+    """Release the recorders; the C library has closed the job."""
     for recorder in _recorders.neighbours:
         recorder.close()
     _recorders.neighbours = []
@@ -125,7 +127,7 @@ class Reporter:
                 return
 
     def finish(self) -> None:
-        """Return when all that was noted so far is written."""
+        """Return when a report is written about everything noted so far."""
         if os.getpid() == self._pid and self._thread.is_alive():
             with contextlib.suppress(OSError):
                 os.write(self.bell, b".")
@@ -142,7 +144,7 @@ _EXCHANGES = 8
 
 
 def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
-    """Return how many seconds rank 0's clock is ahead of this rank's, and the error at most.
+    """Return by how many seconds rank 0's clock is ahead of this rank's, and the largest error.
 
     Collective. The first rank of each host exchanges messages with rank 0; the exchange that took
     the shortest time counts, and the error is half of it. Clocks that no NTP steers may drift by

@@ -12,14 +12,15 @@ from typing import List, Sequence, TextIO
 from hvdlite.core import files
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of, title
 
-FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
-# Ignored by default, so this signal does not end a process without the handler.
+# variable with the folder for reports; by default that for temporary files
+FOLDER = "HVDLITE_REPORTS"
+# This signal is ignored by default, so it does not end a process without the handler.
 STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a rank waits for its report before it leaves
-_STACKS_SECONDS = 1.0  # for a process to append its stacks; a stopped process never does
-_LAST_OPS = 8  # of each rank
+_STACKS_SECONDS = 1.0  # seconds for a process to append its stacks; a stopped process never does
+_LAST_OPS = 8  # operations shown of each rank
 _FAST_PATH = 1 << 62  # engine/fast_place.h numbers its rounds from here on
-_MOST_STALLS = 5  # reports of one process; the log has the texts of all
+_MOST_STALLS = 5  # most reports of one process; the log has the texts of all stalls
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
@@ -70,7 +71,7 @@ def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
         time.sleep(0.02)
         for recorder, size in list(asked.items()):
             asked[recorder] = recorder.size()
-            if asked[recorder] == size and recorder.stacks():  # it has written all
+            if asked[recorder] == size and recorder.stacks():  # the process has appended everything
                 del asked[recorder]
     return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
 
@@ -114,7 +115,8 @@ def _who(one: Snapshot) -> str:
 
 def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
     """Return one line about a rank: its state, what it waits for, and its last operation."""
-    from hvdlite.monitor import live  # takes 10 ms, which init() of each rank would wait for
+    # imported here, because it would add 10 ms to init() of each rank
+    from hvdlite.monitor import live
 
     wait = live.wait_of(one, ranks)
     parts = [f"{_who(one)} {one.state}"]

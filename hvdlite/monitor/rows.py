@@ -5,16 +5,17 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.memory import Snapshot, title
 
-_SHORTEST_WAIT = 0.02  # seconds; ranks are read one after the other
+# seconds; shorter waits are ignored, because ranks are read one after another
+_SHORTEST_WAIT = 0.02
 _BARS = "▁▂▃▄▅▆▇█"
-_STEPS = 24  # in a sparkline, at most
+_STEPS = 24  # most steps in a sparkline
 
 
 class Row(NamedTuple):
     """One rank, between two readings."""
 
     one: Snapshot
-    late: bool  # the others wait most for this rank
+    late: bool  # True: the others wait most for this rank
     rates: live.Rates
     wait: Optional[live.Wait]
     times: List[float]  # seconds of its last steps
@@ -87,7 +88,7 @@ class Column(NamedTuple):
     text: Callable[[Row], str]
     key: Optional[Callable[[Row], Any]] = None
     number: bool = True
-    from_width: int = 0  # of the terminal: narrower terminals lack the column
+    from_width: int = 0  # narrower terminals lack the column
 
 
 COLUMNS = (

@@ -15,9 +15,9 @@ class Step(NamedTuple):
 
     begin: float
     end: float
-    moving: float  # data of tensors moves
-    queued: float  # tensors are decided, and wait for the links
-    waiting: float  # tensors wait for other ranks to submit them
+    moving: float  # seconds in which data of tensors moves
+    queued: float  # seconds in which decided tensors wait for the links
+    waiting: float  # seconds in which tensors wait for other ranks to submit them
     hidden: float  # part of moving during computation: the rank still submits tensors
     exposed: float  # part of moving and queued without computation
     lost: float  # part of waiting without computation
@@ -45,12 +45,13 @@ def marks(tensors: Sequence[Tensor]) -> Optional[str]:
 def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -> List[Step]:
     """Return the whole steps of one rank: from one submission of ``mark`` to the next.
 
-    :param tensors: of that rank, in order of submission; ``notes``: of that rank.
+    :param tensors: the rank's tensors, in order of submission; ``notes``: the rank's notes.
     """
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
     found, alone = [], list(notes)
     moments = [tensor.submitted for tensor in tensors]
-    at, open_ = 0, list(tensors[:0])  # the number submitted so far; those not ended
+    # number of tensors submitted so far; tensors that have not ended
+    at, open_ = 0, list(tensors[:0])
     for begin, end in zip(begins, begins[1:]):
         before, at = at, bisect.bisect_left(moments, end, at)
         own = [t for t in (*open_, *tensors[before:at]) if t.ended > begin]
@@ -82,7 +83,7 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
 
 
 def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
-    """Return the spans in which the rank waited: it continued as soon as everything was done.
+    """Return the spans in which the rank waited, and continued when everything was done.
 
     It continued with an update, or with the next tensor, such as a mean loss.
     """

@@ -20,8 +20,8 @@ hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_S
 keys: s sorts by the next column, up and down (k, j) pick a rank and show its last operations,
 Escape picks none, q ends
 """
-_FRAME = 8  # lines around the ranks: title, head, borders, caption
-_GAP = 2  # columns of the terminal between two cells
+_FRAME = 8  # number of lines around the ranks: title, head, borders, caption
+_GAP = 2  # columns of the terminal between two cells of the table
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -164,7 +164,9 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
     )
     texts = [[_head(column, view), *map(column.text, own)] for column in shown]
     widths = [max(map(len, column)) for column in texts]
-    widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)  # operations
+    widths[-1] = max(
+        width - sum(widths[:-1]) - _GAP * len(shown), 12
+    )  # the last column, the operations
     for column, cells, cells_width in zip(shown, texts, widths):
         justify: Literal["right", "left"] = "right" if column.number else "left"
         new.add_column(
@@ -188,7 +190,8 @@ def _head(column: rows.Column, view: View) -> str:
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
     size = own[0].one.head["size"] if own else 0
-    where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""  # else a column has them
+    # otherwise a column shows the hosts
+    where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""
     carrier = f", transport {own[0].one.head['transport']}" if own else ""
     return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"
 

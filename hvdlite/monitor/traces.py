@@ -21,7 +21,7 @@ class Tensor(NamedTuple):
     agreed: float
     started: float
     ended: float
-    waited: bool = False  # the caller waited meanwhile
+    waited: bool = False  # True: the caller waited for it
 
     @property
     def key(self) -> tuple:
@@ -46,7 +46,7 @@ class Trace(NamedTuple):
     notes: List[Note]
     error: float  # seconds by which times of different ranks may be wrong
     name: str  # the job, its hosts, and when it began
-    hosts: Dict[int, str]  # of the ranks; missing in older timelines
+    hosts: Dict[int, str]  # host of each rank; missing in older timelines
 
 
 def read(paths: Sequence[str]) -> Trace:
@@ -123,7 +123,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
-    """Make ids unique to a rank: viewers join events with equal ids of all processes."""
+    """Shift times, and make ids unique to a rank, because viewers join events with equal ids."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift, 3)
@@ -148,13 +148,13 @@ def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
     found: List[Tensor] = []
     for ends_of_spans in spans:
-        if len(ends_of_spans) < 8:  # a note, or the rank was killed while writing
+        if len(ends_of_spans) < 8:  # it is a note, or the rank was killed while it wrote
             continue
         whole, negotiate, _, queue, _, move, _, end = ends_of_spans
         args = move["args"]
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
         batch, waited = args.get("batch", 0), args.get("waited", False)
-        if args.get("later"):  # a later piece: the tensor began with an earlier one
+        if args.get("later"):  # this is a later piece; the tensor began with an earlier one
             own = (i for i in reversed(range(len(found))) if found[i].name == whole["name"])
             first = next(own, None)
             if first is not None:

@@ -7,12 +7,14 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
-LEAST = 0.10  # of a step: smaller losses are not worth a change; shared machines lose as much
-_UNEVEN = 0.15  # healthy jobs without a spare core lose 8 to 13 % to waits by turns
-_ENOUGH = 3  # steps: with fewer, one late moment makes a rank slow
-_SLOWER = 1.1  # times the others' work, from which on a rank is slow
-SMALL_BYTES = 16_000  # of a tensor: moving it costs less than negotiating it
-_MANY = 32  # such tensors a step
+# share of a step; smaller losses are not worth a change, and shared machines lose as much
+LEAST = 0.10
+# share of a step; healthy jobs without a spare core lose 8 to 13 % to ranks that wait in turn
+_UNEVEN = 0.15
+_ENOUGH = 3  # number of steps; with fewer, one late moment would make a rank count as slow
+_SLOWER = 1.1  # factor over the others' work from which on a rank counts as slow
+SMALL_BYTES = 16_000  # bytes of a tensor; moving fewer costs less than negotiating them
+_MANY = 32  # number of such tensors in a step
 _WIDTH = 80
 
 
@@ -23,8 +25,8 @@ class Ways(NamedTuple):
     host: str  # "": not known
     steps: Sequence[steps.Step]
     late: float = 0.0  # seconds in which all other ranks waited for this rank alone
-    tensors: float = 0.0  # a step
-    small: float = 0.0  # of them
+    tensors: float = 0.0  # number of tensors in a step
+    small: float = 0.0  # number of small tensors in a step
     bytes: float = 0.0
 
     def share(self, part: str) -> float:
@@ -54,7 +56,7 @@ class Finding(NamedTuple):
     """One cause for which a step loses time."""
 
     cause: str  # "slow rank", "uneven ranks", "small tensors", "network", "exposed", ...
-    share: float  # of a step: what it would gain at most
+    share: float  # share of a step that would be gained at most
     what: str
     advice: str
 
@@ -85,7 +87,7 @@ def ways(
 def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
     """Return what a step loses time to, the worst first; empty: there is nothing to gain.
 
-    :param awaited: how often a transfer was seen to wait for a rank's data.
+    :param awaited: for each rank, how often a transfer was seen to wait for its data.
     """
     if not ranks:
         return []
@@ -110,7 +112,8 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
     worst = _late(ranks)
     others = [each for each in ranks if each is not worst]
     lost = statistics.fmean(each.share("lost") for each in others)
-    # Of two ranks that take turns, one is always later; only a slow rank never waits itself.
+    # Of two ranks that are late in turn, one is late more often; only a slow rank never waits
+    # itself.
     if worst and worst.share("lost") <= lost / 2:
         reads, theirs = worst.share("input"), _median(others, "input")
         if reads - theirs > lost / 2:
@@ -122,7 +125,7 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
             what = f"works {times:.1f}x as long on a step as the others, who wait for it."
             advice = "Look at its host's processors (other jobs there?), its batches, its data."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
-    if lost < _UNEVEN or _has_small(ranks):  # the ranks wait in many negotiations
+    if lost < _UNEVEN or _has_small(ranks):  # with many small tensors ranks wait in negotiations
         return []
     what = "the ranks wait for each other by turns: no single one is slow."
     advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
@@ -175,7 +178,7 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
 
 
 def _alone(ranks: Sequence[Ways]) -> List[Finding]:
-    # The lower of two: the time of one rank alone makes that rank a slow one.
+    # The lower median, because a rank that alone takes the time is a slow rank.
     reads = statistics.median_low([each.share("input") for each in ranks])
     updates = statistics.median_low([each.share("update") for each in ranks])
     return [

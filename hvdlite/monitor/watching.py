@@ -18,7 +18,7 @@ from hvdlite.core.hosts import parse_list, users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 
-_SEARCH_SECONDS = 5.0  # between two searches for new ranks
+_SEARCH_SECONDS = 5.0  # seconds between two searches for new ranks
 _MOST_JOBS_NAMED = 5
 _PATIENCE = 10.0  # seconds for the first report of another host
 
@@ -103,7 +103,7 @@ def all_now(sources: Sequence["Source"]) -> List[Snapshot]:
 
 
 def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
-    """Do the same, after waiting for new reports of the other hosts."""
+    """Wait for new reports of the other hosts; return the last reading of each rank."""
     end = time.monotonic() + _PATIENCE
     for source in sources[1:]:
         source.wait(max(end - time.monotonic(), 0))
@@ -116,7 +116,7 @@ class Here:
     def __init__(self, job: str):
         self._job = job
         self._recorders: Dict[int, Recorder] = {}
-        self._misplaced: Dict[int, str] = {}  # by the process
+        self._misplaced: Dict[int, str] = {}  # texts by process id
         self._searched = float("-inf")
 
     def look(self) -> List[Snapshot]:

@@ -15,9 +15,9 @@ hvdlite why                      the only job on this host
 hvdlite why -H node1,node2 4711  that of process 4711, with its ranks on other hosts
 hvdlite why trace-*.json         a job that has ended: files that HVDLITE_TIMELINE named
 """
-_ENOUGH = 10  # steps of each rank, and readings
+_ENOUGH = 10  # number of steps of each rank, and of readings
 _EVERY = 0.2  # seconds between two readings
-_STANDS = 5.0  # seconds without progress: then the job stands still
+_STANDS = 5.0  # seconds without progress from which on the job stands still
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -88,7 +88,7 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
 
 
 def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
-    """Read the ranks until there are enough steps; also count for which rank transfers waited."""
+    """Read the ranks until there are enough steps; also count for which ranks transfers waited."""
     ops: Dict[int, Dict[int, Op]] = {}
     awaited: Dict[int, int] = {}
     looks = 0

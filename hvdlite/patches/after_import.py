@@ -11,17 +11,18 @@ import sys
 from hvdlite.core import start
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # to import typing takes 2 ms
+if TYPE_CHECKING:  # importing typing takes 2 ms
     from collections.abc import Callable
     from typing import Any
 
-_COMPILES = "torch._dynamo.trace_rules"  # its import takes a second, which most scripts can save
+# not imported here, because the import takes a second that most scripts can save
+_COMPILES = "torch._dynamo.trace_rules"
 
 
 class AfterImport:
     """A finder: lets the other finders find a module, and has ``execute`` run its code.
 
-    :param execute: is given the module, and what runs its code.
+    :param execute: is called with the module and the function that runs the module's code.
     """
 
     def __init__(self, name: str, execute: Callable[[Any, Callable], None]) -> None:
@@ -40,10 +41,10 @@ class AfterImport:
 
 
 def keep_mpi_from_children() -> None:
-    """Keep the import of mpi4py.MPI from beginning MPI here, if this process is a rank's child.
+    """Keep the import of mpi4py.MPI from initializing MPI if this process is a rank's child.
 
-    A launcher's variables there are the rank's: MPI would wait for a second such rank. A script
-    that begins MPI at its top does so again in each worker that spawn or forkserver start.
+    A child has the launcher's variables of its rank, so MPI would wait for a second such rank. A
+    script that imports mpi4py.MPI does so again in each worker that spawn or forkserver starts.
     """
     is_told = start.has_launcher_of_mpi(os.environ)
     if not start.is_worker() and (not is_told or start.has_launcher_of_mpi()):
@@ -60,7 +61,8 @@ def _leave_mpi_to_init(mpi4py, code) -> None:
 
 
 def keep_from_torch_compile() -> None:
-    """Have torch.compile call this package as it is: it can't trace the C library's functions."""
+    """Have torch.compile call this package as it is, because it can't trace functions of the C
+    library."""
     if _COMPILES in sys.modules:
         sys.modules[_COMPILES].add("hvdlite")
     else:

@@ -12,14 +12,15 @@ import sys
 import warnings
 
 NAME = "dist_sync_mpi"
-_NAMES = (NAME, "horovod")  # the latter is MXNet 2's, which drops it where there is one context
-# What these mean when `hvdliterun --mode mpi` has started the job: there are no servers then.
+_NAMES = (NAME, "horovod")  # MXNet 2 also uses "horovod", but ignores it for one context
+# Names that mean this store when `hvdliterun --mode mpi` has started the job, which so has no
+# servers.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
-# By these MXNet finds its servers; a process that lacks one can't make a store of them.
+# The variables by which MXNet finds its servers; without one of them a process can't use servers.
 _OF_SERVERS = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_SERVER",
                "DMLC_NUM_WORKER")  # fmt: skip
-# MXNet's own stores of one process; for one context it makes none of them.
+# MXNet's stores for one process; for one context MXNet makes no store.
 _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_allreduce_device",
           "local_update_cpu")  # fmt: skip
 
@@ -47,7 +48,7 @@ def register(mxnet) -> None:
         registry.update(dict.fromkeys(_ASYNCHRONOUS, _refuse_asynchronous))
     mxnet.kvstore.create = mxnet.kvstore.base.create = _create(mxnet.kvstore.create, registry)
     users = [mxnet.model, mxnet.gluon.trainer]
-    if hasattr(mxnet, "module"):  # MXNet 2 has none
+    if hasattr(mxnet, "module"):  # MXNet 2 has no Module
         users.append(mxnet.module.module)
         for user in (mxnet.model, mxnet.module.module):
             user._initialize_kvstore = _initialize_kvstore(user._initialize_kvstore)
@@ -73,13 +74,13 @@ def _is_ours(store) -> bool:
 
 
 def _as_store(kvstore, registry):
-    """Return a new store for a name of ours; return anything else as it is."""
+    """Return a new store for one of hvdlite's names; return anything else as it is."""
     maker = registry.get(kvstore.lower()) if isinstance(kvstore, str) else None
     return maker() if isinstance(maker, _Maker) else kvstore
 
 
 def _check_known(name: str, registry) -> None:
-    """Raise where MXNet would make another store than was meant, or quote its own source."""
+    """Raise for a name for which MXNet would make an unintended store, or show an obscure error."""
     if name in registry or name in _LOCAL:
         return
     if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):
@@ -123,7 +124,7 @@ def _check_and_rescale_grad(check):
     @functools.wraps(check)
     def check_and_rescale_grad(self, scale):
         if _is_ours(self._kvstore):
-            self._optimizer.rescale_grad = scale  # the store uses this very optimizer
+            self._optimizer.rescale_grad = scale  # the same object that the store uses
         else:
             check(self, scale)
 
@@ -134,7 +135,8 @@ def _create_kvstore(create, registry):
     @functools.wraps(create)
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str):
-            kvstore = kvstore.lower()  # MXNet looks for 'dist' before it lowers the name
+            # lowered now, because MXNet looks for 'dist' before it lowers the name
+            kvstore = kvstore.lower()
             _check_known(kvstore, registry)
         store, on_store = create(_as_store(kvstore, registry), num_device, arg_params)
         if _is_ours(store) and "MXNET_UPDATE_ON_KVSTORE" not in os.environ:

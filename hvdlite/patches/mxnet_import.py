@@ -31,15 +31,16 @@ def _execute(mxnet, code) -> None:
 
 def _change(mxnet) -> None:
     kvstore_hooks.register(mxnet)
-    _let_memory_outlive(getattr(mxnet, "dlpack", mxnet.ndarray.ndarray))  # the former in MXNet 2
+    _let_memory_outlive(getattr(mxnet, "dlpack", mxnet.ndarray.ndarray))  # mxnet.dlpack in MXNet 2
 
 
 def _let_memory_outlive(module) -> None:
     """Replace what frees the memory of ``from_numpy``, such as that of gradients which ranks share.
 
-    MXNet's crashes if an array ends after this module of it, at the end of Python.
+    MXNet's own function crashes if, at the end of Python, an array is freed after MXNet's
+    module.
     """
-    import ctypes  # takes 5 ms, and MXNet has it already
+    import ctypes  # imported here, because it takes 5 ms and MXNet has imported it already
 
     drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
     lasting = module.DeleterFunc(lambda tensor: drop(tensor.contents.manager_ctx))
@@ -52,7 +53,7 @@ _finder = AfterImport("mxnet", _execute)
 
 @contextlib.contextmanager
 def _packages_named() -> Iterator[None]:
-    """MXNet's wheel takes libraries of the system that a bare Debian lacks: say how to get them."""
+    """Say how to install system libraries that MXNet's wheel needs and a bare Debian lacks."""
     try:
         yield
     except OSError as error:

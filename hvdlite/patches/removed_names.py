@@ -48,7 +48,7 @@ _REMOVED = {
     "in1d": lambda a, b, *args, **kwargs: np.isin(np.ravel(a), b, *args, **kwargs),
     "int": int,
     "msort": lambda a: np.sort(a, axis=0),
-    # Functions of finance: NumPy itself had kept only stubs like these.
+    # Functions of finance, of which NumPy itself had kept only stubs like these.
     **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
 }
 
@@ -56,7 +56,7 @@ _REMOVED = {
 def restore_numpy_names() -> List[str]:
     """Put the names that MXNet uses and NumPy lacks back into NumPy; return these names."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy warns about names that it will remove
+        warnings.simplefilter("ignore")  # because NumPy warns about names that it will remove
         missing = [name for name in sorted({*_RENAMED, *_REMOVED}) if not hasattr(np, name)]
     for name in missing:
         setattr(np, name, getattr(np, _RENAMED[name]) if name in _RENAMED else _REMOVED[name])

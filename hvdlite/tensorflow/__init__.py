@@ -6,8 +6,9 @@ are defined when they are first used.
 
 import os
 
-# A collective that is waited for holds one of TensorFlow's threads: there must be one left for
-# those that other ranks wait for. Read when TensorFlow makes its threads, at its first operation.
+# A wait for a collective occupies one of TensorFlow's threads, and threads must be left for the
+# collectives that other ranks wait for. TensorFlow reads this when it makes its threads, at its
+# first operation.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
 
 try:

@@ -13,7 +13,7 @@ class FP16Compressor(Cast):
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """The values of ``compression=``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

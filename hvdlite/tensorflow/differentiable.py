@@ -84,7 +84,8 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
             reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
             if topology.rank() == root_rank:
                 return reduced
-            with tf.control_dependencies([reduced]):  # else a session skips the node on this rank
+            # otherwise a session would skip the node on this rank
+            with tf.control_dependencies([reduced]):
                 return tf.zeros_like(grad)
 
         results = run(

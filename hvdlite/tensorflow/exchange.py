@@ -22,9 +22,11 @@ from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
-_names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
+# for each graph a Counter of the names in it
+_names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 _MOST_FAILURES = 64
-_MOST_AWAITED = 64  # results of one node: iterations of a loop may overlap
+# most results of one node that are kept, because iterations of a loop may overlap
+_MOST_AWAITED = 64
 
 
 class _Graphs(ModuleState):
@@ -32,8 +34,8 @@ class _Graphs(ModuleState):
 
     def begin(self) -> None:
         self.keys = itertools.count()
-        self.started: Dict[int, Handle] = {}  # by key; no node has waited for these so far
-        self.failures: Dict[int, HvdliteError] = {}  # by the number in their texts
+        self.started: Dict[int, Handle] = {}  # handles by key, for which no node has waited so far
+        self.failures: Dict[int, HvdliteError] = {}  # failures, by the number in their texts
 
 
 _graphs = _Graphs()
@@ -45,7 +47,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
     In a graph each node has its own name, which stays the same if the program is traced again. In a
     graph within a graph the name contains the inner graph's name.
     """
-    checked(process_set)  # here: a graph would raise only when it runs
+    checked(process_set)  # checked here, because a graph would raise only when it runs
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a text, or None")
     if tf.executing_eagerly():
@@ -82,7 +84,8 @@ def _numbered() -> Iterator[None]:
         if len(_graphs.failures) >= _MOST_FAILURES:
             del _graphs.failures[min(_graphs.failures)]
         number = next(_graphs.keys)
-        _graphs.failures[number] = type(error)(*error.args, **vars(error))  # without its traceback
+        # a copy, without the traceback
+        _graphs.failures[number] = type(error)(*error.args, **vars(error))
         raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
 
 
@@ -118,14 +121,15 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
     def begin_now(*arrays):
         nonlocal last
         before, key = last and last(), next(_graphs.keys)
-        if before:  # of the same name, as in a loop or a function called twice
-            with contextlib.suppress(Exception):  # its own wait raises it
+        if before:  # a collective of the same name, as in a loop or a function called twice
+            with contextlib.suppress(Exception):  # its own wait raises its error
                 before.synchronize()
         with _numbered():
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
-        if len(started) > _MOST_AWAITED:  # a result that nothing uses is never waited for
+        # limited, because no node waits for a result that nothing uses
+        if len(started) > _MOST_AWAITED:
             _graphs.started.pop(started.popleft(), None)
         return np.int64(key)
 

@@ -51,8 +51,9 @@ def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan, 
     order = range(len(tensors))
     groups = plan.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
     begun = []
-    for group in groups[::-1]:  # in backward's order
-        told = steps if group is groups[0] else []  # with the group that is waited for first
+    for group in groups[::-1]:  # the last group first, as backward computes them
+        # the step is sent with the group for which the node waits first
+        told = steps if group is groups[0] else []
         sent = [*(tensors[i] for i in group), *told]
         begun.append(begin(partial(start, [labels[i] for i in group], bool(told)), sent))
     return wait(begun[::-1], dtypes, shapes)

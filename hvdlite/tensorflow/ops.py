@@ -23,7 +23,8 @@ from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
 from hvdlite.training.codecs import compressed
 
-_MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}  # nothing is computed
+# moved as signed integers, because nothing is computed
+_MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
 def _tensor(value) -> tf.Tensor:

@@ -101,7 +101,7 @@ class _Distributed:
 
     def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
         """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
-        kwargs.pop("use_generic_names", None)  # names are never TensorFlow's
+        kwargs.pop("use_generic_names", None)  # ignored, because names are never TensorFlow's
         place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
@@ -140,7 +140,8 @@ def DistributedOptimizer(
         "groups": groups, "process_set": process_set,
     }  # fmt: skip
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        from hvdlite.keras.optimizer import DistributedOptimizer as of_keras  # imports this module
+        # imported here, because that module imports this one
+        from hvdlite.keras.optimizer import DistributedOptimizer as of_keras
 
         return of_keras(
             optimizer, backward_passes_per_step=backward_passes_per_step,

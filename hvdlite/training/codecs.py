@@ -41,7 +41,7 @@ class NoneCompressor:
 class Cast:
     """Sends floats in another dtype; a framework's subclass sets these members."""
 
-    dtype: Any  # the smaller one
+    dtype: Any  # the smaller dtype
     cast: Callable  # function of a tensor and a dtype
     wide: Tuple = ("float32", "float64")  # dtypes to cast
     dtype_of: Callable = staticmethod(lambda tensor: tensor.dtype)
@@ -67,8 +67,9 @@ class Codecs:
     def two_bit(threshold: float = 0.5) -> Codec:
         """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
 
-        The rest is added to the next gradient. Gradients are compressed before they are divided by
-        the batch size: the threshold applies to the sum over the batch of one rank.
+        What a message leaves out is added to the next gradient. Gradients are compressed before
+        they are divided by the batch size, so the threshold applies to the sum over the batch of
+        one rank.
 
         :raises ValueError: a threshold that is not above 0.
         """
@@ -78,7 +79,8 @@ class Codecs:
 
     @staticmethod
     def one_bit(threshold: float = 0.0) -> Codec:
-        """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet's 1bit.
+        """Send +1 for each float32 value above the threshold, else -1, 32 values in 4 bytes:
+        MXNet's 1bit.
 
         The rest is added to the next gradient.
         """
@@ -101,7 +103,8 @@ class Codecs:
 
 def codec_of(compression, is_float32: bool) -> Optional[Codec]:
     """Return the codec of this compression inside an allreduce; None: no codec."""
-    if isinstance(compression, Codec):  # the C core refuses dtypes other than float32
+    # for every dtype, because the C core refuses dtypes other than float32
+    if isinstance(compression, Codec):
         return compression
     return getattr(compression, "codec", None) if is_float32 else None
 

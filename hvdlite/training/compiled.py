@@ -20,7 +20,7 @@ from typing import Callable, Iterator, List, Sequence
 from hvdlite.core import files
 from hvdlite.core.probe import CACHE, cache_folders, shipped_folder
 
-PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
+PATIENCE = 600.0  # least seconds that a rank waits for the rank that compiles
 
 
 def build(
@@ -29,12 +29,12 @@ def build(
 ) -> Path:  # fmt: skip
     """Return the compiled file; of all processes that ask at once, one compiles.
 
-    :param what: is compiled, for errors: "PyTorch's backend", say, and the module that compiles it.
-    :param stem: the first part of the file's name, with the framework's version.
-    :param about: what the file depends on beside the sources: flags and ABIs.
-    :param command: returns the compiler's command, without the output.
-    :param patience: seconds to wait while another process compiles.
-    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
+    :param what: what is compiled, for errors, such as "PyTorch's backend", and the module that
+    compiles it. :param stem: the first part of the file's name, with the framework's version.
+    :param about: what the file depends on beside the sources: flags and ABIs. :param command:
+    returns the compiler's command, without the output. :param patience: seconds to wait while
+    another process compiles. :raises RuntimeError: it can't be compiled, or another process has
+    compiled it for too long.
     """
     texts = [file.read_bytes() for file in sources]
     found = hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
@@ -65,9 +65,9 @@ def _existing(path: Path) -> bool:
 
 
 def _made(what: str, command: Callable[[], List[str]], patience: float, path: Path) -> bool:
-    """Compile the file unless another process has; an OSError says why its folder is unfit."""
+    """Compile the file unless another process has; an OSError says why the folder is unfit."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files.refuse_strangers(path.parent)  # they could put their code there
+    files.refuse_strangers(path.parent)  # raises, because other users could put their code there
     with _locked(path.with_suffix(".lock"), patience, what):
         if not path.exists():
             _compile(what, command(), path)
@@ -76,7 +76,7 @@ def _made(what: str, command: Callable[[], List[str]], patience: float, path: Pa
 
 @contextlib.contextmanager
 def _locked(path: Path, patience: float, what: str) -> Iterator[None]:
-    """Hold the lock of this file, which its holder's end releases, however it ends."""
+    """Hold the lock of this file; the end of the process releases the lock, however it ends."""
     until = time.monotonic() + patience
     with files.open_named(path) as file:
         while not _try_lock(file):
@@ -104,7 +104,8 @@ def _compile(what: str, command: List[str], path: Path) -> None:
             "of the framework. Install one (`apt-get install g++`) or name it by CXX; or compile "
             f"where there is one, with this version, and set {CACHE} to a folder that both can read"
         )
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # a crash leaves no half a file
+    # in a folder of its own, so that a crash leaves no half-written file
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch, path.name)
         done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
         if done.returncode:

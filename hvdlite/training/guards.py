@@ -18,11 +18,11 @@ from hvdlite.core.process_set import ProcessSet
 
 
 class Guarded(NamedTuple):
-    """A parameter, for a guard."""
+    """A parameter that a guard checks."""
 
     name: str
     value: np.ndarray
-    gradient: Optional[np.ndarray]  # of this rank; None: it has none
+    gradient: Optional[np.ndarray]  # the gradient on this rank; None: there is none
 
 
 class Guard:

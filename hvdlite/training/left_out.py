@@ -1,6 +1,6 @@
-"""What compression leaves out of each gradient on a rank, which it adds to that rank's next one.
+"""What compression leaves out of each gradient on a rank, and adds to the rank's next gradient.
 
-It is a rank's own: the states that rank 0 saves have none of the other ranks'.
+Each rank has its own values, so the states that rank 0 saves lack those of the other ranks.
 """
 
 import pickle
@@ -17,16 +17,16 @@ _REMEDY = (
     ". To keep it, save the optimizer's states on every rank, and load on each rank what it has "
     "saved, in a job of equally many ranks"
 )
-KEY = "hvdlite_left_out"  # beside an optimizer's states
+KEY = "hvdlite_left_out"  # key in an optimizer's saved states
 
 
 def tagged(left_out: Dict[Any, Any]) -> Dict[str, Any]:
-    """Return what this rank saves: whose it is, and that by the names of gradients."""
+    """Return what this rank saves: its rank and size, and the values by the names of gradients."""
     return {"rank": topology.rank(), "size": topology.size(), "left_out": left_out}
 
 
 def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
-    """Return what this rank has saved; where another has, warn, and return nothing."""
+    """Return what this rank has saved; if another rank has saved it, warn and return nothing."""
     if (saved["rank"], saved["size"]) == (topology.rank(), topology.size()):
         return saved["left_out"]
     warn(f"rank {saved['rank']} of {saved['size']} has saved these states")

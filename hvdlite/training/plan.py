@@ -20,9 +20,9 @@ from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
 from hvdlite.training.step_check import StepCheck
 
-GROUP_BYTES = 2**20  # in one operation, which costs some 10 us of a core
-_LONGEST_NAME = 200  # of a parameter; a tensor's name has 255 bytes
-_MOST_KEPT = 64  # descriptions of an owner, one for each group of gradients
+GROUP_BYTES = 2**20  # least bytes of a group; each operation costs some 10 us of a core
+_LONGEST_NAME = 200  # most bytes of a parameter's name; a tensor's name has 255
+_MOST_KEPT = 64  # most descriptions of an owner, one for each group of gradients
 
 
 class Reduction(NamedTuple):
@@ -58,7 +58,7 @@ class Reduction(NamedTuple):
             raise wrong("op", self.op, "hvdlite.Average, hvdlite.Sum or hvdlite.Adasum")
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
-        checked(self.process_set).included()  # raises unless it is registered
+        checked(self.process_set).included()  # raises if the set is not registered
         check_compression(self.compression)
         return self
 
@@ -72,7 +72,7 @@ class Reduction(NamedTuple):
         return self.process_set._group is None and not self.process_set.included()
 
     def members(self) -> dict:
-        """Return this as members of ``hvd_tensor``; raise if this process takes no part."""
+        """Return the members of ``hvd_tensor``; raise if this process takes no part."""
         op, scales = self.of_arrays()
         return reduction(op, scales, self.process_set)
 
@@ -87,7 +87,7 @@ class Reduction(NamedTuple):
 
 
 class Plan:
-    """The gradients of one owner: equally named on every rank, described once for all steps.
+    """The gradients of one owner, with the same names on every rank, described once for all steps.
 
     :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
     :ivar step_check: of an optimizer that sends its number of steps with its gradients.
@@ -113,10 +113,11 @@ class Plan:
         return found
 
     def __reduce__(self) -> tuple:
-        return Plan, (self.owner, self.reduction, self.step_check)  # a copy makes new descriptions
+        # a copy of the object makes new descriptions
+        return Plan, (self.owner, self.reduction, self.step_check)
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
-        """Return the name of the allreduce of a gradient, and of so many others.
+        """Return the name of an allreduce of a gradient and of so many others.
 
         :param label: of the gradient; ``number`` replaces a label that is too long.
         """
@@ -155,7 +156,7 @@ class Plan:
 
         def finish() -> List[np.ndarray]:
             if check:
-                check()  # first: if ranks disagree, the other allreduces may never end
+                check()  # first, because the other allreduces may never end if ranks disagree
             started.finish()
             return outs
 

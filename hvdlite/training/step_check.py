@@ -29,7 +29,7 @@ _REMEDY = (
 
 class _Started(ModuleState):
     def begin(self) -> None:
-        self.handles: Dict[str, Handle] = {}  # the last one of each name
+        self.handles: Dict[str, Handle] = {}  # the last handle of each name
 
 
 _started = _Started()
@@ -43,8 +43,9 @@ class StepCheck:
 
     def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
         self._optimizer, self._set = f"{owner} ({settings})", process_set
-        self._is_first = True  # in the first step: states may be broadcast after it
-        self._name = meeting_name(owner)  # optimizers of one thread step one after the other
+        self._is_first = True  # not compared in the first step, after which states may be broadcast
+        # may recur, because optimizers of one thread step one after another
+        self._name = meeting_name(owner)
 
     def start(self, iteration: int) -> Callable[[], None]:
         """Send the values; return a function that waits for the other ranks and compares."""
@@ -52,8 +53,8 @@ class StepCheck:
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
         name = f"{self._name}, step"
-        if name in _started.handles:  # of another optimizer in the same graph
-            with contextlib.suppress(Exception):  # its own wait raises it
+        if name in _started.handles:  # the name is that of another optimizer in the same graph
+            with contextlib.suppress(Exception):  # its own wait raises its error
                 _started.handles.pop(name).synchronize()
         handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
         _started.handles[name] = handle

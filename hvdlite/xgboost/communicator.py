@@ -11,7 +11,7 @@ from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import result_of_root
 from hvdlite.numpy import barrier
 
-TRACKER_SECONDS = 300  # the limit for all ranks to join, and at the end to leave
+TRACKER_SECONDS = 300  # seconds for all ranks to join, and at the end to leave
 
 
 class _Joined:
@@ -21,7 +21,7 @@ class _Joined:
         self.tracker: Any = None
         address = addresses_of_ranks()[0] if host is None else host
         arguments = result_of_root(lambda: self._start_tracker(address), 0, "xgboost.tracker")
-        task = f"{topology.rank():08d}"  # XGBoost numbers its ranks in the order of these
+        task = f"{topology.rank():08d}"  # XGBoost numbers its ranks in the order of these names
         self.arguments = {**arguments, "dmlc_task_id": task, **options}
         self._communicator = xgb.collective.CommunicatorContext(**self.arguments)
         self._communicator.__enter__()
@@ -34,7 +34,8 @@ class _Joined:
         return self.tracker.worker_args()
 
     def leave(self) -> None:
-        """Leave when all ranks leave: XGBoost itself waits only a limited time for a late rank."""
+        """Leave when all ranks leave, because XGBoost itself waits only a limited time for a late
+        rank."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:

@@ -61,7 +61,7 @@ def _line_from(file, offset: int) -> int:
 def _parse(lines: bytes) -> tuple:
     """Return the matrix and the labels. (scikit-learn's own parts repeat the line after a comment
     at their border.)"""
-    from sklearn.datasets import load_svmlight_file  # takes a second to import
+    from sklearn.datasets import load_svmlight_file  # imported here, because it takes a second
 
     options = {"dtype": np.float32, "zero_based": True, "query_id": True}
     matrix, labels, queries = load_svmlight_file(io.BytesIO(lines), **options)

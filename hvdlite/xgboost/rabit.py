@@ -31,7 +31,7 @@ __all__ = [
 
 class _Rabit(ModuleState):
     def begin(self) -> None:
-        self.joined = contextlib.ExitStack()  # leaves XGBoost's collective
+        self.joined = contextlib.ExitStack()  # closing it leaves XGBoost's collective
 
 
 _rabit = _Rabit()
@@ -71,7 +71,7 @@ def allreduce(
 
     :param data: an array of the same shape and dtype on every rank.
     :param op: Op.SUM, Op.MAX, Op.MIN or Op.BITWISE_OR.
-    :param prepare_fun: called with ``data`` before that.
+    :param prepare_fun: called with ``data`` before the reduction.
     """
     if prepare_fun is not None:
         prepare_fun(data)

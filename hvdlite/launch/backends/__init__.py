@@ -19,7 +19,7 @@ class Backend(NamedTuple):
 BACKENDS: Dict[str, Backend] = {
     "local": Backend(partial(mpirun.plan, where="here"), takes_hosts=False),
     "ssh": Backend(mpirun.plan_over_ssh, takes_hosts=True),
-    # With the site's own settings: mpirun finds the hosts itself, or takes the given ones.
+    # mpirun with the site's own settings; it finds the hosts itself, or takes the given ones.
     "mpi": Backend(partial(mpirun.plan, where=""), takes_hosts=True),
     "slurm": Backend(slurm.plan, takes_hosts=False, inside=slurm.inside),
     "sge": Backend(sge.plan, takes_hosts=False, inside=sge.inside),

@@ -1,8 +1,8 @@
 """Hadoop YARN: the distributed shell that comes with it starts hvdliterun in a container.
 
-MPI has no way to start processes in YARN's containers, so all ranks of a job share one, as large as
-they need; MXNet's parameter server, whose processes find each other by themselves, could do with
-several, but takes one too.
+MPI can't start processes in YARN's containers, so all ranks of a job share one container of the
+size that they need. A job with MXNet's parameter server also gets one container, although its
+processes could use several.
 """
 
 import os
@@ -26,6 +26,6 @@ def plan(job: Job) -> Plan:
         *("-container_memory", str(job.processes * MEMORY_PER_PROCESS)),
     ]
     options += ["-queue", job.queue] if job.queue else []
-    # sh expands the jar's version
+    # the shell expands the jar's version
     line = f"exec yarn jar {jar} {_CLIENT} -jar {jar} {shlex.join(options)}"
     return Plan(["sh", "-c", line], watched=False)

@@ -26,9 +26,10 @@ def _end_after(show):
 
 
 def _run_the_one_in_the_way():
-    """Give way to the site's own sitecustomize, which this folder's hides."""
+    """Run the site's own sitecustomize, which this one hides."""
     sys.path[:] = [p for p in sys.path if os.path.realpath(p) != os.path.dirname(__file__)]
-    spec = PathFinder.find_spec("sitecustomize")  # importlib.util has found this one already
+    # not importlib.util, which has this sitecustomize in its cache
+    spec = PathFinder.find_spec("sitecustomize")
     if spec:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
