@@ -34,9 +34,10 @@ def loss_of_one_process() -> dict:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("library", TOLERANCE)
-def test_all_ranks_have_the_model_of_one_process(library, ranks, loss_of_one_process):
+def test_all_ranks_have_the_model_of_one_process(library, loss_of_one_process):
+    """Two ranks: below, on two hosts."""
+    ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]
     print(f"{library}, {ranks} ranks: loss {loss:.5f}, of one process {expected:.5f}")
@@ -81,7 +82,7 @@ LINES = ["1 0:2 3:4.5", "-1 1:1e3", "# a comment", "0", "", "2 0:-1 2:0.25 4:7  
 ROWS = [[2, 0, 0, 4.5, 0], [0, 1e3, 0, 0, 0], [0] * 5, [-1, 0, 0.25, 0, 7]] * 3
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_every_line_is_on_one_rank(ranks, tmp_path):
     files = [tmp_path / name for name in ("lines", "no_end", "one_line", "empty")]
     texts = ["\n".join(LINES) + "\n", "\n".join(LINES), "1 0:2 3:4.5 4:0\n", ""]
