@@ -69,7 +69,9 @@ def _stand_in_for_gloo(dist, make) -> None:
             if rank == 0 and not cls.told:
                 print("hvdlite: HVDLITE_AS_GLOO=1: gloo is hvdlite", file=sys.stderr, flush=True)
             cls.told = True
-            return make(store, rank, size, timeout, enable_reconfigure)
+            group = make(store, rank, size, timeout, enable_reconfigure)
+            type(group).create_device = staticmethod(real.create_device)
+            return group
 
         def __getattr__(cls, name):
             return getattr(real, name)

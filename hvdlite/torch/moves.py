@@ -42,9 +42,17 @@ class Move:
         return bool(self.error or self.ended is True or (self.ended and self.ended.query()))
 
 
-@torch.no_grad()
 def move_by(group, move: Move) -> None:
-    """Have the backend move the data; NCCL queues its work on the current stream."""
+    """Have the backend move the data; NCCL queues its work on the current stream.
+
+    The thread need not be in inference mode, in which alone tensors of that mode are written to.
+    """
+    written = move.tensor if move.out is None else move.out
+    with torch.inference_mode(written.is_inference()), torch.no_grad():
+        _move_by(group, move)
+
+
+def _move_by(group, move: Move) -> None:
     size, kind = group.size(), move.kind
     if kind not in (lib.HVD_ALLGATHER, lib.HVD_ALLTOALL) and not move.tensor.numel():
         return

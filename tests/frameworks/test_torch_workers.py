@@ -65,3 +65,30 @@ def test_torchrun_starts_a_failed_job_anew(tmp_path):
     ended = started_by(run, "--max-restarts=1", *options, "2", str(script), **WITHOUT_MPI)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("SUM 0 of 2") == 2
+
+
+CHILD = """
+import sys
+import torch, torch.distributed as dist
+
+def make(rank, path, size):
+    store = dist.FileStore(path, size)
+    dist.init_process_group("hvdlite", rank=rank, world_size=size, store=store)
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    dist.destroy_process_group()
+    print(f"SUM {t.item()}\\n", end="", flush=True)
+
+if __name__ == "__main__":
+    make(0, sys.argv[1], 1)
+    for size in (1, 2):
+        torch.multiprocessing.spawn(make, (f"{sys.argv[1]}{size}", size), nprocs=size)
+"""
+
+
+def test_children_of_a_process_that_had_a_group_make_groups_of_their_own(tmp_path):
+    """Also one that is alone in its group."""
+    (tmp_path / "child.py").write_text(CHILD)
+    line = str(tmp_path / "child.py"), str(tmp_path / "store")
+    ended = started_by("python", *line, timeout=150, **WITHOUT_MPI)
+    assert ended.stdout.splitlines() == ["SUM 1.0", "SUM 1.0", "SUM 2.0", "SUM 2.0"], ended.stderr

@@ -12,19 +12,22 @@ class HvdBackend : public Group {
     using Group::Group;
 
     WorkPtr allreduce(Tensors &tensors, const AllreduceOptions &o) override {
-        int op = op_on(tensors, o.reduceOp);
+        int op = several("all_reduce", tensors) ? NO_OP : op_on(tensors, o.reduceOp);
         if (op == NO_OP) return gloo().allreduce(tensors, o);
         return reduce_all(OpType::ALLREDUCE, tensors, op, o);
     }
 
     WorkPtr allreduce_coalesced(Tensors &tensors, const AllreduceCoalescedOptions &o) override {
+        assertNonEmpty(refusal("all_reduce_coalesced"), tensors);
         int op = op_on(tensors, o.reduceOp);
         if (op == NO_OP) return gloo().allreduce_coalesced(tensors, o);
         return reduce_all(OpType::ALLREDUCE_COALESCED, tensors, op, o);
     }
 
     WorkPtr broadcast(Tensors &tensors, const BroadcastOptions &o) override {
-        if (!all_move(tensors)) return gloo().broadcast(tensors, o);
+        check_root("broadcast", o, tensors);
+        if (several("broadcast", tensors) || !all_move(tensors))
+            return gloo().broadcast(tensors, o);
         return run(OpType::BROADCAST, "hvdlite:broadcast", tensors, tensors, o, [&](Start &start) {
             Tensors copies = dense_of(tensors);
             start.copy_back(tensors, copies);
@@ -34,6 +37,8 @@ class HvdBackend : public Group {
 
     // An allreduce, whose result only the root stores; the tensors of other ranks do not change.
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
+        check_root("reduce", o, tensors);
+        assertSingleElement(refusal("reduce"), tensors);
         int op = op_on(tensors, o.reduceOp);
         bool root = rank_ == o.rootRank;
         if (op == NO_OP) return gloo().reduce(tensors, o);
@@ -49,24 +54,37 @@ class HvdBackend : public Group {
 
     WorkPtr allgather(std::vector<Tensors> &outs, Tensors &ins,
                       const AllgatherOptions &o) override {
-        TORCH_CHECK(ins.size() == 1 && outs.size() == 1,
-                    "hvdlite: allgather takes one tensor a rank");
-        check_alike(outs[0], ins[0], size_);
-        if (!all_move(ins) || !all_move(outs[0])) return gloo().allgather(outs, ins, o);
+        auto refuse = refusal("all_gather");
+        assertNonEmptyInputTensorList(refuse, ins.size());
+        assertInputOutputTensorListsSameSize(refuse, outs.size(), ins.size());
+        check_alike(ins, ins[0]);
+        for (const Tensors &list : outs) {
+            if (list.size() != ins.size() * size_)
+                refuse("invalid output tensor list: expected " +
+                       std::to_string(ins.size() * size_) + " tensors, got " +
+                       std::to_string(list.size()));
+            check_alike(list, ins[0]);
+        }
+        if (several("all_gather", ins) || !all_move(ins) || !all_move(outs[0]))
+            return gloo().allgather(outs, ins, o);
         return run(OpType::ALLGATHER, "hvdlite:all_gather", ins, outs[0], o,
                    [&](Start &start) { gather_list(start, outs[0], ins[0]); });
     }
 
     WorkPtr allgather_coalesced(std::vector<Tensors> &outs, Tensors &ins,
                                 const AllgatherOptions &o) override {
-        for (const Tensors &list : outs) TORCH_CHECK(list.size() == ins.size(), ONE_EACH);
-        TORCH_CHECK(static_cast<int>(outs.size()) == size_, ONE_EACH);
+        auto refuse = refusal("all_gather_coalesced");
+        assertAllgatherCoalescedOutputTensorLists(refuse, outs, ins.size(), size_);
+        for (const Tensors &list : outs)
+            for (size_t i = 0; i < ins.size(); i++) {
+                if (list[i].numel() != ins[i].numel())
+                    refuse("invalid size of output tensor at index " + std::to_string(i));
+                assertTypeMatch(refuse, ins[i].options(), list, i);
+            }
         if (!all_move(ins)) return gloo().allgather_coalesced(outs, ins, o);
         return run(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins, outs[0], o,
                    [&](Start &start) {
                        Tensors copies, flats;
-                       for (size_t i = 0; i < ins.size(); i++)
-                           for (int r = 0; r < size_; r++) check_alike(outs[r][i], ins[i]);
                        for (const at::Tensor &in : ins) {
                            flats.push_back(room_for({size_, in.numel()}, host_options(in)));
                            start.allgather(dense(in), flats.back(), size_);
@@ -88,7 +106,7 @@ class HvdBackend : public Group {
 
     WorkPtr allgather_into_tensor_coalesced(Tensors &outs, Tensors &ins,
                                             const AllgatherOptions &o) override {
-        TORCH_CHECK(outs.size() == ins.size(), ONE_EACH);
+        assertInputOutputTensorListsSameSize(refusal("coalesced call"), outs.size(), ins.size());
         for (size_t i = 0; i < ins.size(); i++) check_times(outs[i], ins[i], size_);
         if (!all_move(ins) || !all_move(outs))
             return gloo().allgather_into_tensor_coalesced(outs, ins, o);
@@ -97,8 +115,9 @@ class HvdBackend : public Group {
 
     WorkPtr reduce_scatter(Tensors &outs, std::vector<Tensors> &ins,
                            const ReduceScatterOptions &o) override {
-        TORCH_CHECK(ins.size() == 1 && outs.size() == 1, "hvdlite: reduce_scatter takes one list");
-        check_alike(ins[0], outs[0], size_);
+        assertSingleElementOutput(refusal("reduce_scatter"), outs);
+        assertScatterInputTensorList(refusal("reduce_scatter"), ins, size_);
+        check_alike(ins[0], outs[0]);
         if (op_on(ins[0], o.reduceOp) == NO_OP || !moves(outs[0]))
             return gloo().reduce_scatter(outs, ins, o);
         return scatter_sums(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
@@ -116,7 +135,7 @@ class HvdBackend : public Group {
 
     WorkPtr reduce_scatter_tensor_coalesced(Tensors &outs, Tensors &ins,
                                             const ReduceScatterOptions &o) override {
-        TORCH_CHECK(outs.size() == ins.size(), ONE_EACH);
+        assertInputOutputTensorListsSameSize(refusal("coalesced call"), outs.size(), ins.size());
         for (size_t i = 0; i < ins.size(); i++) check_times(ins[i], outs[i], size_);
         if (op_on(ins, o.reduceOp) == NO_OP || !all_move(outs))
             return gloo().reduce_scatter_tensor_coalesced(outs, ins, o);
@@ -146,7 +165,7 @@ class HvdBackend : public Group {
     }
 
     WorkPtr alltoall(Tensors &outs, Tensors &ins, const AllToAllOptions &o) override {
-        TORCH_CHECK(static_cast<int>(ins.size()) == size_ && outs.size() == ins.size(), ONE_EACH);
+        assertAllToAllTensorListSizes(refusal("all_to_all"), outs.size(), ins.size(), size_);
         for (size_t i = 0; i < ins.size(); i++)
             check_type(outs[i], ins[0]), check_type(ins[i], ins[0]);
         if (!all_move(ins) || !all_move(outs)) return gloo().alltoall(outs, ins, o);
@@ -160,11 +179,15 @@ class HvdBackend : public Group {
 
     // An alltoall in which all rows go to the root; the root copies its own rows.
     WorkPtr gather(std::vector<Tensors> &outs, Tensors &ins, const GatherOptions &o) override {
-        TORCH_CHECK(ins.size() == 1, "hvdlite: gather takes one tensor a rank");
+        auto refuse = refusal("gather");
         bool root = rank_ == o.rootRank;
-        TORCH_CHECK(outs.size() == (root ? 1 : 0),
-                    "hvdlite: only the root of a gather gives a list");
-        if (root) check_alike(outs[0], ins[0], size_);
+        assertRootRank(refuse, o.rootRank, size_);
+        assertSingleElementInput(refuse, ins);
+        if (root) {
+            assertGatherOutputTensorList(refuse, outs, size_);
+            check_alike(outs[0], ins[0]);
+        } else
+            assertEmptyOutputTensorList(refuse, outs);
         if (!all_move(ins)) return gloo().gather(outs, ins, o);
         Tensors to = root ? outs[0] : Tensors();
         return run(OpType::GATHER, "hvdlite:gather", ins, to, o, [&](Start &start) {
@@ -179,11 +202,15 @@ class HvdBackend : public Group {
 
     // An alltoall in which all rows come from the root; the root copies its own rows.
     WorkPtr scatter(Tensors &outs, std::vector<Tensors> &ins, const ScatterOptions &o) override {
-        TORCH_CHECK(outs.size() == 1, "hvdlite: scatter takes one tensor a rank");
+        auto refuse = refusal("scatter");
         bool root = rank_ == o.rootRank;
-        TORCH_CHECK(ins.size() == (root ? 1 : 0),
-                    "hvdlite: only the root of a scatter gives a list");
-        if (root) check_alike(ins[0], outs[0], size_);
+        assertRootRank(refuse, o.rootRank, size_);
+        assertSingleElementOutput(refuse, outs);
+        if (root) {
+            assertScatterInputTensorList(refuse, ins, size_);
+            check_alike(ins[0], outs[0]);
+        } else
+            assertEmptyInputTensorList(refuse, ins);
         if (!all_move(outs)) return gloo().scatter(outs, ins, o);
         return run(OpType::SCATTER, "hvdlite:scatter", outs, outs, o, [&](Start &start) {
             std::vector<int64_t> splits(size_, root ? 1 : 0);
@@ -209,6 +236,22 @@ class HvdBackend : public Group {
     }
 
   private:
+    Refusal refusal(const char *call) const { return {call, rank_, size_}; }
+
+    template <class O> void check_root(const char *call, const O &o, const Tensors &tensors) const {
+        assertRootRank(refusal(call), o.rootRank, size_);
+        assertRootTensor(refusal(call), o.rootTensor, static_cast<int64_t>(tensors.size()));
+    }
+
+    // True: one rank gives several tensors for one result, which the core does not know.
+    bool several(const char *call, const Tensors &tensors) const {
+        if (tensors.size() == 1) return false;
+        assertNonEmpty(refusal(call), tensors);
+        assertLayoutMatch(refusal(call), tensors);
+        assertTypeAndSizesMatch(refusal(call), tensors);
+        return true;
+    }
+
     template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
         if (op == FOLD) return fold_all(type, "hvdlite:all_reduce", tensors, tensors, o);
         return run(type, "hvdlite:all_reduce", tensors, tensors, o, [&](Start &start) {

@@ -1,5 +1,8 @@
 // Checks: the tensors of one call must agree in some properties. And buffers like these tensors,
 // for the core.
+//
+// PyTorch's own checks (c10d/Utils.hpp) make most refusals. Where these checks are too strict, the
+// refusal has their words.
 #pragma once
 
 #include "start.h"
@@ -8,21 +11,28 @@
 
 namespace hvdlite {
 
-constexpr const char *ONE_EACH = "hvdlite: expected one tensor for each rank";
+// What PyTorch's checks call with the reason.
+struct Refusal {
+    const char *call;
+    int rank, size;
+    void operator()(const std::string &why) const {
+        TORCH_CHECK(false, "hvdlite: ", call, " on rank ", rank, " of ", size, ": ", why);
+    }
+};
 
 inline void check_type(const at::Tensor &a, const at::Tensor &b) {
-    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "hvdlite: tensors of one call must have one ",
-                "type: got ", a.scalar_type(), " and ", b.scalar_type());
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "hvdlite: invalid tensor type: tensors of one ",
+                "call must have one type: got ", a.scalar_type(), " and ", b.scalar_type());
 }
 
 inline void check_alike(const at::Tensor &a, const at::Tensor &b) {
     check_type(a, b);
-    TORCH_CHECK(a.numel() == b.numel(), "hvdlite: tensors of one call must be equally large: got ",
+    TORCH_CHECK(a.numel() == b.numel(),
+                "hvdlite: invalid tensor size: tensors of one call must be ", "equally large: got ",
                 a.sizes(), " and ", b.sizes());
 }
 
-inline void check_alike(const Tensors &many, const at::Tensor &one, int ranks) {
-    TORCH_CHECK(static_cast<int>(many.size()) == ranks, ONE_EACH);
+inline void check_alike(const Tensors &many, const at::Tensor &one) {
     for (const at::Tensor &t : many) check_alike(t, one);
 }
 

@@ -248,7 +248,7 @@ class Group : public Backend {
         check_alive();
         auto work = c10::make_intrusive<HvdWork>(rank_, type, title, ins, operation, number);
         Start start(group_, operation);
-        at::NoGradGuard no_grad;
+        c10::InferenceMode mode;
         try {
             fill(start);
         } catch (...) {

@@ -12,8 +12,8 @@
 #include "staging.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
@@ -179,7 +179,7 @@ class Operation : public Call {
             if (err.code) return failure(std::string("hvdlite: ") + err.text);
         }
         try {
-            at::NoGradGuard no_grad;
+            c10::InferenceMode mode; // only so may a thread write to tensors of this mode
             c10::OptionalStreamGuard guard(stream_);
             if (deliver_) deliver_();
         } catch (...) {

@@ -16,11 +16,14 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     """Let the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
 
     After the first init() this does nothing, because that call has decided how the job starts.
+    A child of a rank has the environment of its parent, so its program tells even that the child
+    is alone.
     """
-    if size == 1 or start.is_decided() or start.ranks_of_mpi() > 1 or start.is_by_mpi():
+    if start.is_decided() or start.ranks_of_mpi() > 1 or start.is_by_mpi():
         return
     known = start.place()
-    if known and (known.rank, known.size) == (rank, size):
+    is_told = known != start.ALONE or not start.rank_above()
+    if is_told and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
         return
     start.give(place(store, "its program", rank, size, _host(store), timeout))
 

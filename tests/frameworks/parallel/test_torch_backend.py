@@ -291,23 +291,3 @@ def test_objects_are_gathered_broadcast_and_scattered(groups):
     dist.scatter_object_list(one, [str(r) for r in ranks], 0, group=groups[0])
     assert everyone == [{"rank": r} for r in ranks]
     assert (first, one) == ([{"of": 0}], [str(rank)])
-
-
-def test_all_to_all_single_into_rows_of_another_length(groups):
-    size, rank = dist.get_world_size(), dist.get_rank()
-    sent = torch.arange(3.0 * size).view(size, 3) + 100 * rank
-    expected = [100 * other + 3 * rank + i for other in range(size) for i in range(3)]
-    for splits in ((), ([3] * size, [1] * size)):
-        out = torch.zeros(3 * size)
-        dist.all_to_all_single(out, sent, *splits, group=groups[0])
-        assert out.tolist() == expected
-
-
-def test_wrong_arguments_are_errors_at_once(groups):
-    size = dist.get_world_size()
-    with pytest.raises(RuntimeError, match="equally large"):  # the rows would lie behind its end
-        dist.all_to_all_single(torch.ones(size), torch.ones(size, 300), group=groups[0])
-    with pytest.raises(RuntimeError, match="as many elements"):
-        dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2 * size + 1), group=groups[0])
-    with pytest.raises((RuntimeError, ValueError), match="(?i)split|divide"):
-        dist.all_to_all_single(torch.ones(size), torch.ones(size), [2] * size, group=groups[0])

@@ -59,6 +59,15 @@ def test_rows_that_are_not_the_same_on_all_ranks(rank, size):
     assert rows.tolist() == [r for r in range(size) for _ in range(splits[r])]
 
 
+@pytest.mark.parametrize("mode", [True, False])
+def test_tensors_of_inference_mode_are_moved_by_a_thread_that_is_not_in_it(mode):
+    with torch.inference_mode(mode):
+        mean = hvd.allreduce_async_(torch.full((3,), 2.0), op=hvd.Average)
+        rows = hvd.allgather_async(torch.ones(2))
+    assert mean.synchronize().tolist() == [2.0] * 3
+    assert rows.synchronize().is_inference() == mode
+
+
 def test_a_set_of_one_rank_and_empty_tensors(rank, size):
     if size == 1:
         return

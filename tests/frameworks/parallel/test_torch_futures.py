@@ -30,6 +30,23 @@ def test_a_future_beside_a_wait_has_no_time_out_that_never_was(groups):
         assert (future.wait()[0] == dist.get_world_size()).all()
 
 
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_thread_delivers_tensors_of_inference_mode(mode, groups):
+    """Results with gaps are copied, by a thread that is in no such mode."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with torch.inference_mode(mode):
+        outs = [torch.zeros(3, 2)[:, 0] for _ in range(size)]
+        work = dist.all_gather(outs, torch.full((3,), float(rank)), group=groups[0], async_op=True)
+        sums = torch.full((3, 2), float(rank))[:, 0]
+        backend = groups[0]._get_backend(torch.device("cpu"))
+        summed = backend.allreduce([sums]).get_future()
+    work.get_future().wait()
+    summed.wait()
+    assert [t.tolist() for t in outs] == [[r] * 3 for r in range(size)]
+    assert sums.tolist() == [sum(range(size))] * 3
+    assert [t.is_inference() for t in (*outs, sums)] == [mode] * (size + 1)
+
+
 def test_a_call_without_tensors_ends_at_once(groups):
     group = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=5))
     nothing = [[] for _ in range(dist.get_world_size())]
