@@ -78,8 +78,11 @@ def milliseconds(seconds: Optional[float]) -> str:
 
 
 def times(ratio: Optional[float]) -> str:
-    """Return a ratio as '7.4x'; a dash: not measured."""
-    return "–" if ratio is None else f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
+    """Return a ratio as '7.4x', in bold if hvdlite is the slower; a dash: not measured."""
+    if ratio is None:
+        return "–"
+    text = f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
+    return text if ratio >= 1 else f"**{text}**"
 
 
 def percent(share: Optional[float]) -> str:
@@ -104,7 +107,7 @@ def speed_table(results: Results, ranks: int) -> str:
             name = row.theirs if peer.library == "horovod" else row.plain
             ms.append(results.value(peer, ranks, name))
         ratios = [results.ratio(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
-        lines.append([row.text, *map(milliseconds, ms), *(f"**{times(r)}**" for r in ratios)])
+        lines.append([row.text, *map(milliseconds, ms), *map(times, ratios)])
     return markdown(header, lines)
 
 

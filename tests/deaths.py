@@ -67,6 +67,7 @@ def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
             "when": rng.choice(WHENS[torch:]),  # PyTorch's own store waits for half an hour
             "victim": rng.randrange(ranks),
             "then": rng.choice(("raise", "shutdown", "end")),
+            "helpers": 1 + i % 2,
         }
         others = [rank for rank in range(ranks) if rank != case["victim"]]
         if ranks == 2:  # all ranks: same as the world set
@@ -111,6 +112,7 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
         "HVDLITE_DATA_TIMEOUT_SECONDS": str(SILENCE),
         "HVDLITE_EXIT_TIMEOUT_SECONDS": str(EXIT),
         "HVDLITE_INIT_TIMEOUT_SECONDS": str(INIT),
+        "HVDLITE_THREADS": str(case["helpers"]),
         "HVDLITE_WINDOW": "0" if case["reach"] in ("sockets", "mpi without a window") else "1",
     }  # fmt: skip
     if case["reach"].startswith("mpi"):

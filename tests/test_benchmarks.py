@@ -133,7 +133,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     shutil.copy(ROOT / "docs" / "benchmarks.md", page)
     harness.put(page, report.texts(results))
     text = page.read_text()
-    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | **4.0x** | **–** |" in text
+    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | 4.0x | – |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % | – | – | – |" in text
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
 
