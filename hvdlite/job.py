@@ -48,8 +48,13 @@ class _Jobs(ModuleState):
     def begin(self) -> None:
         self.joining = threading.RLock()  # held during init(), which two threads may call at once
         self.has_joined = False  # True: this process has ever joined a job
+        self.way: Optional[Tuple[Bootstrap, Membership]] = None  # returned by _way
         # True: the last job has failed, so other ranks may never reach its end
         self.is_broken = False
+
+    def begin_child(self) -> None:
+        if self.way:
+            self.way[1].let_go()
 
 
 _jobs = _Jobs()
@@ -81,9 +86,14 @@ def init(comm=None, process_sets=None) -> None:
             bootstrap().join(comm, INIT_PATIENCE_SECONDS, membership(), enter)
 
 
-@functools.lru_cache(maxsize=None)
 def _way() -> Tuple[Bootstrap, Membership]:
-    """Return how this process joins its job, and who makes up the job: by MPI, or by sockets.
+    """Return how this process joins its job, and who makes up the job."""
+    _jobs.way = _jobs.way or _decided_way()
+    return _jobs.way
+
+
+def _decided_way() -> Tuple[Bootstrap, Membership]:
+    """Return what joins a job by MPI, or what joins it by sockets.
 
     Call it after ``start.decide()``, because importing the modules for MPI begins MPI.
     """

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
 
 # Compiled by the user, for his PyTorch and his JAX.
-FOR_FRAMEWORKS = {f"hvdlite/csrc/{name}.h" for name in ("hvd", "base/error", "base/types")}
+FOR_FRAMEWORKS = {
+    f"hvdlite/csrc/{name}.h" for name in ("functions", "hvd", "base/error", "base/types")
+}
 FOR_FRAMEWORKS.update(
     str(path.relative_to(ROOT))
     for path in (ROOT / "hvdlite/torch/backend").iterdir()

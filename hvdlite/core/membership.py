@@ -56,6 +56,10 @@ class Membership(Protocol):
         """Record the processes that this process could not reach, for the next :meth:`agree`."""
         return
 
+    def let_go(self) -> None:
+        """Close the descriptors in a forked child, which would hide the end of its parent."""
+        return
+
     def begin(self, world: World) -> None:
         """Prepare for deaths. Collective; a second call does nothing.
 

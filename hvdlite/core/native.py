@@ -186,6 +186,11 @@ def c_text(text: str, what: str):
         ) from None
 
 
+def address_of(name: str) -> int:
+    """Return the address of a function of the core, for a C library that calls it."""
+    return int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
+
+
 def call(function, *args) -> None:
     """Call a C function whose last argument is an ``hvd_error *``; raise the error it reports."""
     error = own_error()

@@ -8,8 +8,11 @@
 
 #include "hvd.h"
 
-/* Members of the state, and the names of attributes that they hold. */
+/* Objects that Python gives by name; members of the state, and attributes that they name. */
 /* clang-format off */
+#define BY_NAME(A) \
+    A(hvd_run) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* for prepared.py */ \
+    A(tensor_type) A(strided) A(empty_like)                          /* for PyTorch */
 #define ATTRIBUTES(A) \
     A(dtype, "dtype") A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") \
     A(pop, "pop") A(in_place, "in_place") A(enter_group, "_enter_group") \
@@ -20,10 +23,8 @@
 /* The module's state. It has a reference to each of its objects, which lie in a row after `run`. */
 struct state {
     __typeof__(hvd_run) *run; /* hvd_run of the C library that this process has loaded */
-    PyObject *kept, *array_type, *empty, *unprepared, *moved; /* set by setup */
-    PyObject *tensor_type, *strided, *empty_like;             /* set by setup_tensors */
-#define MEMBER(MEMBER, NAME) PyObject *MEMBER;
-    ATTRIBUTES(MEMBER)
+#define MEMBER(MEMBER, ...) PyObject *MEMBER;
+    BY_NAME(MEMBER) ATTRIBUTES(MEMBER)
 };
 
 static struct state *state_of(PyObject *module) { return PyModule_GetState(module); }
@@ -33,26 +34,22 @@ static PyObject *wrong_number(void) {
     return NULL;
 }
 
-static PyObject *keep(PyObject **places, PyObject *const *objects, int n) {
-    for (int i = 0; i < n; i++) {
-        Py_INCREF(objects[i]);
-        Py_XDECREF(places[i]);
-        places[i] = objects[i];
-    }
-    Py_RETURN_NONE;
+static bool put(PyObject **place, PyObject *object) {
+    if (!object) return false;
+    Py_INCREF(object);
+    Py_XDECREF(*place);
+    return (*place = object);
 }
 
-/* setup(address of hvd_run, kept, ndarray, empty, unprepared, moved). */
-static PyObject *setup(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+/* setup(names): a dict with some of BY_NAME. */
+static PyObject *setup(PyObject *module, PyObject *names) {
     struct state *s = state_of(module);
-    if (nargs != 6) return wrong_number();
-    s->run = (__typeof__(s->run))(uintptr_t)PyLong_AsVoidPtr(args[0]);
-    return keep(&s->kept, args + 1, 5);
-}
-
-/* setup_tensors(torch.Tensor, torch.strided, torch.empty_like). */
-static PyObject *setup_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    return nargs == 3 ? keep(&state_of(module)->tensor_type, args, 3) : wrong_number();
+    Py_ssize_t known = 0;
+#define PUT(NAME) known += put(&s->NAME, PyDict_GetItemString(names, #NAME));
+    BY_NAME(PUT)
+    if (known != PyDict_Size(names)) return wrong_number();
+    if (s->hvd_run) s->run = (__typeof__(s->run))(uintptr_t)PyLong_AsVoidPtr(s->hvd_run);
+    Py_RETURN_NONE;
 }
 
 static PyObject *call0(PyObject *object, PyObject *method) {
@@ -317,23 +314,26 @@ static int fill(struct state *s) {
     return false ATTRIBUTES(FILL) ? -1 : 0;
 }
 
-enum { OBJECTS = (sizeof(struct state) - offsetof(struct state, kept)) / sizeof(PyObject *) };
+enum { OBJECTS = (sizeof(struct state) - offsetof(struct state, hvd_run)) / sizeof(PyObject *) };
 
 static int traverse(PyObject *module, visitproc visit, void *arg) {
-    for (size_t i = 0; i < OBJECTS; i++) Py_VISIT((&state_of(module)->kept)[i]);
+    for (size_t i = 0; i < OBJECTS; i++) Py_VISIT((&state_of(module)->hvd_run)[i]);
     return 0;
 }
 
 static int clear(PyObject *module) {
-    for (size_t i = 0; i < OBJECTS; i++) Py_CLEAR((&state_of(module)->kept)[i]);
+    for (size_t i = 0; i < OBJECTS; i++) Py_CLEAR((&state_of(module)->hvd_run)[i]);
     return 0;
 }
 
 static void end(void *module) { clear(module); }
 
-#define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))NAME, METH_FASTCALL, NULL}
-static PyMethodDef methods[] = {METHOD(setup), METHOD(setup_tensors), METHOD(run),
-                                METHOD(again), METHOD(again_tensor),  {NULL, NULL, 0, NULL}};
+#define METHOD(NAME, HOW) {#NAME, (PyCFunction)(void (*)(void))NAME, HOW, NULL}
+static PyMethodDef methods[] = {METHOD(setup, METH_O),
+                                METHOD(run, METH_FASTCALL),
+                                METHOD(again, METH_FASTCALL),
+                                METHOD(again_tensor, METH_FASTCALL),
+                                {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_prepared",  .m_size = sizeof(struct state),

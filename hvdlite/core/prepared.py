@@ -18,7 +18,7 @@ from hvdlite.core.collectives import (
 )
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import tensor_name
-from hvdlite.core.native import exception_of, ffi, lib, new_error
+from hvdlite.core.native import address_of, exception_of, ffi, lib, new_error
 from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
@@ -153,5 +153,7 @@ def note(key: tuple, described: Callable[[], tuple]) -> None:
         _calls.kept[key] = Prepared(*described())
 
 
-_run = int(ffi.cast("uintptr_t", ffi.addressof(lib, "hvd_run")))
-_prepared.setup(_run, _calls.kept, np.ndarray, np.empty, _unprepared, _moved)
+_prepared.setup({
+    "hvd_run": address_of("hvd_run"), "kept": _calls.kept, "array_type": np.ndarray,
+    "empty": np.empty, "unprepared": _unprepared, "moved": _moved,
+})  # fmt: skip

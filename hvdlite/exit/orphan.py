@@ -6,7 +6,6 @@ train, or wait, forever.
 """
 
 import contextlib
-import functools
 import os
 import re
 import select
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Callable, List
 
 from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.exit import ancestors
 
@@ -27,13 +27,23 @@ TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as in mpirun
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
 
 
-@functools.lru_cache(maxsize=None)
+class _Watch(ModuleState):
+    def begin(self) -> None:
+        self.has_begun = False
+
+
+_watch = _Watch()
+
+
 def watch() -> None:
     """Watch the launcher from now on, in a thread; a second call does nothing.
 
     If the launcher was killed while this process imported, another process has adopted this one:
     then this process ends here.
     """
+    if _watch.has_begun:
+        return
+    _watch.has_begun = True
     try:
         pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
     except (OSError, ValueError):  # there is no /proc, or the agent is outside of this container

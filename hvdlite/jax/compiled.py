@@ -13,7 +13,7 @@ from hvdlite.training import compiled
 _HERE = Path(__file__).parent
 _CSRC = _HERE.parent / "csrc"
 _SOURCES = [_HERE / name for name in ("calls.c", "core.h")]
-_HEADERS = [_CSRC / name for name in ("hvd.h", "base/error.h", "base/types.h")]
+_HEADERS = [_CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
 _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread")
 
 

@@ -5,21 +5,12 @@
 #ifndef HVDLITE_JAX_CORE_H
 #define HVDLITE_JAX_CORE_H
 
-#include "hvd.h"
-
-#define CORE(ROW)                                                                                  \
-    ROW(hvd_plan)                                                                                  \
-    ROW(hvd_run) ROW(hvd_validate) ROW(hvd_start) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_drop)
-
-#define CORE_MEMBER(name) __typeof__(&name) name;
-struct core {
-    CORE(CORE_MEMBER)
-};
+#include "functions.h"
 
 /* Asks for the address of each of them, by its name. */
 typedef void (*core_function)(void);
 static inline struct core core_found(core_function (*find)(const char *name)) {
-#define CORE_FIND(name) .name = (__typeof__(&name))find(#name),
+#define CORE_FIND(name) .name = (name##_type)find(#name),
     return (struct core){CORE(CORE_FIND)};
 }
 

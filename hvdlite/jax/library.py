@@ -40,9 +40,9 @@ def choose(must: bool = False) -> None:
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 def core_function(name: bytes) -> int:
     """Return the address of a function of the core, for a C library that asks for it by name."""
-    from hvdlite.core.native import ffi, lib
+    from hvdlite.core.native import address_of
 
-    return int(ffi.cast("uintptr_t", ffi.addressof(lib, name.decode())))
+    return address_of(name.decode())
 
 
 class Library:

@@ -42,7 +42,6 @@ class ElasticMembership(Membership):
         self._unreached: Set[int] = set()
         self._news: Optional[int] = None  # a descriptor of the agent's pipe
         self._resets = 0  # how often the job has begun again after deaths; the same on every rank
-        os.register_at_fork(after_in_child=self._let_go)
 
     def is_replacement(self) -> bool:
         return agent_protocol.REPLACEMENT in os.environ and not self._have_died()
@@ -102,8 +101,7 @@ class ElasticMembership(Membership):
             self._lives.close()
             self._port = None
 
-    def _let_go(self) -> None:
-        """Close the descriptors in a child, which would hide the end of this process."""
+    def let_go(self) -> None:
         if self._port is not None:
             self._port.let_go()
             self._lives.close()

@@ -1,6 +1,5 @@
 """A communication hook: DistributedDataParallel reduces its gradients by hvdlite."""
 
-import functools
 import gc
 from typing import Dict, List, Optional, Tuple
 
@@ -8,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from hvdlite.core.handles import Handle
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
@@ -29,10 +29,12 @@ class AllreduceState:
         self.under_way: List[Tuple[torch.futures.Future, Handle]] = []
 
 
-@functools.lru_cache(maxsize=None)
-def _only() -> AllreduceState:
-    """Return the state that a model without an :class:`AllreduceState` uses."""
-    return AllreduceState()
+class _Only(ModuleState):
+    def begin(self) -> None:
+        self.state: Optional[AllreduceState] = None  # of models without an AllreduceState
+
+
+_only = _Only()
 
 
 def allreduce_hook(
@@ -49,7 +51,8 @@ def allreduce_hook(
     :param state: None; with several models, an :class:`AllreduceState` for each.
     :raises hvdlite.HvdliteError: during backward, if a rank has failed or left.
     """
-    state = state or _only()
+    if state is None:
+        state = _only.state = _only.state or AllreduceState()
     state.met = meet(state.owner, state.met, state.process_set)
     future: torch.futures.Future = torch.futures.Future()
     name = f"{state.owner}.bucket{bucket.index()}"

@@ -36,7 +36,9 @@ def allreduce(
 # again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
 # and returns its result; None: none was recorded. call: average, name, op, scales, process set.
 again = _prepared.again_tensor
-_prepared.setup_tensors(torch.Tensor, torch.strided, torch.empty_like)
+_prepared.setup(
+    {"tensor_type": torch.Tensor, "strided": torch.strided, "empty_like": torch.empty_like}
+)
 
 
 def note(tensor, call: tuple) -> None:

@@ -10,17 +10,18 @@ from test_architecture import MODULES, PACKAGE, circle
 # What modules keep between calls outside of a ModuleState, and why.
 KEPT = {
     "core/module_state.py": ["process"],  # owns all ModuleStates
-    "core/native.py": ["_own"],  # each thread's hvd_error: read in every call
+    "core/native.py": ["_own", "_as_both"],  # each thread's hvd_error, read in every call; classes
     "core/collectives.py": ["_limit"],  # of a thread, within one ``with``
     # Notes about objects of a framework; each note is freed with its object.
-    "mxnet/zero_copy.py": ["_moved", "_direct"],
+    "mxnet/zero_copy.py": ["_moved", "_direct", "_references_of_new"],  # and counts of MXNet
     "tensorflow/exchange.py": ["_names_in"],
     "torch/gradients.py": ["_alive"],
-    "torch/backend/groups.py": [
-        "_numbers",
-        "_core_groups",
-    ],  # ask PyTorch's groups, which outlive jobs
     "jax/start.py": ["_kept"],  # JAX uses it until the process ends
+    "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
+    # What depends on the arguments alone.
+    "mxnet/push.py": ["_described", "made"],
+    "core/names.py": ["_is_ours"],
+    "bench/models.py": ["gradient_shapes"],
 }
 CONTAINERS = "set dict list deque Counter defaultdict count cycle local ExitStack WeakSet"
 CONTAINERS = {*CONTAINERS.split(), "WeakKeyDictionary", "WeakValueDictionary", "Process"}
@@ -44,23 +45,43 @@ def kept_by(code: str) -> list:
             elif isinstance(node, ast.ClassDef):
                 names.add(node.name)
     for function in ast.walk(tree):
-        if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
-            continue
-        own = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
-        own |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and is_bound(n)}
-        own |= {f.name for f in ast.walk(function) if isinstance(f, ast.FunctionDef)}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Global):
-                found += node.names
-            of = getattr(node, "value", None)
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in CHANGES:
-                of = node.func.value
-            elif not isinstance(node, (ast.Attribute, ast.Subscript)) or not is_bound(node):
-                continue
-            name = getattr(of, "id", None) if of is not None else None
-            if name == "cls" or (name in names and name not in own):
-                found.append(name)
+        if isinstance(function, (ast.FunctionDef, ast.Lambda)):
+            found += changed_by(function, names)
+        if isinstance(function, ast.FunctionDef):
+            cached = any("cache" in ast.unparse(each) for each in function.decorator_list)
+            found += [function.name] * cached + kept_by_closures_of(function)
     return list(dict.fromkeys(found))
+
+
+def changed_by(function, names: set) -> list:
+    """Those of the names, which others bind, whose values the function changes."""
+    found = []
+    own = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+    own |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and is_bound(n)}
+    own |= {f.name for f in ast.walk(function) if isinstance(f, ast.FunctionDef)}
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            found += [n for n in node.names if isinstance(node, ast.Global) or n in names]
+        of = getattr(node, "value", None)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in CHANGES:
+            of = node.func.value
+        elif not isinstance(node, (ast.Attribute, ast.Subscript)) or not is_bound(node):
+            continue
+        name = getattr(of, "id", None) if of is not None else None
+        if name == "cls" or (name in names and name not in own):
+            found.append(name)
+    return found
+
+
+def kept_by_closures_of(function) -> list:
+    """The variables of a function that a function which it returns changes: a decorator's."""
+    nodes = list(ast.walk(function))
+    names = {
+        t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if hasattr(t, "id")
+    }
+    returned = {getattr(n.value, "id", None) for n in nodes if isinstance(n, ast.Return)}
+    inner = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in returned - {None}]
+    return [name for each in inner if each is not function for name in changed_by(each, names)]
 
 
 def is_bound(node) -> bool:
@@ -92,6 +113,12 @@ def test_modules_keep_what_changes_in_a_module_state(file):
         ("def f():\n    kept = []\n    kept.append(1)", []),
         ("def f():\n    def g():\n        pass\n    g.x = 1", []),
         ("kept = ()\ndef f(kept):\n    kept.append(1)", []),
+        ("@functools.lru_cache(maxsize=None)\ndef f():\n    return A()", ["f"]),
+        ("def f(g):\n    made = {}\n    def h(x):\n        made[x] = g(x)\n    return h", ["made"]),
+        (
+            "def f():\n    made = {}\n    def h():\n        made[1] = 2\n    h()\n    return made",
+            [],
+        ),
     ],
 )
 def test_the_search_for_what_modules_keep_finds_it(code, expected):

@@ -317,16 +317,16 @@ class HvdBackend : public Group {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     using namespace hvdlite;
     py::module_::import("torch._C._distributed_c10d");
-    process = getpid();
-    m.def("use", [](const std::vector<uintptr_t> &functions, py::object allocate) {
-        bucket = allocate.release().ptr();
-        static_assert(sizeof core == sizeof(uintptr_t) * CORE_FUNCTIONS);
-        TORCH_CHECK(functions.size() == CORE_FUNCTIONS, "hvdlite: as many functions as in Core");
-        std::memcpy(&core, functions.data(), sizeof core);
+    process.keeper = new Keeper;
+    m.def("use", [](const py::function &address_of, py::object allocate) {
+        process.bucket = allocate.release().ptr();
+#define CORE_FIND(name)                                                                            \
+    process.core.name = reinterpret_cast<name##_type>(address_of(#name).cast<uintptr_t>());
+        CORE(CORE_FIND)
     });
-    m.def("begin_job", [] { jobs++; });
-    m.def("stage", [](bool all) { stage_all = all; });
-    m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
+    m.def("begin_job", [] { process.jobs++; });
+    m.def("stage", [](bool all) { process.stage_all = all; });
+    m.def("stop", [] { process.keeper->stop(); }, py::call_guard<py::gil_scoped_release>());
     // The methods that PyTorch calls on a group in place of Gloo's.
     py::class_<HvdBackend, c10::intrusive_ptr<HvdBackend>, c10d::Backend>(m, "Group")
         .def_property_readonly("options", &HvdBackend::getBackendOptions)

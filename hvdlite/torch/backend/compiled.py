@@ -6,7 +6,6 @@ version and a hash of Python's ABI, PyTorch's headers, the sources and the compi
 """
 
 import atexit
-import functools
 import importlib.util
 import sysconfig
 from pathlib import Path
@@ -14,32 +13,41 @@ from typing import Any, List
 
 import torch
 
-from hvdlite.core.native import ffi, lib
+from hvdlite.core.module_state import ModuleState
+from hvdlite.core.native import address_of
 from hvdlite.core.probe import TORCH_MODULE, torch_compiler, torch_stem
 from hvdlite.training import compiled
 
 _HERE = Path(__file__).parent
 _CSRC = _HERE.parents[1] / "csrc"
 _SOURCES = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
-_HEADERS = [_CSRC / name for name in ("hvd.h", "base/error.h", "base/types.h")]
+_HEADERS = [_CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
 _NAME = "hvdlite.torch.backend.compiled"
 
 
-@functools.lru_cache(maxsize=None)
+class _Loaded(ModuleState):
+    def begin(self) -> None:
+        self.module: Any = None  # backend.cpp, as Python has loaded it
+
+
+_loaded = _Loaded()
+
+
 def load(bucket) -> Any:
     """Return the compiled module; compile it first if the cache lacks it.
 
     :param bucket: makes memory for DistributedDataParallel, as ``groups.bucket`` does.
     :raises RuntimeError: compiling failed, or another process has been compiling for too long.
     """
+    if _loaded.module is not None:
+        return _loaded.module
     spec = importlib.util.spec_from_file_location(TORCH_MODULE, build(compiled.PATIENCE))
     assert spec and spec.loader
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
-    names = "start", "finish", "watch", "drop", "plan", "run", "source", "give_up"
-    functions = [ffi.addressof(lib, f"hvd_{name}") for name in names]
-    glue.use([int(ffi.cast("uintptr_t", function)) for function in functions], bucket)
+    glue.use(address_of, bucket)
     atexit.register(glue.stop)
+    _loaded.module = glue
     return glue
 
 

@@ -17,9 +17,6 @@ namespace hvdlite {
 
 using namespace c10d;
 
-inline PyObject *bucket;         // the function of groups.py; never freed
-inline std::atomic<int> jobs{1}; // number of jobs of this process; reconfigure begins another job
-
 class Group : public Backend {
   public:
     struct Options : Backend::Options {
@@ -30,7 +27,7 @@ class Group : public Backend {
     // a Reconfigure that will give the group its ranks; None: the group has its ranks already.
     Group(int rank, int size, int group, std::string name, Milliseconds timeout,
           c10::intrusive_ptr<Store> store, py::object reconfigure)
-        : Backend(rank, size), job_(reconfigure.is_none() ? jobs.load() : 0), group_(group),
+        : Backend(rank, size), job_(reconfigure.is_none() ? process.jobs.load() : 0), group_(group),
           name_(std::move(name)), options_(c10::make_intrusive<Options>(timeout)),
           store_(std::move(store)),
           reconfigure_(reconfigure.is_none() ? nullptr : reconfigure.release().ptr()) {}
@@ -60,7 +57,8 @@ class Group : public Backend {
         auto type = c10::typeMetaToScalarType(options.dtype());
         double seconds = options_->timeout.count() / 1e3;
         try {
-            auto made = py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
+            auto made =
+                py::handle(process.bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
             c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
             storage->set_allocator(c10::GetAllocator(c10::kCPU));
             storage->set_resizable(true); // because some hooks enlarge a bucket
@@ -97,7 +95,7 @@ class Group : public Backend {
         gloo_.reset();
         plans_ = c10::make_intrusive<Plans>();
         number_ = barriers_ = 0;
-        job_ = jobs;
+        job_ = process.jobs;
         auto done = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
         done->markCompleted(c10::IValue(Tensors()));
         return Work::create_from_future(done);
@@ -265,8 +263,8 @@ class Group : public Backend {
     }
 
     void check_alive() const {
-        TORCH_CHECK_WITH(DistBackendError, job_ == jobs, "hvdlite: the process group ", name_,
-                         " has no ranks: ",
+        TORCH_CHECK_WITH(DistBackendError, job_ == process.jobs, "hvdlite: the process group ",
+                         name_, " has no ranks: ",
                          reconfigure_ ? "call reconfigure first" : "reconfigure has ended its job");
         TORCH_CHECK_WITH(DistBackendError, !plans_->aborted(), "hvdlite: the process group ", name_,
                          " was aborted on this rank: destroy it, and make another one");

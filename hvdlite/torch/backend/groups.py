@@ -12,14 +12,24 @@ import torch.distributed as dist
 from hvdlite import job
 from hvdlite.core import collectives, objects, registry, topology
 from hvdlite.core.addresses import addresses_of_ranks
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import call, lib
 from hvdlite.torch.backend import compiled
 from hvdlite.torch.tensors import empty_shared
 
 LOOK = timedelta(seconds=0.5)
 
-_numbers = itertools.count()  # numbers for groups whose first rank is this process
-_core_groups: Dict[Tuple[int, ...], int] = {}  # hvdlite's groups, by job and ranks
+
+class _Groups(ModuleState):
+    def begin(self) -> None:
+        self.numbers = itertools.count()  # of groups whose first rank is this process
+        self.begin_job()
+
+    def begin_job(self) -> None:
+        self.of_core: Dict[Tuple[int, ...], int] = {}  # by their ranks
+
+
+_groups = _Groups()
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
@@ -50,7 +60,7 @@ def own_memory() -> None:
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
     """Return the group's ranks, and a number that no other group with its first rank has."""
-    number = next(_numbers) if rank == 0 else ""
+    number = next(_groups.numbers) if rank == 0 else ""
     turn = (store.add("hvdlite/turn", 1) - 1) // size  # an earlier group may have used the store
     store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{turn}/{other}" for other in range(size)]
@@ -82,10 +92,9 @@ def _core_group(members: List[int], number: int) -> int:
     """
     if members == list(range(topology.size())):
         return 0
-    key = (topology.job_number(), *members)
-    if key not in _core_groups:
-        _core_groups[key] = registry.open_among(members, number)
-    return _core_groups[key]
+    if tuple(members) not in _groups.of_core:
+        _groups.of_core[tuple(members)] = registry.open_among(members, number)
+    return _groups.of_core[tuple(members)]
 
 
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:

@@ -116,16 +116,14 @@ class Keeper {
     bool stopped_ = false;
 };
 
-inline Keeper &keeper = *new Keeper; // never freed, because its threads are not joined
-
 // Runs on the engine's thread. Hands over the operation's own reference.
 inline void Operation::on_end(void *operation) {
     auto o = static_cast<Operation *>(operation);
-    if (--o->unended_ == 0) keeper.take(o);
+    if (--o->unended_ == 0) process.keeper->take(o);
 }
 
 inline void Operation::watch() {
-    if (getpid() != process) return;
+    if (getpid() != process.pid) return;
     {
         std::lock_guard<std::mutex> lock(mutex_);
         if (watched_) return;
@@ -133,7 +131,7 @@ inline void Operation::watch() {
     }
     unended_ = handles_.size() + 1; // + 1 for this function, because some calls have no tensors
     c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
-    for (hvd_handle *h : handles_) core.watch(h, on_end, this);
+    for (hvd_handle *h : handles_) process.core.hvd_watch(h, on_end, this);
     on_end(this);
 }
 
@@ -141,7 +139,7 @@ inline void Operation::abort() {
     if (!begin_end()) return;
     end_with(failure("hvdlite: " + name_ + " (" + what_ + ") was aborted on this rank"));
     watch();
-    for (hvd_handle *h : handles_) core.give_up(h);
+    for (hvd_handle *h : handles_) process.core.hvd_give_up(h);
     tell(error_);
 }
 
@@ -159,7 +157,7 @@ inline c10::intrusive_ptr<Future> Operation::future() {
     if (poll())
         tell(error_);
     else if (first) {
-        keeper.limit(c10::intrusive_ptr<Operation>::reclaim_copy(this));
+        process.keeper->limit(c10::intrusive_ptr<Operation>::reclaim_copy(this));
         watch();
     }
     return future;

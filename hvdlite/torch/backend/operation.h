@@ -34,8 +34,6 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-inline pid_t process; // the process that has loaded this; a forked child has no threads of it
-
 // The time after the limit. A limit above a year counts as a year, and so does a negative one, into
 // which PyTorch's conversion of a long timedelta overflows.
 inline Clock::time_point after(Milliseconds limit) {
@@ -65,7 +63,7 @@ class Operation : public Call {
             plans_->keep(number_, like_, handles_.front());
             handles_.erase(handles_.begin());
         }
-        for (hvd_handle *h : handles_) core.drop(h);
+        for (hvd_handle *h : handles_) process.core.hvd_drop(h);
     }
 
     // ---- before another thread has the operation ----
@@ -80,11 +78,11 @@ class Operation : public Call {
         tensor.waited = waited_;
         tensor.queued = 1;
         bool plans = waited_ && handles_.empty() && !tensor.splits;
-        hvd_handle *h = plans ? plan(tensor, &err) : core.start(&tensor, &err);
+        hvd_handle *h = plans ? plan(tensor, &err) : process.core.hvd_start(&tensor, &err);
         if (!h) std::rethrow_exception(failure(std::string("hvdlite: ") + err.text));
         handles_.push_back(h);
         planned_ |= plans;
-        if (plans) core.run(h, tensor.in, tensor.out, 0);
+        if (plans) process.core.hvd_run(h, tensor.in, tensor.out, 0);
     }
 
     // ---- any thread ----
@@ -97,7 +95,7 @@ class Operation : public Call {
     std::exception_ptr error() const { return ended() ? error_ : nullptr; }
 
     // The rank from which the tensor of a receive came.
-    int source() const { return core.source(handles_.front()); }
+    int source() const { return process.core.hvd_source(handles_.front()); }
 
     // Ends the operation if its tensors are done. False: not yet, or another thread is ending it.
     // The engine expects a caller that said it would wait to step it, so a caller that only asks
@@ -157,17 +155,17 @@ class Operation : public Call {
     hvd_handle *plan(const hvd_tensor &tensor, hvd_error *err) {
         like_ = Plans::like(tensor);
         hvd_handle *h = plans_->take(number_, like_);
-        return h ? h : core.plan(&tensor, err);
+        return h ? h : process.core.hvd_plan(&tensor, err);
     }
 
     static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
     bool all_done(Clock::time_point until, double most) {
         for (hvd_handle *h : handles_) {
-            if (core.finish(h, 0, nullptr)) continue;
+            if (process.core.hvd_finish(h, 0, nullptr)) continue;
             double left =
                 most > A_MOMENT ? std::clamp(seconds(until - Clock::now()), 0.0, most) : most;
-            if (!core.finish(h, left, nullptr)) return false;
+            if (!process.core.hvd_finish(h, left, nullptr)) return false;
         }
         return true;
     }
@@ -175,7 +173,7 @@ class Operation : public Call {
     std::exception_ptr deliver() {
         for (hvd_handle *h : handles_) {
             hvd_error err;
-            core.finish(h, 0, &err);
+            process.core.hvd_finish(h, 0, &err);
             if (err.code) return failure(std::string("hvdlite: ") + err.text);
         }
         try {

@@ -5,6 +5,8 @@
 // cache id, and only runs a tensor that it has described and checked before.
 #pragma once
 
+#include "process.h"
+
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -15,25 +17,7 @@
 #include <string>
 #include <vector>
 
-extern "C" {
-#include "hvd.h"
-}
-
 namespace hvdlite {
-
-// The core's functions, in the extension that Python has loaded.
-struct Core {
-    decltype(&hvd_start) start;
-    decltype(&hvd_finish) finish;
-    decltype(&hvd_watch) watch;
-    decltype(&hvd_drop) drop;
-    decltype(&hvd_plan) plan;
-    decltype(&hvd_run) run;
-    decltype(&hvd_source) source;
-    decltype(&hvd_give_up) give_up;
-};
-constexpr int CORE_FUNCTIONS = 8;
-inline Core core;
 
 inline std::exception_ptr failure(const std::string &text) {
     return std::make_exception_ptr(
@@ -64,7 +48,7 @@ class Plans : public c10::intrusive_ptr_target {
 
     ~Plans() override {
         for (Place &place : places_)
-            if (place.handle) core.drop(place.handle);
+            if (place.handle) process.core.hvd_drop(place.handle);
     }
 
     // ---- calls under way ----
@@ -115,7 +99,7 @@ class Plans : public c10::intrusive_ptr_target {
         std::lock_guard<std::mutex> lock(mutex_);
         std::swap(places_[name].handle, handle);
         places_[name].like = like;
-        if (handle) core.drop(handle);
+        if (handle) process.core.hvd_drop(handle);
     }
 
   private:

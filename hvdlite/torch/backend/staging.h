@@ -5,6 +5,8 @@
 // same stream, and ends before any thread learns that the operation has ended.
 #pragma once
 
+#include "process.h"
+
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -16,9 +18,7 @@
 
 namespace hvdlite {
 
-inline bool stage_all = false; // for tests without a GPU: stages tensors on the CPU, too
-
-inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || stage_all; }
+inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || process.stage_all; }
 
 // Pinned if a GPU reads or writes the memory, because otherwise the data would be copied twice.
 inline at::TensorOptions host_options(const at::Tensor &t) {
