@@ -25,17 +25,14 @@ import zipfile
 from typing import List
 
 import hvdlite
+from hvdlite.core.launchers import OPEN_MPI, PMI
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
 # Horovod's variables, and those that mpirun sets before init(): Open MPI's names, then the names of
 # MPICH's Hydra.
-_OF_MPIRUN = {
-    "HOROVOD_RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
-    "HOROVOD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-    "HOROVOD_LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-    "HOROVOD_LOCAL_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
-}
+_NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+_OF_MPIRUN = dict(zip(_NAMES, zip(OPEN_MPI.variables, PMI.variables)))
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
 
 

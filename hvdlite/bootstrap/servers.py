@@ -10,15 +10,12 @@ import os
 import sys
 
 from hvdlite.core import agent_protocol, start
+from hvdlite.core.launchers import OPEN_MPI, PMI, SRUN
 from hvdlite.core.native import HvdliteError
 
 _MODULE = "hvdlite.mxnet.servers"  # imports MXNet
-_NUMBERS = (
-    "DMLC_TASK_ID",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "SLURM_PROCID",
-)  # variables with a worker's number
+# Variables with a worker's number.
+_NUMBERS = ("DMLC_TASK_ID", *(each.rank for each in (OPEN_MPI, PMI, SRUN)))
 
 
 def serve() -> None:

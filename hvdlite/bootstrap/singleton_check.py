@@ -10,54 +10,36 @@ import json
 import os
 from typing import NamedTuple, Optional
 
-from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core import agent_protocol, launchers, processes, start
+from hvdlite.core.launchers import Launcher
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import forks
 
 VARIABLE = "HVDLITE_ALONE"  # 1: the user wants a job of one rank
 
 
-class Launcher(NamedTuple):
-    """The variables by which a launcher tells a process its number and how many there are."""
-
-    name: str
-    rank: str  # variable with the process's number; set if the launcher started the process
-    size: str  # variable with the number of processes; "": there is none
-    advice: str  # what the user should do; {n} stands for the number of processes
-
-
 _HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
-_CLUSTER = "TF_CONFIG"  # TensorFlow's: JSON, with the addresses of all processes
 # kinds of processes that train; the others in a cluster do not
 _TRAINS = ("chief", "master", "worker")
 _OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
-_LAUNCHERS = (
-    Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
-    Launcher(
-        "srun",
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or by "
-        "`hvdliterun -n {n} python train.py` inside the allocation",
-    ),
-    Launcher("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _OTHER_MPI),
-    Launcher("a launcher of PMI", "PMI_RANK", "PMI_SIZE", _OTHER_MPI),
-    Launcher("a launcher of PMIx", "PMIX_RANK", "", _OTHER_MPI),
-    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", _HVDLITERUN),
-    Launcher(
-        "MXNet's launch.py or dmlc-submit",
-        "DMLC_ROLE",
-        "DMLC_NUM_WORKER",
-        f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
-        "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its tracker "
-        "waits forever: end it by Ctrl-C",
-    ),
-    Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", _OTHER_MPI),
-    Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", _OTHER_MPI),
-    Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", _OTHER_MPI),
-    Launcher("aprun", "ALPS_APP_PE", "", _OTHER_MPI),
-    Launcher("TensorFlow's cluster", _CLUSTER, "", _HVDLITERUN),
-)
+# What the user should do; {n} stands for the number of processes.
+_ADVICE = {
+    launchers.TORCHRUN: _HVDLITERUN,
+    launchers.SRUN: "Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or "
+    "by `hvdliterun -n {n} python train.py` inside the allocation",
+    launchers.OPEN_MPI: _OTHER_MPI,
+    launchers.PMI: _OTHER_MPI,
+    launchers.PMIX: _OTHER_MPI,
+    launchers.HOROVODRUN: _HVDLITERUN,
+    launchers.MXNET: f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its "
+    "variables DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its "
+    "tracker waits forever: end it by Ctrl-C",
+    launchers.MVAPICH: _OTHER_MPI,
+    launchers.JSRUN: _OTHER_MPI,
+    launchers.FLUX: _OTHER_MPI,
+    launchers.APRUN: _OTHER_MPI,
+    launchers.TENSORFLOW: _HVDLITERUN,
+}
 
 
 def refuse_in_a_child() -> None:
@@ -98,7 +80,7 @@ def refuse_if_one_of_several(why: str) -> None:
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
         return
-    claims = [claim for claim in map(_claim, _LAUNCHERS) if claim]
+    claims = [claim for claim in map(_claim, _ADVICE) if claim]
     nearest = min(claims, key=lambda claim: (claim.distance, -claim.size), default=None)
     if nearest is None or nearest.size == 1:
         return
@@ -107,7 +89,7 @@ def refuse_if_one_of_several(why: str) -> None:
     told = ", ".join(f"{name}={os.environ[name]}" for name in names)
     raise HvdliteError(
         f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
-        f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
+        f"{why}: each process would train by itself. {_ADVICE[launcher].format(n=size)}. "
         f"Set {VARIABLE}=1 to run one process on purpose"
     )
 
@@ -115,10 +97,10 @@ def refuse_if_one_of_several(why: str) -> None:
 def _claim(launcher: Launcher) -> Optional[_Claim]:
     if launcher.rank not in os.environ:
         return None
-    size = _in_cluster() if launcher.rank == _CLUSTER else _number(launcher.size)
+    size = _in_cluster() if launcher is launchers.TENSORFLOW else _number(launcher.size)
     size = max(size, _number(launcher.rank) + 1)
     if size < 1 or (
-        launcher.rank == "RANK" and agent_protocol.by_an_agent()
+        launcher is launchers.TORCHRUN and agent_protocol.by_an_agent()
     ):  # hvdliterun's own RANK
         return None
     try:
@@ -131,7 +113,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
 def _in_cluster() -> int:
     """Return the number of training processes in TF_CONFIG; 0: this process does not train."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        told = json.loads(os.environ[_CLUSTER])
+        told = json.loads(os.environ[launchers.TENSORFLOW.rank])
         if told["task"]["type"] in _TRAINS:
             return sum(len(told["cluster"].get(kind, ())) for kind in _TRAINS)
     return 0

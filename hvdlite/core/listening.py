@@ -14,6 +14,9 @@ import re
 import sys
 from collections.abc import Mapping
 
+from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX
+
+_LOCAL_SIZE = OPEN_MPI.more[1]
 _COMPONENTS = "OMPI_MCA_btl"
 _SHARED_MEMORY = {"sm", "vader"}  # the components of Open MPI 5 and 4
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -79,7 +82,7 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
     found = {}
     if environ.get(_CHOSEN) and INTERFACES not in environ:
         found[INTERFACES] = environ[_CHOSEN]
-    if int(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1)) > cores and _YIELD not in environ:
+    if int(environ.get(_LOCAL_SIZE, 1)) > cores and _YIELD not in environ:
         found[_YIELD] = "1"
     given = environ.get(_COMPONENTS, "^")
     left_out = [name for name in given[1:].split(",") if name]
@@ -94,9 +97,9 @@ def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...
     """Return the components that no rank needs to reach every other rank."""
     if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
         return ()
-    size = environ.get("OMPI_COMM_WORLD_SIZE")
+    size = environ.get(OPEN_MPI.size)
     if size is None:
-        launched = any(name in environ for name in ("PMIX_RANK", "PMI_RANK"))
+        launched = any(each.rank in environ for each in (PMIX, PMI))
         return () if launched else ("tcp", "sm")
-    one_host = size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+    one_host = size == environ.get(_LOCAL_SIZE)
     return ("tcp",) if one_host and shares_memory else ()

@@ -19,28 +19,22 @@ import re
 import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hvdlite.core import processes
+from hvdlite.core import launchers, processes
+from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHRUN, Launcher
 from hvdlite.core.module_state import ModuleState
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, the module decides as above
 PORT = "HVDLITE_PORT"
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
-_OF_MPI = (
-    *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HVDLITE_WATCHED"),
-    *("ALPS_APP_PE", "JSM_NAMESPACE_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
-)
-_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
 _RUN = "TORCHELASTIC_RUN_ID"  # the agent of torchrun itself lacks this variable
-_OF_SERVERS = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
-_OF_JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
-_OF_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID")
 # One tuple for each launcher: if one value differs from MEMBER, another launcher has set them all.
 _FAMILIES = (
     (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
-    (*_OF_TORCHRUN, _RUN, "TORCHELASTIC_RESTART_COUNT"),
-    _OF_JAX,
-    (*_OF_SLURM, "SLURM_STEP_ID"),
-    (*_OF_SERVERS, "DMLC_ROLE"),
+    (*TORCHRUN.variables, _RUN, "TORCHELASTIC_RESTART_COUNT"),
+    JAX.variables,
+    (*SRUN.variables, "SLURM_STEP_ID"),
+    MXNET.variables,
 )
 # Variables that hvdliterun sets in addition to those of MPI.
 _MORE = (
@@ -105,7 +99,7 @@ def _torchrun_is_nearer() -> bool:
     forever.
     """
     names = [name for name in _OF_MPI if name in os.environ]
-    if not names or not all(name in os.environ for name in (*_OF_TORCHRUN, _RUN)):
+    if not names or not all(name in os.environ for name in (*TORCHRUN.variables, _RUN)):
         return False
     try:
         launcher = processes.parent(processes.with_own(_RUN)[-1])
@@ -161,12 +155,9 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
         return _start.given
     if environ.get(TRANSPORT):
         environ = _in_torchruns_words(environ)
-    if all(environ.get(name) for name in _OF_TORCHRUN):
-        return _checked(_by_torchrun(environ), _OF_TORCHRUN, environ)
-    if all(environ.get(name) for name in _OF_JAX):
-        return _checked(_by_jax(environ), _OF_JAX, environ)
-    if all(environ.get(name) for name in _OF_SLURM):
-        return _checked(_by_slurm(environ), _OF_SLURM, environ)
+    for launcher, read in ((TORCHRUN, _by_torchrun), (JAX, _by_jax), (SRUN, _by_slurm)):
+        if all(map(environ.get, launcher.variables)):
+            return _checked(read(environ), launcher, environ)
     if is_of_servers(environ):
         return _by_servers(environ)
     return ALONE
@@ -189,7 +180,7 @@ def has_launcher_of_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
 def is_of_servers(environ: Optional[Mapping[str, str]] = None) -> bool:
     """Tell whether the process is a worker in a job with MXNet's scheduler and servers."""
     environ = own_environment() if environ is None else environ
-    return environ.get("DMLC_ROLE") == "worker" and all(map(environ.get, _OF_SERVERS))
+    return environ.get(MXNET.rank) == "worker" and all(map(environ.get, MXNET.variables))
 
 
 def give(found: Place) -> None:
@@ -218,7 +209,7 @@ def ports_from(first: int) -> Tuple[int, ...]:
 
 def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Add torchrun's variables for the rank that an MPI launcher has set, unless RANK is set."""
-    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+    for _, rank, size, _ in (launchers.OPEN_MPI, launchers.PMI):
         if "RANK" not in environ and rank in environ and size in environ:
             own = {"RANK": environ[rank], "WORLD_SIZE": environ[size], "LOCAL_RANK": "0"}
             return {**environ, **own}
@@ -236,10 +227,10 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
 
 def _by_jax(environ: Mapping[str, str]) -> Place:
     """Read JAX's variables. Rank 0 gets another port, because JAX's own service may use theirs."""
-    address, name = environ[_OF_JAX[2]], f"the PORT of {_OF_JAX[2]}"
+    address, name = environ[JAX.more[0]], f"the PORT of {JAX.more[0]}"
     host, _, port = address.rpartition(":")
     ports = _ports(environ, ports_from(_number({name: port}, name) + 1), name)
-    rank, size = _number(environ, _OF_JAX[0]), _number(environ, _OF_JAX[1])
+    rank, size = _number(environ, JAX.rank), _number(environ, JAX.size)
     return Place("JAX", rank, size, host.strip("[]"), ports, f"jax {address}")
 
 
@@ -281,9 +272,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _checked(found: Place, names: Tuple[str, ...], environ: Mapping[str, str]) -> Place:
+def _checked(found: Place, launcher: Launcher, environ: Mapping[str, str]) -> Place:
     if not found.rank < found.size:
-        told = ", ".join(f"{name}={environ[name]}" for name in names[:2])
+        told = ", ".join(f"{name}={environ[name]}" for name in launcher.variables[:2])
         raise ValueError(f"{found.launcher}: {told}: expected a rank below the number of ranks")
     return found
 

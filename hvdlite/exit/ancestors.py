@@ -4,18 +4,13 @@ import os
 from typing import List, Optional
 
 from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHRUN
 
 # Variables that a rank has and its launcher lacks; the first one that is set counts. (The launcher
 # may itself run in a job of Slurm.)
 _OF_RANKS = (
-    *(
-        agent_protocol.VARIABLE,
-        "OMPI_COMM_WORLD_RANK",
-        "PMIX_RANK",
-        "PMI_RANK",
-        "RANK",
-        "SLURM_PROCID",
-    ),
+    agent_protocol.VARIABLE,
+    *(each.rank for each in (OPEN_MPI, PMIX, PMI, TORCHRUN, SRUN)),
 )
 
 

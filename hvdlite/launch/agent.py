@@ -22,10 +22,11 @@ import sys
 import time
 
 from hvdlite.core import agent_protocol, files, nodes, probe
+from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN
 from hvdlite.launch import channel, environment, flights, shared_memory
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
-RANK_VARIABLES = (environment.RANK, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = (environment.RANK, *(each.rank for each in (OPEN_MPI, PMIX, PMI, SRUN)))
 TERM_SECONDS = 0.7  # seconds from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # seconds from SIGTERM until the agent stops waiting for the other ranks
 # seconds for output after the program's end, if its children still hold the pipe

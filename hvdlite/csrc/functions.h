@@ -1,0 +1,24 @@
+/* The functions of the loaded C core, by their names, with the prototypes of hvd.h.
+ *
+ * Libraries that are compiled for a framework do not link to the core: Python knows the addresses
+ * in the copy that Python has loaded, and gives them by name. A function that such a library
+ * calls is one row. */
+#ifndef HVDLITE_FUNCTIONS_H
+#define HVDLITE_FUNCTIONS_H
+
+#include "hvd.h"
+
+#define CORE(ROW)                                                                                  \
+    ROW(hvd_plan)                                                                                  \
+    ROW(hvd_run)                                                                                   \
+    ROW(hvd_validate)                                                                              \
+    ROW(hvd_start) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)
+
+#define CORE_TYPE(name) typedef __typeof__(&name) name##_type; /* C++ wants it before the member */
+CORE(CORE_TYPE)
+#define CORE_MEMBER(name) name##_type name;
+struct core {
+    CORE(CORE_MEMBER)
+};
+
+#endif

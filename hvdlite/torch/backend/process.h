@@ -1,0 +1,28 @@
+// Process: all that the backend keeps between calls; made as Python loads the backend.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+
+#include <unistd.h>
+
+extern "C" {
+#include "functions.h"
+}
+
+namespace hvdlite {
+
+class Keeper;
+
+struct Process {
+    pid_t pid = getpid();               // a child forked from it has none of its threads
+    struct core core = {};              // in the extension that Python has loaded
+    PyObject *bucket = nullptr;         // bucket() of groups.py; never released
+    std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job
+    std::atomic<bool> stage_all{false}; // for tests without a GPU: stages tensors on the CPU, too
+    Keeper *keeper = nullptr;           // never freed: its threads are not joined
+};
+inline Process process;
+
+} // namespace hvdlite
