@@ -25,7 +25,7 @@ from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.log import logger
 from hvdlite.core.membership import Membership
 from hvdlite.core.module_state import ModuleState, process
-from hvdlite.core.native import RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
+from hvdlite.core.native import BRIEFLY, RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
 from hvdlite.exit import ancestors, script_end
@@ -181,7 +181,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     """Leave and free everything. Return False, and free nothing, if other ranks stay too long."""
     lib.hvd_leave(lib.HVD_ALL_GROUPS, reason.replace("\0", "\\0").encode(errors="replace"))
     deadline = time.monotonic() + patience
-    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1):  # short waits let Ctrl-C through
+    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, BRIEFLY):
         if time.monotonic() > deadline:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK

@@ -13,6 +13,7 @@ import numpy as np
 from hvdlite.core import arguments
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import (
+    BRIEFLY,
     HvdliteError,
     RankFailedError,
     c_text,
@@ -203,7 +204,7 @@ class Started:
         """Wait until all have ended; raise the errors of those that failed."""
         errors, error = dict(self._refused), new_error()
         for number, handle in self._work.handles.items():
-            while not lib.hvd_finish(handle, 0.1, error):  # short waits let Ctrl-C through
+            while not lib.hvd_finish(handle, BRIEFLY, error):
                 if time.monotonic() > getattr(_limit, "until", math.inf):
                     raise HvdliteError("timed out: some rank has not made the call")
             if error.code != lib.HVD_OK:

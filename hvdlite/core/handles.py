@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol, TypeVar
 
 from hvdlite.core.arguments import wrong
-from hvdlite.core.native import HvdliteValueError
+from hvdlite.core.native import BRIEFLY, HvdliteValueError
 
 
 class Handle:
@@ -52,7 +52,7 @@ class Handle:
                 f"this handle was made in process {self._process}, from which this process was "
                 "forked later: only that process can wait for it"
             )
-        while not self._lock.acquire(timeout=0.1):  # short waits let Ctrl-C through
+        while not self._lock.acquire(timeout=BRIEFLY):
             pass
         try:
             self._outcome = self._outcome or _outcome_of(self._finish)

@@ -103,6 +103,9 @@ _ERRORS = {
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
+BRIEFLY = 0.1  # seconds of a wait that is made again and again, so that Ctrl-C comes through
+
+
 def new_error():
     """Return an ``hvd_error *`` for a call to fill."""
     return ffi.new("hvd_error *")

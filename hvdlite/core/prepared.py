@@ -18,7 +18,7 @@ from hvdlite.core.collectives import (
 )
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import tensor_name
-from hvdlite.core.native import address_of, exception_of, ffi, lib, new_error
+from hvdlite.core.native import BRIEFLY, address_of, exception_of, ffi, lib, new_error
 from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
@@ -130,7 +130,7 @@ class Prepared:
         """Wait for a collective that was slow or failed; return what ``run`` returns."""
         error = new_error()
         try:
-            while not lib.hvd_finish(handle[1], 0.1, error):  # short waits let Ctrl-C through
+            while not lib.hvd_finish(handle[1], BRIEFLY, error):
                 pass
             if error.code:
                 raise exception_of(error)

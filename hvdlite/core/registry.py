@@ -8,7 +8,7 @@ from hvdlite.core import frameworks, topology
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.collectives import run, start_all
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.native import RANK_LEFT, HvdliteError, lib
+from hvdlite.core.native import BRIEFLY, RANK_LEFT, HvdliteError, lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
@@ -174,7 +174,7 @@ def _leave_group(group: int) -> None:
     """Leave and free a group of the C library. Collective over its ranks."""
     frameworks.submit_all()
     lib.hvd_leave(group, b"it called remove_process_set()")
-    while not lib.hvd_wait_end(group, 0.1):
+    while not lib.hvd_wait_end(group, BRIEFLY):
         pass
     lib.hvd_group_close(group)
 
