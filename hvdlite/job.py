@@ -28,7 +28,7 @@ from hvdlite.core.module_state import ModuleState, process
 from hvdlite.core.native import BRIEFLY, RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.exit import ancestors, script_end
+from hvdlite.exit import ancestors, ending, script_end
 from hvdlite.monitor import recorder
 
 # seconds after which a failed script ends the job
@@ -241,11 +241,15 @@ def _watch_end_of_a_worker() -> None:
 def _end_of_a_worker() -> None:
     if not is_initialized():
         return
-    failed = script_end.failure_under_way()
-    if failed is None:
-        frameworks.submit_all()
-    if _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,))):
+    if _leave_at_end(script_end.failure_under_way()):
         frameworks.after_exit()
+
+
+def _leave_at_end(failed: Optional[script_end.Failure]) -> bool:
+    if failed:
+        return _leave(failed.reason, EXIT_PATIENCE_SECONDS)
+    frameworks.submit_all()
+    return _leave(GOOD_END)
 
 
 def at_exit() -> None:
@@ -258,30 +262,30 @@ def at_exit() -> None:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
         return
-    if failed and membership().is_elastic():
+    code = failed.code if failed else 1
+    of_job = (membership().is_elastic(), is_initialized(), _jobs.has_joined)
+    step, clean = ending.first(bool(failed), *of_job, bootstrap().has_others()), True
+    if step == ending.GO_ALONE:
         script_end.flush()
-        os._exit(failed.code)  # in an elastic job the other ranks go on
-    clean = True
-    if is_initialized():
-        if failed is None:
-            frameworks.submit_all()
-        clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
-        clean = clean or membership().is_elastic()
+        os._exit(code)
+    elif step == ending.LEAVE:
+        clean = _leave_at_end(failed) or membership().is_elastic()
         if clean:
             frameworks.after_exit()
-    elif failed and not _jobs.has_joined and bootstrap().has_others():
+    elif step == ending.END_THOSE_IN_INIT:
         # another rank failed first and may need time to report
-        if failed.error and failure_of(failed.error):
+        if failed and failed.error and failure_of(failed.error):
             time.sleep(EXIT_PATIENCE_SECONDS)
-        clean = False  # the others wait in init(), and a clean end would wait for them
-    elif not _jobs.has_joined and bootstrap().has_others():
+        clean = False
+    elif step == ending.REPORT_GONE:
         bootstrap().report_gone()
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
-    if not clean or (failed and failed.unsaid and bootstrap().has_others()):
-        _end_job(failed.code if failed else 1)
-    # not waiting for ranks that may compute for hours
-    if (failed or _jobs.is_broken) and bootstrap().has_others():
-        bootstrap().end_by(until, failed.code if failed else 1, _last_words())
+    unsaid, others = bool(failed and failed.unsaid), bootstrap().has_others()
+    step = ending.last(bool(failed), clean, _jobs.is_broken, unsaid, others)
+    if step == ending.END_JOB:
+        _end_job(code)
+    elif step == ending.END_LATER:
+        bootstrap().end_by(until, code, _last_words())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
 
