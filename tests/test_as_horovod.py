@@ -41,7 +41,7 @@ def test_a_script_that_clips_sums_trains_as_one_process(alone):
     assert (norms > ranks).all()  # or nothing was clipped
 
 
-def test_with_averages_its_limit_is_too_lax(alone):
+def test_a_script_that_clips_sums_clips_too_little_on_averages(alone):
     """Why sums are what a script for Horovod gets."""
     lax = trained(2, HVDLITE_HOROVOD_SUMS="0")
     np.testing.assert_allclose(lax[0]["norms"][0], alone[0]["norms"][0], 1e-5)
@@ -116,7 +116,7 @@ def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path):
     assert "import hvdlite.as_horovod before it" in ended.stderr
 
 
-def test_an_installed_horovod_is_not_looked_at(tmp_path):
+def test_an_installed_horovod_is_ignored(tmp_path):
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("raise RuntimeError('the real one')")
     ended = python(
@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
-def test_programs_are_run_as_python_runs_them(tmp_path, how):
+def test_programs_run_as_under_python_itself(tmp_path, how):
     """With workers of all kinds: forkserver's server imports what ``__main__`` names.
 
     Python itself starts no other workers than forked ones from a folder's ``__main__.py``.
@@ -160,7 +160,7 @@ def test_programs_are_run_as_python_runs_them(tmp_path, how):
     assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
 
 
-def test_an_error_before_init_has_horovods_words():
+def test_an_error_before_init_has_horovods_text():
     code = "import hvdlite.as_horovod, horovod.mxnet as hvd; hvd.rank()"
     error = python("-c", code).stderr.splitlines()[-1]
     assert error.endswith("ValueError: Horovod has not been initialized; use hvd.init()."), error
@@ -200,7 +200,7 @@ def test_a_wrong_value_of_the_variable_is_an_error():
     assert "HVDLITE_HOROVOD_SUMS is 'yes': expected 0 or 1" in ended.stderr
 
 
-def test_data_is_read_ahead_and_an_error_of_the_reader_is_raised():
+def test_the_data_loader_reads_ahead_and_raises_the_readers_error():
     from hvdlite.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 
     class Numbers(BaseDataLoader):

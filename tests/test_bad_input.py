@@ -65,20 +65,20 @@ def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
         assert "submitted by ranks 0, 2, not by rank 1" in text
 
 
-def test_a_job_that_is_closed_while_a_group_is_opened():
+def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
     """The thread that opened it went on with the memory of the job that the other had freed."""
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
     job = assert_passed(script(2, "opened_meanwhile", "shuts down", env=env))
     assert job.results()[0]["text"] == "the job has ended meanwhile"
 
 
-def test_a_group_that_is_closed_while_the_job_ends():
+def test_closing_a_group_while_the_job_ends_is_safe():
     """The group used the job's sockets after another thread had freed these."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 
 
-def test_a_job_that_is_left_while_a_group_is_opened():
+def test_leaving_a_job_while_a_group_is_opened_ends():
     """Nobody left the group, for whose end the job waited for ever."""
     job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]

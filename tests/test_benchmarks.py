@@ -21,7 +21,7 @@ BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_every_kind_in_every_memory(ranks, tmp_path):
+def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     options = [
         "--kinds=all",
         "--models=lenet",
@@ -92,7 +92,9 @@ def worker(ranks: int, library: str, tmp_path, suite: str, idle: float = 0) -> d
         (5, "ps", {"allreduce.private", "step.trainer"}),
     ],
 )  # fmt: skip
-def test_the_same_work_through_each_library(processes, library, cases_it_has, tmp_path):
+def test_the_benchmark_runs_the_same_work_with_each_library(
+    processes, library, cases_it_has, tmp_path
+):
     kept = worker(processes, library, tmp_path, "small", idle=0.1)
     assert kept["ranks"] == 2
     assert {row["name"].rpartition(".float32")[0] for row in kept["rows"]} == cases_it_has
@@ -138,7 +140,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
 
 
-def test_rounds_take_turns_and_add_up(tmp_path, monkeypatch):
+def test_benchmark_rounds_alternate_and_are_merged(tmp_path, monkeypatch):
     runs = []
 
     def run(work, contestant):
@@ -185,7 +187,7 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 
-def test_allreduce_between_hosts(tmp_path):
+def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
     """Two hosts of two ranks: time, a late rank, bytes and CPU, beside MPI."""
     arguments = ["--layout=2x2", "--bytes=40000", "--only=hvdlite", "--only=tcp", "--rounds=1"]
     rows = [row.split(" | ") for row in rows_of_page("hosts", arguments, tmp_path) if "2x2" in row]
@@ -203,7 +205,7 @@ def calls_of(*seconds, sent=2_000_000):
     return [{"seconds": each, "sent": sent, "busy": 0.1} for each in seconds]
 
 
-def test_the_tables_of_hosts():
+def test_the_tables_about_hosts_are_made_from_measurements():
     bound = 1_500_000 / harness.bytes_a_second("200mbit")
     runs = [
         {"hvdlite": {"sizes": {"1000000": calls_of(bound, 3 * bound)}, "late": [0.0005]}},
@@ -218,7 +220,7 @@ def test_the_tables_of_hosts():
     assert "| 4x1 | CPU seconds a GB | 25.0 |  | 25.0 |  |  |" in text
 
 
-def test_the_page_of_updates():
+def test_the_page_about_updates_shows_time_and_speedup():
     """DistributedTrainer at 8 ms, ShardedTrainer at 2, the others at 6; memory of 1 GB/s."""
     found = {}
     for suite, updates in plan.UPDATES.items():

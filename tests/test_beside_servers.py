@@ -94,7 +94,7 @@ NOBODY = {  # there: no scheduler, no server, no other worker
         ),
     ],
 )
-def test_the_wait_for_those_who_never_come_ends(servers, told):
+def test_the_wait_for_workers_that_never_come_ends(servers, told):
     port = {"DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NUM_SERVER": servers}
     said = alone(BEGIN, **NOBODY, **port, PYTHONPATH=str(TESTS))
     assert all(each in said for each in told), said

@@ -72,7 +72,7 @@ def test_over_mpi_elastic_training_says_what_starts_it(env):
     ) in job.output
 
 
-def test_a_process_that_nobody_has_started_trains_alone():
+def test_a_process_without_a_launcher_trains_alone():
     assert alone(RUNS) == "TRAINED\n"
 
 

@@ -23,7 +23,7 @@ def part_of(text: str, rank: int) -> str:
     return text.split(f"---- rank {rank} ")[1].partition("\n---- ")[0]
 
 
-def test_a_stall_is_reported_with_stacks_and_the_job_goes_on(tmp_path):
+def test_a_stall_is_reported_with_stacks_and_does_not_end_the_job(tmp_path):
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
     job = assert_passed(script(3, "recorded", "stalls", str(tmp_path), env=env))
     stalls = [path.read_text() for path in tmp_path.glob("hvdlite-report-*-stall-*.txt")]
@@ -86,7 +86,7 @@ def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
         assert re.search(line, told, re.M), told
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_a_file_that_is_no_flight_recorder_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"hvdlite flight 0;bytes 1;" + bytes(4000))
     with pytest.raises(memory.NoRecorder, match="is no flight recorder"):
         memory.Recorder(str(tmp_path / "x"))
@@ -110,7 +110,7 @@ def snapshot(rank: int, ops=(), size=3, now=100.0, offset=0.0, **head) -> memory
     return memory.Snapshot({**plain, **where, **times, **head}, list(ops), "runs", now)
 
 
-def test_a_rank_waits_for_those_that_have_not_submitted():
+def test_the_report_names_ranks_that_have_not_submitted():
     ranks = [
         snapshot(0, [op("a", "done", 1, 98, ended=98.5), op("b", "waits", 2, 99)]),
         snapshot(1, [op("a", "done", 1, 98, ended=98.5)]),
@@ -122,17 +122,17 @@ def test_a_rank_waits_for_those_that_have_not_submitted():
     assert live.wait_of(ranks[1], ranks) is None
 
 
-def test_a_rank_waits_in_a_transfer():
+def test_the_report_names_the_rank_that_a_transfer_waits_for():
     one = snapshot(0, [op("a", "moves", 1, 98)], waits_for=3, waits_since=int(97e9))
     assert live.wait_of(one, [one]) == live.Wait(3.0, [2], one.ops[0])
 
 
-def test_of_a_smaller_group_nobody_is_blamed():
+def test_no_rank_is_blamed_for_an_operation_of_a_smaller_group():
     one = snapshot(0, [op("a", "waits", 1, 98, group=7)])
     assert live.wait_of(one, [one]).ranks == []
 
 
-def test_the_straggler_by_aligned_clocks():
+def test_the_straggler_is_found_by_aligned_clocks():
     def ops(late: float) -> list:  # the second rank's clock is 5 s ahead
         return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
 
@@ -151,7 +151,7 @@ def test_rates_between_two_samples_include_an_ongoing_wait():
 
 
 # ----------------------------------------------------------------------------------- hvdlite-top
-def test_cells_of_a_rank_sorted_by_a_column():
+def test_top_sorts_ranks_by_a_column():
     before = snapshot(0, steps=1)
     after = snapshot(
         0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_network=2_000_000
@@ -253,7 +253,7 @@ hvd.shutdown()
     assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
 
 
-def test_a_host_that_vanishes_is_told_of(tmp_path, monkeypatch):
+def test_top_says_that_a_host_has_vanished(tmp_path, monkeypatch):
     """What it had reported last was shown as news."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho '[]'; exec sleep 60\n")
@@ -290,7 +290,7 @@ def test_a_snapshot_travels_as_text():
     assert memory.from_line(memory.to_line([one])) == [one]
 
 
-def test_a_folder_for_reports_that_is_not_there_is_made(tmp_path, monkeypatch):
+def test_a_missing_folder_for_reports_is_made(tmp_path, monkeypatch):
     """The user heard of no report."""
     monkeypatch.setenv(report.FOLDER, str(tmp_path / "a b" / "reports"))
     report.create("job", "failure").close()

@@ -95,7 +95,7 @@ ELASTIC = """if True:
 """
 
 
-def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone(tmp_path):
+def test_a_rank_that_wakes_too_late_does_not_train_alone(tmp_path):
     """The others ended with an error; the rank that woke took them for dead and trained on."""
     found = results(start_ranks(3, "-c", ELASTIC, str(tmp_path), "waits", env=limits("1", "2")))
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}

@@ -79,23 +79,23 @@ def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **opt
             print(f"{ranks} ranks: {line}")
 
 
-def test_on_one_rank():
+def test_contract_and_parallel_tests_pass_on_one_rank():
     passed(1, ({}, ALL))
 
 
-def test_on_two_ranks():
+def test_contract_and_parallel_tests_pass_on_two_ranks():
     passed(2, ({}, ALL), (NO_WINDOW, CODECS))
 
 
-def test_on_three_ranks():
+def test_contract_and_parallel_tests_pass_on_three_ranks():
     passed(3, ({}, ALL if LONG else ON_SEVERAL))
 
 
-def test_on_four_ranks():
+def test_contract_and_parallel_tests_pass_on_four_ranks():
     passed(4, ({}, ALL if LONG else ON_FOUR), (NO_WINDOW, [*CODECS, *BY_MESSAGES]), env=NUMPY_ALONE)
 
 
-def test_without_mpi():
+def test_contract_tests_pass_without_mpi():
     """mpirun starts the ranks and the tests meet by MPI: hvdlite knows where rank 0 listens."""
     at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     at.update(NUMPY_ALONE)
@@ -114,6 +114,6 @@ def test_settings_change_no_result():
 
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
-def test_other_engines_of_mxnet(engine):
+def test_parallel_tests_pass_on_mxnets_other_engines(engine):
     files = [*SHORT, *parallel("memory", "trainer", "codec", "kvstore")]
     passed(2, ({}, files), env={"MXNET_ENGINE_TYPE": engine})

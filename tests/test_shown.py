@@ -54,7 +54,7 @@ def available_gib() -> float:
 
 
 @pytest.mark.parametrize("what", ["numpy", "mxnet"])
-def test_more_than_2_to_the_31_bytes(what):
+def test_an_array_of_more_than_2_to_the_31_bytes_is_reduced(what):
     if available_gib() < 14:
         pytest.skip("needs 14 GiB of free memory")
     job = assert_passed(script(2, "shown", "large", what, timeout=150))
@@ -67,7 +67,7 @@ def test_more_than_2_to_the_31_bytes(what):
 
 
 @pytest.mark.parametrize("window", ["1", "0"])
-def test_a_job_that_lasts_holds_no_more_than_at_the_start(window):
+def test_a_long_job_uses_no_more_memory_than_at_the_start(window):
     """``make soak``, for seconds instead of an hour."""
     job = assert_passed(script(2, "soak", "1", env={"HVDLITE_WINDOW": window}))
     assert all(each["rounds"] > 5 for each in job.results().values())

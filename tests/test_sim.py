@@ -35,7 +35,7 @@ def test_a_ring_cuts_its_chunks_evenly():
     assert found["steps"][0] < 2.8 * place.bound(500_000)
 
 
-def test_servers_share_what_one_takes_in_and_sends_out():
+def test_more_servers_share_the_traffic_of_one():
     def seconds(servers, **more):
         place = sim.Place(8, rate=1e9, servers=servers, **more)
         return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000
@@ -45,7 +45,7 @@ def test_servers_share_what_one_takes_in_and_sends_out():
     assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # two hosts' links carry both ways
 
 
-def test_oversubscribed_racks_slow_what_crosses_them():
+def test_oversubscribed_racks_slow_traffic_between_racks():
     steps = [
         sim.run(sim.Place(4, rate=1e9, topology=each, rack=2), [(250_000, 1.0)], algorithm="ring")
         for each in ("star", "tree:2", "tree:4", "torus")
@@ -56,7 +56,7 @@ def test_oversubscribed_racks_slow_what_crosses_them():
     assert torus > 0.9 * star
 
 
-def test_a_dead_rank_ends_the_job_alike_in_every_run():
+def test_a_simulated_death_ends_the_job_at_the_same_time_in_every_run():
     found = [sim.run(PLACE, TENSORS, dead_rank=3, dead_at=0.1, **TRAINING) for _ in range(2)]
     assert found[0] == found[1]
     assert found[0]["failed"] == 7
@@ -64,7 +64,7 @@ def test_a_dead_rank_ends_the_job_alike_in_every_run():
     assert 0.1 < found[0]["ended"] < 0.2
 
 
-def test_a_slow_host_slows_all_alike_in_every_run():
+def test_a_simulated_slow_host_gives_the_same_times_in_every_run():
     alone = sim.run(PLACE, TENSORS, **TRAINING)["steps"]
     slow = [sim.run(PLACE, TENSORS, slow_host=2, slow=3, **TRAINING)["steps"] for _ in range(2)]
     assert slow[0] == slow[1]
@@ -76,13 +76,13 @@ def test_a_slow_host_slows_all_alike_in_every_run():
     "name, tensors, elements",
     [("resnet50", 161, 25_557_032), ("vgg16", 32, 138_357_544), ("bert", 199, 109_482_240)],
 )
-def test_models_have_the_gradients_of_those_that_are_published(name, tensors, elements):
+def test_simulated_models_have_the_published_gradient_sizes(name, tensors, elements):
     made = models.tensors(name)
     assert (len(made), sum(n for n, _ in made)) == (tensors, elements)
     assert sum(share for _, share in made) == pytest.approx(1)
 
 
-def test_a_users_own_parameters(tmp_path):
+def test_the_simulator_takes_the_users_own_parameters(tmp_path):
     sizes = tmp_path / "sizes"
     sizes.write_text("1000\n64\n250000\n")
     assert models.own(str(sizes)) == [(n, pytest.approx(1 / 3)) for n in (1000, 64, 250_000)]
@@ -94,7 +94,7 @@ def test_more_tensors_than_are_simulated_are_an_error():
         sim.run(PLACE, [(64, 1 / 1025)] * 1025)
 
 
-def test_the_command_tells_time_bound_and_messages():
+def test_the_simulators_command_prints_time_bound_and_messages():
     words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=60

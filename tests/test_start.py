@@ -40,7 +40,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
-def test_mpi_begins_once_and_ends(how):
+def test_mpi_is_initialized_once_and_finalized(how):
     code, said = BEGINNINGS[how]
     job = assert_passed(mpirun(2, "-c", code, timeout=30))
     assert job.lines("SUM ") == ["2.0", "2.0"]
@@ -74,7 +74,7 @@ print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
 
 
 @pytest.mark.parametrize("users", (None, "0"))
-def test_ranks_that_outnumber_the_cores_do_not_keep_them_in_mpi(users):
+def test_mpi_yields_if_ranks_outnumber_cores(users):
     """140 process sets of 9 ranks on 2 cores took 83 s; and children get what the user has set."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
     job = assert_passed(mpirun(2, "-c", CROWDED, env=env, timeout=30))
@@ -106,12 +106,12 @@ def test_a_rank_that_is_late_for_mpi_init_is_named():
         ("4", "45", "45", 2, ""),
     ],
 )
-def test_one_rank_of_a_host_tells_who_is_late(own, here, begun, count, words):
+def test_one_rank_of_a_host_names_the_late_ranks(own, here, begun, count, words):
     line = mpi_init_wait.text(own, set(here), set(begun), count)
     assert line.endswith(words) and bool(line) == bool(words)
 
 
-def test_an_mpi_with_too_few_threads_is_told_what_to_ask_for():
+def test_an_mpi_without_thread_support_gets_an_error_that_says_what_to_set():
     begun = NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(MPI.THREAD_FUNNELED)\n"
     job = mpirun(1, "-c", begun + "hvd.init()", timeout=30)
     assert "MPI was initialised with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output
@@ -186,7 +186,7 @@ def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
 LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
 
 
-def test_ranks_of_torchrun_below_a_rank_of_mpi_are_a_job_of_torchruns():
+def test_torchrun_started_by_a_rank_of_mpi_starts_a_job_of_its_own():
     """MPI waited in them for a second such rank, or ended the job."""
     job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD, timeout=60))
     assert re.findall(r"SIZE (\d)", job.output) == 4 * ["2"]
@@ -238,7 +238,7 @@ def test_a_process_on_its_own_makes_no_file_in_dev_shm():
     assert done == "False\n"
 
 
-def test_a_clone_beside_a_script_is_not_taken_for_the_package(tmp_path):
+def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
     """With `make install`: the clone's folder is named hvdlite, as the package inside it."""
     (tmp_path / "hvdlite").mkdir()
     (tmp_path / "train.py").write_text("import hvdlite; print(hvdlite.__version__)")
@@ -295,7 +295,7 @@ def test_a_process_that_is_one_of_several_does_not_train_alone():
         assert told or line == "SIZE 1"
 
 
-def test_the_nearest_launcher_counts():
+def test_only_the_nearest_launcher_counts():
     """mpirun -n 1 in a process of another launcher's; and another launcher's within mpirun -n 1."""
     env = {"RANK": "1", "WORLD_SIZE": "2"}
     assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]

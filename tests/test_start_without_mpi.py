@@ -27,7 +27,7 @@ def ended(size: int, *command: str, **options) -> list:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
+def test_jobs_without_mpi_give_the_bits_of_mpi_and_load_no_mpi(size):
     ours = results(ended(size, "bits"))
     theirs = assert_passed(script(size, "without_mpi", "bits")).results()
     assert theirs[0]["mpi"]
@@ -75,7 +75,7 @@ def test_a_rank_0_that_can_not_be_found_is_not_waited_for_without_end(host):
     assert ("[::1]: [Errno -2]" in job.output) == (host == "[::1]")
 
 
-def test_a_communicator_needs_mpi():
+def test_a_communicator_is_refused_in_a_job_without_mpi():
     (job,) = ended(1, "needs_mpi")
     assert results([job])[0]["told"].startswith("init([0]): a communicator needs MPI: ")
 
@@ -129,7 +129,7 @@ def on(hosts, size: int) -> dict:
     }
 
 
-def test_on_two_hosts(hosts):
+def test_jobs_without_mpi_run_on_two_hosts(hosts):
     for rank, values in results(ended(4, "bits", **on(hosts, 4))).items():
         assert values["where"] == [rank % 2, 2, rank // 2, 2]
         assert not values["mpi"] and not values["listens"]
@@ -160,7 +160,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("first", [[], ["-c", IMPORTS_LONG]], ids=["train", "import"])
-def test_ranks_outlive_no_torchrun(first, tmp_path):
+def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
     """Torchrun itself does not end them where it was killed, be it before they call init()."""
     path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     launcher = subprocess.Popen(

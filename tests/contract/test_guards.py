@@ -58,7 +58,7 @@ def error_of(guard) -> str:
 
 
 @every_kind
-def test_a_weight_that_comes_apart_is_named_with_rank_and_step(kind, rank, size, several):
+def test_a_weight_that_differs_between_ranks_is_named_with_rank_and_step(kind, rank, size, several):
     params, guard = guarded(kind, every=3)
     for _ in range(3):
         guard.step()
@@ -72,7 +72,7 @@ def test_a_weight_that_comes_apart_is_named_with_rank_and_step(kind, rank, size,
 
 @every_kind
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_gradient_that_is_no_number_is_named_with_its_rank(kind, value, rank, size):
+def test_a_gradient_with_nan_is_named_with_its_rank(kind, value, rank, size):
     params = kind((3,), (2, 5))
     params.backward([1, value if rank == size - 1 else 1])
     text = error_of(params.hvd.Guard(params.given, every=1))
@@ -81,7 +81,7 @@ def test_a_gradient_that_is_no_number_is_named_with_its_rank(kind, value, rank, 
 
 
 @every_kind
-def test_a_guard_sends_nothing_between_two_looks(kind, rank):
+def test_a_guard_sends_nothing_between_two_checks(kind, rank):
     """Between two looks nothing is sent: ranks may even call it more or less often."""
     params, guard = guarded(kind, every=100)
     guard.step()
@@ -91,7 +91,7 @@ def test_a_guard_sends_nothing_between_two_looks(kind, rank):
 
 
 @pytest.mark.skipif(not mx, reason="row_sparse weights are MXNet's")
-def test_sparse_weights_are_looked_at(rank, several):
+def test_a_guard_checks_sparse_weights(rank, several):
     param = mx.gluon.Parameter("p", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
     param.initialize(mx.init.One())
     guard = hvdlite.Guard([param], every=1)
@@ -101,6 +101,6 @@ def test_sparse_weights_are_looked_at(rank, several):
 
 
 @every_kind
-def test_a_guard_refuses_zero_steps_between_looks(kind):
+def test_a_guard_refuses_zero_steps_between_checks(kind):
     with pytest.raises(ValueError, match="every is 0: expected a whole number of at least 1"):
         guarded(kind, every=0)

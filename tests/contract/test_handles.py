@@ -24,7 +24,7 @@ def started(lib, verb: str, values, **options):
 
 @every_handle
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_the_result_is_that_of_the_call_that_waits(lib, verb, rank, size):
+def test_a_handle_gives_the_result_of_the_call_without_async(lib, verb, rank, size):
     values = np.arange(size * 6.0).reshape(size, 6) + rank
     for more in ({}, {"splits": [1] * size}) if verb == "alltoall" else ({},):
         options = {**OPTIONS[verb], **more}
@@ -49,7 +49,7 @@ def test_handles_of_calls_in_place_give_the_array_itself(lib, rank, size):
 
 
 @every_handle
-def test_a_start_waits_for_no_other_rank(lib, rank, size):
+def test_starting_a_collective_waits_for_no_other_rank(lib, rank, size):
     """Each rank waits for its handles in another order, and does something else in between."""
     verbs = [verb for verb in OPTIONS if not (lib.asks_for_rows and verb in OF_ROWS)]
 
@@ -78,7 +78,7 @@ def test_a_start_waits_for_no_other_rank(lib, rank, size):
 
 
 @every_handle
-def test_an_error_comes_with_synchronize(lib, rank, size, several):
+def test_synchronize_raises_the_error_of_a_collective(lib, rank, size, several):
     """A tensor without a name has that of the line that starts it."""
     errors = (hvd.HvdliteError, *lib.errors)
     with pytest.raises(errors, match="'allreduce.test_handles.py:.*ranks disagree on the shape"):

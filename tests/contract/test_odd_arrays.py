@@ -20,14 +20,14 @@ def called(module, verb: str, given):
 
 @pytest.mark.parametrize("given", [MASKED, [MASKED], [[1.0, np.ma.masked]] * 12], ids=type)
 @pytest.mark.parametrize("verb", OF_NUMPY)
-def test_a_mask_is_not_dropped(verb, given):
+def test_a_masked_array_is_refused(verb, given):
     for _repeat in range(3):  # the second call is prepared
         called(hvdlite.numpy, verb, np.ones((12, 2)))
         with pytest.raises(ValueError, match=r"masked, .* such as array\.filled\(0\)"):
             called(hvdlite.numpy, verb, given)
 
 
-def test_a_mask_of_an_out_or_of_splits_is_not_dropped(size):
+def test_a_masked_out_or_masked_splits_are_refused(size):
     out = np.ma.array(np.zeros(3), mask=[True, False, False])
     with pytest.raises(ValueError, match="out is a MaskedArray"):
         hvdlite.numpy.allreduce(np.ones(3), name="x", out=out)
@@ -36,7 +36,7 @@ def test_a_mask_of_an_out_or_of_splits_is_not_dropped(size):
 
 
 @pytest.mark.skipif(not tf, reason="TensorFlow and Keras take arrays, too")
-def test_a_mask_is_not_dropped_by_tensorflow_and_keras():
+def test_tensorflow_and_keras_refuse_masked_values():
     import hvdlite.keras
 
     for module in (hvdlite.tensorflow, hvdlite.keras):
@@ -76,13 +76,13 @@ class Subclass(np.ndarray):
     [np.matrix([[1.0, 2.0]]), np.array([1.0, 2.0]).view(Subclass), [1.0, 2.0], np.float32(2), 3],
     ids=type,
 )
-def test_other_arrays_are_values(given, size):
+def test_lists_and_other_array_types_are_reduced(given, size):
     result = hvdlite.numpy.allreduce(given, name="x", op=hvd.Sum)
     assert type(result) is np.ndarray and (result == np.asarray(given) * size).all()
 
 
 @pytest.mark.skipif(not mx, reason="MXNet's arrays")
-def test_mxnet_sparse_arrays_and_non_arrays(size):
+def test_mxnet_sparse_arrays_and_non_arrays_are_refused(size):
     whole = np.array([[0.0, 2.0], [0.0, 0.0]], "float32")
     refused = {"ndarray": whole, "float": 1.0}
     for kind in ("csr", "row_sparse", "default"):
@@ -129,7 +129,7 @@ def odd_tensors() -> dict:
 
 @pytest.mark.skipif(not torch, reason="PyTorch's tensors")
 @pytest.mark.parametrize("name", odd_tensors() if torch else ())
-def test_odd_tensors_of_pytorch(name, size):
+def test_unusual_tensors_of_pytorch_are_reduced_or_named_in_an_error(name, size):
     given, error = odd_tensors()[name]
     verbs = ("allreduce", "allreduce_", "allgather", "broadcast")
     for verb in verbs if name != "expanded" else verbs[:1]:
@@ -143,7 +143,7 @@ def test_odd_tensors_of_pytorch(name, size):
         assert torch.equal(result, expected)
 
 
-def test_the_job_goes_on(size):
+def test_the_job_goes_on_after_refused_arrays(size):
     """Nothing was sent of what was refused."""
     for lib in LIBRARIES:
         assert lib.call("allreduce", np.ones(1), name="x", op=hvd.Sum) == size

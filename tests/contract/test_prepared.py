@@ -59,7 +59,7 @@ def watched(function, *arguments, **options) -> tuple:
 
 @preparing
 @pytest.mark.parametrize("name, most", [("few", 4), (None, 7)])
-def test_it_makes_few_calls_of_python_and_no_descriptions(lib, name, most, rank, size):
+def test_a_repeated_call_makes_few_python_calls_and_no_description(lib, name, most, rank, size):
     for form in forms_of(lib):
         for i in range(COMES if name else 2 * names._RECURRING + 2):
             x = lib.make(np.full(3, rank + i))
@@ -69,7 +69,7 @@ def test_it_makes_few_calls_of_python_and_no_descriptions(lib, name, most, rank,
 
 
 @preparing
-def test_it_keeps_no_array(lib, size):
+def test_a_repeated_call_keeps_no_array(lib, size):
     gc.freeze()  # what a library has made at its import
     for form in forms_of(lib):
         for _ in range(COMES):
@@ -129,7 +129,7 @@ def in_two_threads(right) -> None:
 
 
 @preparing
-def test_two_threads_with_one_name(lib, size):
+def test_a_name_used_by_two_threads_at_once_is_refused_or_right(lib, size):
     form = forms_of(lib)[1]
     in_two_threads(
         lambda: (lib.read(form(lib.make(np.ones(100)), name="two", op=hvd.Sum)) == size).all()
@@ -137,7 +137,7 @@ def test_two_threads_with_one_name(lib, size):
 
 
 @preparing
-def test_a_process_set_that_is_removed_and_another(lib, rank, size):
+def test_a_repeated_call_notices_that_its_process_set_was_removed(lib, rank, size):
     form, ranks = forms_of(lib)[0], list(range(max(size - 1, 1)))
     for _ in range(3 if size > 1 else 0):
         some = hvd.add_process_set(ranks)
@@ -175,7 +175,7 @@ def test_a_call_is_prepared_anew_in_a_new_job(lib, rank, size):
 
 
 @preparing
-def test_few_names_are_kept(lib, size):
+def test_a_limited_number_of_calls_stays_prepared(lib, size):
     form = forms_of(lib)[1]
     for i in range(prepared._MOST + 10):
         for _ in range(2 if i % 50 == 0 else 1):
@@ -184,7 +184,7 @@ def test_few_names_are_kept(lib, size):
     assert (lib.read(form(lib.make(np.ones(1)), name="many0", op=hvd.Sum)) == size).all()
 
 
-def test_ctrl_c_while_it_waits(rank, size, several):
+def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
     """The memory stays until the others have come; the name is free then."""
     x = np.full(3, 1.0)
     plan = hvd.numpy.allreduce_plan(x, "plan", hvd.Sum, out=x)
@@ -213,7 +213,7 @@ def test_ctrl_c_while_it_waits(rank, size, several):
 
 
 @preparing
-def test_a_plan_reduces_what_its_array_holds_at_each_call(lib, rank, size):
+def test_a_plan_reduces_the_present_values_of_its_array(lib, rank, size):
     n = size * (size - 1) // 2
     for dtype in ("float32", "int64", "float16"):
         x, out = lib.make(np.zeros((2, 3), dtype)), lib.make(np.zeros((2, 3), dtype))
@@ -250,7 +250,7 @@ def test_a_plan_of_arrays_with_gaps_or_overlap_is_refused(lib):
             lib.hvd.allreduce_plan(array, name="x", out=out)
 
 
-def test_a_plan_of_other_arrays_of_numpy_is_refused():
+def test_a_plan_of_unsuitable_numpy_arrays_is_refused():
     x = np.ones((4, 4))
     for wrong in (x.T[:, 1:], x.tolist(), x[::2]):
         with pytest.raises(ValueError, match="expected NumPy arrays in C's order"):
@@ -264,7 +264,7 @@ def test_a_plan_of_other_arrays_of_numpy_is_refused():
         hvd.numpy.allreduce_plan(np.ones(3, bool), "x")
 
 
-def test_a_plan_in_two_threads(size):
+def test_a_plan_that_two_threads_call_at_once_raises(size):
     plan = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum)
     in_two_threads(lambda: (plan() == size).all())
 
@@ -283,7 +283,7 @@ VERBS = {  # of NumPy: the call, and its result on this rank, in the use i
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("rows", [1, 2000])
-def test_other_verbs_come_again_with_few_calls_of_python(verb, rows, rank, size):
+def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, rank, size):
     results = []
     for i in range(3 * COMES):
         x = np.full((rows * size, 2), float(rank + i))
@@ -297,7 +297,7 @@ def test_other_verbs_come_again_with_few_calls_of_python(verb, rows, rank, size)
         np.testing.assert_array_equal(got, expected)
 
 
-def test_rows_of_one_rank_change(rank, size):
+def test_a_repeated_call_follows_changed_rows_of_another_rank(rank, size):
     """The others, whose call is as before, get more or fewer rows."""
     for i in range(4 * COMES):
         shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]
@@ -306,7 +306,7 @@ def test_rows_of_one_rank_change(rank, size):
             np.testing.assert_array_equal(got, gathered(shapes, i))
 
 
-def test_ranks_that_disagree_on_the_root(rank, size, several):
+def test_ranks_that_disagree_on_the_root_of_a_repeated_call_get_an_error(rank, size, several):
     for i in range(3):
         for _ in range(COMES):
             assert hvd.numpy.broadcast(np.full(2, rank + i), 0, name="root")[0] == i

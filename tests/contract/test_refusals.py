@@ -96,14 +96,14 @@ def test_op_and_average_together_are_refused(lib):
 
 
 @every_library
-def test_rows_that_can_not_be_dealt_out(lib, size, several):
+def test_rows_that_do_not_divide_among_the_ranks_are_refused(lib, size, several):
     errors = (ValueError, *lib.errors)
     with pytest.raises(errors, match=f"{size + 1} rows can't be dealt out .* {size} ranks"):
         lib.call("alltoall", np.ones((size + 1, 2), "float32"), name="x")
 
 
 @every_library
-def test_bad_splits_of_one_rank_are_told_to_all(lib, rank, size, several):
+def test_wrong_splits_on_one_rank_are_an_error_on_every_rank(lib, rank, size, several):
     """The others do not wait for it, and may go on."""
     last = rank == size - 1
     text = f"rank {size - 1}: tensor 'alltoall.x': splits .* up to {size + 1}: .* at most {size},"
@@ -114,7 +114,7 @@ def test_bad_splits_of_one_rank_are_told_to_all(lib, rank, size, several):
 
 @differentiable
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
-def test_ops_without_a_gradient(lib, op):
+def test_backward_through_an_op_without_a_gradient_is_an_error(lib, op):
     """Backward through such an op is an error."""
     text = f"op {op} has no gradient: expected Sum or Average"
     with pytest.raises((ValueError, *lib.errors), match=None if lib.hvd is hvd else text):

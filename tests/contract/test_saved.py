@@ -30,7 +30,7 @@ def train(trainer, steps) -> list:
 @saving
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
-def test_states_that_one_rank_alone_has_loaded(kind, codec, steps, rank, several):
+def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
     """Before, that rank applied the same gradients in another way."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
@@ -47,7 +47,7 @@ def test_states_that_one_rank_alone_has_loaded(kind, codec, steps, rank, several
 
 
 @saving
-def test_states_that_every_rank_has_loaded_or_been_given(kind, rank, several):
+def test_training_goes_on_if_every_rank_has_the_loaded_states(kind, rank, several):
     trainer = made(kind)
     for root in (None, 1):
         train(trainer, range(2))
@@ -62,7 +62,7 @@ def test_states_that_every_rank_has_loaded_or_been_given(kind, rank, several):
 @saving
 @pytest.mark.parametrize("late", [False, True], ids=["", "with a parameter that comes late"])
 @pytest.mark.parametrize("codec", ["1bit", "2bit", "topk"])
-def test_residuals_are_saved(kind, codec, late):
+def test_saved_states_include_the_residuals_of_compression(kind, codec, late):
     """Training from saved states is that which goes on; also after a new layout of gradients."""
     trainer = made(kind, codec)
     if late and not hasattr(trainer, "add_parameter"):
@@ -113,7 +113,7 @@ def test_commits_have_the_residuals_of_each_rank(kind, late, rank, several):
 
 
 @saving
-def test_a_step_that_has_begun_is_not_saved(kind, rank):
+def test_saving_between_the_passes_of_a_step_is_refused(kind, rank):
     """The sum of its passes so far is in no states: training from those would lose it."""
     trainer = made(kind, backward_passes_per_step=2)
     trainer.begin(batch_of(rank, 0))

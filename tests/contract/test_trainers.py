@@ -57,7 +57,7 @@ HOW = [
 
 @every_trainer
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
+def test_training_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
     if not {*how} <= {*kind.takes}:
         pytest.skip("takes no such option")
     trainer, expected = kind(start_weights(), **how), OneProcess(start_weights())
@@ -67,7 +67,7 @@ def test_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
 
 
 @trainers_that(lambda kind: "gradient_predivide_factor" in kind.takes)
-def test_a_predivide_factor_goes_with_averages_only(kind, rank):
+def test_a_predivide_factor_is_refused_without_averaging(kind, rank):
     """What else makes no sense: test_wrong_arguments.py."""
     with pytest.raises(ValueError, match="it goes with op=Average only"):
         trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
@@ -89,7 +89,7 @@ def test_backward_passes_per_step(kind, passes, rank, size):
 
 @every_trainer
 @pytest.mark.parametrize("codec", ["own", "fp16", "bf16", "2bit", "1bit", "topk"])
-def test_compression_of_gradients(kind, codec, size):
+def test_compressed_training_is_close_to_one_process(kind, codec, size):
     """What a lossy codec makes of them: test_codec.py."""
     if "compression" not in kind.takes or codec not in kind.codecs:
         pytest.skip("takes no such codec")
@@ -109,7 +109,7 @@ def test_compression_of_gradients(kind, codec, size):
 
 @trainers_that(lambda kind: kind.freezes)
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 3)])
-def test_frozen_and_late_parameters(kind, numbers):
+def test_parameters_frozen_at_first_are_trained_once_thawed(kind, numbers):
     """Trained from the third step on, with others that were there from the first."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.freeze(numbers)
@@ -126,7 +126,7 @@ def test_frozen_and_late_parameters(kind, numbers):
 
 
 @trainers_that(lambda kind: kind.skips_layers)
-def test_a_layer_that_only_some_ranks_use(kind, rank, size):
+def test_a_layer_that_only_some_ranks_use_is_updated_on_all(kind, rank, size):
     """All ranks update the layer, by the gradients of the ranks that used it."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for step in range(4):
@@ -153,7 +153,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
 
 
 @every_trainer
-def test_two_trainers_at_once(kind, rank):
+def test_two_trainers_at_once_keep_their_gradients_apart(kind, rank):
     """Of networks of one shape: neither may get the other's gradients."""
     trainers = [kind(start_weights(seed)) for seed in (1, 2)]
     expected = [OneProcess(start_weights(seed)) for seed in (1, 2)]
@@ -166,7 +166,7 @@ def test_two_trainers_at_once(kind, rank):
 
 
 @trainers_that(lambda kind: hasattr(kind, "another"))
-def test_two_optimizers_of_one_network_in_turn(kind, rank):
+def test_two_optimizers_of_one_network_keep_their_states_apart(kind, rank):
     """Each has momentum of its own; neither sends the other's gradients."""
     trainers, expected = [kind(start_weights())], [OneProcess(start_weights()) for _ in range(2)]
     trainers.append(trainers[0].another())
@@ -177,7 +177,7 @@ def test_two_optimizers_of_one_network_in_turn(kind, rank):
 
 
 @trainers_that(lambda kind: kind.numbered)
-def test_a_rank_that_alone_has_made_one_more(kind, rank, several):
+def test_a_rank_that_made_one_more_optimizer_gets_an_error(kind, rank, several):
     """Before, ranks waited for each other's tensors, of other names, with warnings alone."""
     if rank == 1:
         kind.make_alone(start_weights())
@@ -190,7 +190,7 @@ def test_a_rank_that_alone_has_made_one_more(kind, rank, several):
 
 
 @trainers_that(lambda kind: kind.joins)
-def test_uneven_batches_with_join(kind, rank, size):
+def test_ranks_with_fewer_batches_join(kind, rank, size):
     """The last rank to join has taken every step: the others get from it what they have missed."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for epoch in range(3):
@@ -205,7 +205,7 @@ def test_uneven_batches_with_join(kind, rank, size):
 
 
 @trainers_that(lambda kind: kind.names_of_both)
-def test_other_networks_are_named(kind, rank, size, several):
+def test_ranks_with_different_networks_get_an_error_that_names_the_layer(kind, rank, size, several):
     with pytest.raises(kind.errors) as caught:
         trainer = kind(start_weights(hidden=8 + (rank == 0)))
         trainer.train(batch_of(rank, 0))
@@ -235,7 +235,7 @@ def test_only_ranks_of_a_process_set_train_together(kind, everywhere, rank, size
 
 
 @trainers_that(lambda kind: "process_set" in kind.takes)
-def test_halves_that_train_networks_of_their_own(kind, rank, size, several):
+def test_two_process_sets_train_different_networks(kind, rank, size, several):
     halves = [hvd.add_process_set(part) for part in (range(size // 2), range(size // 2, size))]
     own = next(half for half in halves if half.included())
     try:

@@ -56,7 +56,7 @@ def test_allreduce(lib, dtype, op, rank):
 
 @every_number
 @pytest.mark.parametrize("op", MODEL)
-def test_scales(lib, dtype, op, rank, size):
+def test_prescale_and_postscale_multiply_before_and_after_the_sum(lib, dtype, op, rank, size):
     for before, after in ((2.0, 1.0), (1.0, 0.5), (2.0, 0.5), (0.5, 3.0)):
         if dtype not in FLOATS and op == "Product":
             continue  # wraps between the scales
@@ -87,7 +87,7 @@ def reals(dtype: str, shape, rank: int) -> np.ndarray:
 
 
 @every_float
-def test_adasum(lib, dtype, rank, size):
+def test_adasum_equals_the_formula_of_the_paper_in_python(lib, dtype, rank, size):
     for shape in ((1,), (17,), (3, 5, 7), (70_001,)):
         everyone = [lib.read(lib.make(reals(dtype, shape, r), dtype)) for r in range(size)]
         y = lib.call("allreduce", everyone[rank], dtype=dtype, op=hvd.Adasum)
@@ -96,7 +96,7 @@ def test_adasum(lib, dtype, rank, size):
 
 
 @every_library
-def test_adasum_is_of_each_tensor_alone(lib, rank, size):
+def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
     """Fused they would be one long vector."""
     vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
     results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
@@ -113,7 +113,7 @@ def test_average_is_the_older_spelling_of_op(lib, rank):
 
 
 @libraries_that(lambda lib: lib.compresses)
-def test_compression_of_a_call(lib, rank, size):
+def test_a_compressed_call_rounds_to_16_bits(lib, rank, size):
     for kind in filter(None, (getattr(lib.hvd.Compression, c, None) for c in ("fp16", "bf16"))):
         x = np.linspace(-1, 1, 40, dtype="float32")
         got = lib.call("allreduce", x, compression=kind)
@@ -123,7 +123,7 @@ def test_compression_of_a_call(lib, rank, size):
 
 @every_library
 @pytest.mark.parametrize("verb", ["allreduce", "allgather", "reducescatter"])
-def test_grouped(lib, verb, rank, size):
+def test_a_grouped_call_equals_single_calls(lib, verb, rank, size):
     """As one by one, and gathered with rows that differ by rank and place."""
     options = {} if verb == "allgather" else {"op": hvd.Max, "prescale_factor": 2}
     rows = rank if verb == "allgather" else 0
@@ -135,7 +135,7 @@ def test_grouped(lib, verb, rank, size):
 
 
 @in_place
-def test_grouped_in_place(lib, rank, size):
+def test_a_grouped_call_in_place_equals_single_calls(lib, rank, size):
     shapes = ((3,), (2, 2), (0,), (1000,))
     arrays = [lib.make(numbers("float32", shape, rank)) for shape in shapes]
     for x, result in zip(arrays, lib.hvd.grouped_allreduce_(arrays)):
@@ -236,13 +236,13 @@ def test_reducescatter(lib, dtype, op, rank, size):
 
 @differentiable
 @every_case
-def test_gradient(lib, verb, options, rank, size):
+def test_gradients_equal_finite_differences(lib, verb, options, rank, size):
     check_gradient(lib, verb, options, rank, size)
 
 
 @libraries_that(lambda lib: lib.gradient and lib.has_0d)
 @pytest.mark.parametrize("verb", ["allreduce", "broadcast", "allgather"])
-def test_gradient_of_0d(lib, verb, rank, size):
+def test_the_gradient_of_a_0d_tensor_is_0d(lib, verb, rank, size):
     options = {"root_rank": 0} if verb == "broadcast" else {}
     shapes = []
 
@@ -256,7 +256,7 @@ def test_gradient_of_0d(lib, verb, rank, size):
 
 
 @every_library
-def test_process_set(lib, rank, size, several):
+def test_only_ranks_of_the_process_set_take_part(lib, rank, size, several):
     some = hvd.add_process_set([0, size - 1] if size > 2 else [1])
     own = np.full((2, 1), rank)
     try:
@@ -280,7 +280,7 @@ def test_process_set(lib, rank, size, several):
 
 
 @every_library
-def test_averages_are_over_the_ranks_that_have_not_joined(lib, rank, size):
+def test_averages_count_only_ranks_that_have_not_joined(lib, rank, size):
     for step in range(rank):
         mean = lib.call("allreduce", np.full(1, float(rank)), name="mean")
         total = lib.call("allreduce", np.full(1, rank), name="total", op=hvd.Sum)
@@ -304,7 +304,7 @@ def test_unnamed_calls_meet_again_after_ranks_have_joined(lib, rank, size):
 
 
 @of_frameworks
-def test_objects(lib, rank, size):
+def test_objects_are_broadcast_and_gathered(lib, rank, size):
     assert lib.hvd.broadcast_object({"of": rank}, root_rank=size - 1) == {"of": size - 1}
     assert lib.hvd.allgather_object(rank) == list(range(size))
     lib.hvd.barrier()

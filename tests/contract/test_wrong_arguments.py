@@ -121,7 +121,7 @@ def test_a_collective_names_the_wrong_argument(module, verb, rank, size):
 @pytest.mark.parametrize(
     "function, good", OTHERS, ids=lambda value: getattr(value, "__qualname__", "")
 )
-def test_others_name_the_wrong_argument(function, good, rank):
+def test_optimizers_and_helpers_name_the_wrong_argument(function, good, rank):
     check_refused(function, rank, **good())
 
 
@@ -177,7 +177,7 @@ def test_a_process_set_of_no_ranks_is_refused(ranks):
         hvd.add_process_set(ranks)
 
 
-def test_a_process_set_of_numpys_ranks(size):
+def test_a_process_set_takes_numpy_integers(size):
     made = hvd.add_process_set(np.arange(size - 1)) if size > 1 else hvd.global_process_set
     assert made.ranks == list(range(max(size - 1, 1)))
     hvd.remove_process_set(made)

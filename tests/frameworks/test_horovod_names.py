@@ -67,7 +67,7 @@ def found() -> dict:
 
 
 @pytest.mark.parametrize("module", PAGES)
-def test_names_are_there_or_are_not_as_the_table_says(module, found):
+def test_the_table_of_horovods_names_is_true(module, found):
     rows = tables()[module]
     assert rows.keys() == {"same", "differs", "missing"}
     names = sum(rows.values(), [])
@@ -77,7 +77,7 @@ def test_names_are_there_or_are_not_as_the_table_says(module, found):
 
 
 @pytest.mark.parametrize("module", PAGES)
-def test_a_name_that_differs_has_a_row_that_says_how(module):
+def test_the_table_explains_each_name_that_differs_from_horovods(module):
     page = (ROOT / "docs" / PAGES[module]).read_text(encoding="utf-8")
     described = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| "))
     names = tables()[module]["differs"]

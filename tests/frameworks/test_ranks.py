@@ -67,12 +67,12 @@ def passed(framework: str, ranks: int, only: Sequence[str] = (), **env: str) -> 
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_torch(ranks):
+def test_torch_files_pass_on_several_ranks(ranks):
     passed("torch", ranks, OF_PAIRS if ranks in (2, 4) else ())
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_tensorflow_and_keras(ranks):
+def test_tensorflow_and_keras_files_pass_on_several_ranks(ranks):
     passed("tensorflow", ranks)
 
 
@@ -81,23 +81,23 @@ def test_jax(ranks):
     passed("jax", ranks)
 
 
-def test_no_file_is_left_out():
+def test_every_framework_test_file_is_run():
     assert {framework_of(file) for file in FILES} == {*TOGETHER}
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_other_backends_of_keras(backend):
+def test_keras_tests_pass_on_other_backends(backend):
     """Beside TensorFlow, its default."""
     passed("keras", 2, KERAS_BACKEND=backend)
 
 
 @pytest.mark.parametrize("framework", ["keras", "xgboost"])  # torch: mpirun -n 2, below
-def test_the_whole_program(framework, tmp_path):
+def test_the_whole_program_of_the_docs_learns(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
 
 @pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees", "jax"])
-def test_the_code_of_the_page(page, tmp_path):
+def test_the_code_on_the_page_runs(page, tmp_path):
     assert assert_pieces_run(page, tmp_path) > 0
 
 
@@ -129,7 +129,7 @@ if hvd.rank() == 0: print(f"epoch 2: accuracy 0.9, ranks: {total[0]:.0f}")
 
 
 @pytest.mark.parametrize("command", sorted(commands()))
-def test_a_command_of_the_pages(command, tmp_path):
+def test_commands_on_the_pages_run(command, tmp_path):
     code = whole_program("torch") if WHOLE.fullmatch(command) else COUNTED
     (tmp_path / "train.py").write_text(code)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
 
 
-def test_programs_come_to_what_they_come_to_with_gloo():
+def test_programs_give_the_same_result_as_with_gloo():
     """By hvdliterun over MPI, and by torchrun where there is no MPI: equal to the last digit.
 
     How Gloo's ends does not matter: PyTorch aborted once at its exit, after all results.
@@ -64,7 +64,7 @@ def test_the_launcher_puts_hvdlite_in_the_place_of_gloo():
 
 
 @pytest.mark.parametrize("name", ["Llama, Transformers", "compiled blocks"])
-def test_sharded_models_say_what_they_say_with_gloo(name, tmp_path):
+def test_sharded_models_print_the_same_as_with_gloo(name, tmp_path):
     """Two ranks have the halves of each layer."""
     pytest.importorskip("transformers")
     serving.make_llama(str(tmp_path))
@@ -99,7 +99,7 @@ print(f"ALL RIGHT {rank}\\n", end="", flush=True)
 
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "4")], ids=" ".join)
-def test_groups_that_only_their_members_create(launch, tmp_path):
+def test_a_group_may_be_made_by_its_members_only(launch, tmp_path):
     """Over MPI and by sockets; of 3 ranks some have no partner."""
     (tmp_path / "pairs.py").write_text(MEMBERS_ONLY)
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
@@ -133,7 +133,7 @@ for names in ([], ["cpu:hvdlite,cuda:gloo"]):
 """
 
 
-def test_a_program_that_names_no_backend_or_several_gets_it(tmp_path):
+def test_a_program_that_names_no_backend_or_several_gets_hvdlite(tmp_path):
     """DistributedDataParallel, FSDP2 and DTensor find it, and PyTorch warns of nothing."""
     script = tmp_path / "default.py"
     script.write_text(DEFAULT)

@@ -110,7 +110,7 @@ print("ALL RIGHT", t.item(), flush=True)
 
 
 @pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="PyTorch 2.14 brought it")
-def test_a_group_that_begins_without_ranks(tmp_path):
+def test_a_group_without_ranks_gets_them_by_reconfigure(tmp_path):
     (tmp_path / "ranks.py").write_text(RECONFIGURED)
     line = str(tmp_path / "ranks.py"), str(tmp_path / "store")
     ranks = [started(*line, str(rank), **WITHOUT_MPI) for rank in range(2)]

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_data_loader_with_workers(tmp_path):
+def test_a_data_loader_may_have_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     contexts = ["--contexts", "fork", "spawn"]  # forkserver: tests/test_start.py
@@ -47,7 +47,7 @@ print(f"SUM {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=Tr
 """
 
 
-def test_an_example_trains_to_mpis_bits():
+def test_an_example_under_torchrun_gives_the_bits_of_mpi():
     line = ["examples/pytorch_mnist.py", "--epochs", "1"]
     theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
     example = str(TESTS / "scripts" / "example_bits.py")
@@ -57,7 +57,7 @@ def test_an_example_trains_to_mpis_bits():
     assert theirs[0] == theirs[1]
 
 
-def test_torchrun_starts_a_failed_job_anew(tmp_path):
+def test_torchrun_restarts_a_failed_job(tmp_path):
     script = tmp_path / "script.py"
     first = "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'"
     script.write_text(f"{SUM}import os, sys\nif hvd.rank() and {first}: sys.exit(3)\n")

@@ -83,7 +83,7 @@ ROWS = [[2, 0, 0, 4.5, 0], [0, 1e3, 0, 0, 0], [0] * 5, [-1, 0, 0.25, 0, 7]] * 3
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_every_line_is_on_one_rank(ranks, tmp_path):
+def test_every_line_of_a_libsvm_file_is_on_one_rank(ranks, tmp_path):
     files = [tmp_path / name for name in ("lines", "no_end", "one_line", "empty")]
     texts = ["\n".join(LINES) + "\n", "\n".join(LINES), "1 0:2 3:4.5 4:0\n", ""]
     for file, text in zip(files, texts):
@@ -99,7 +99,7 @@ def test_every_line_is_on_one_rank(ranks, tmp_path):
     assert joined("rows3") == joined("labels3") == []
 
 
-def test_a_line_that_is_no_sample(tmp_path):
+def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
     wrong = ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"]
     files = [str(tmp_path / str(i)) for i in range(len(wrong))]
     for file, line in zip(files, wrong):

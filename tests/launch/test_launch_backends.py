@@ -67,7 +67,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("version", LINES)
-def test_each_mpirun_is_told_in_its_words(an_mpi, version, capsys):
+def test_each_mpirun_gets_options_of_its_own_dialect(an_mpi, version, capsys):
     an_mpi(version)
     out = dry_run("-n 3 -H a:2,b:2 python t.py 'x y'", capsys)
     last = out.splitlines()[-1]
@@ -91,14 +91,14 @@ def test_the_users_own_options_reach_mpirun(an_mpi, capsys):
     assert "--bind-to none" not in out
 
 
-def test_slurm_is_asked_for_hosts_outside_an_allocation(capsys):
+def test_outside_an_allocation_salloc_is_used(capsys):
     out = dry_run("--launcher slurm -n 4 --queue q python t.py", capsys)
     last = shlex.split(out.splitlines()[-1])
     assert last[:4] == ["salloc", "--ntasks=4", "--job-name=hvdlite", "--partition=q"]
     assert last[-2:] == ["python", "t.py"]
 
 
-def test_a_batch_script_for_slurm(capsys):
+def test_the_batch_script_for_slurm_has_its_directives(capsys):
     out = dry_run("--launcher slurm --batch --jobname j -n 4 python t.py 'a b'", capsys)
     lines = out.splitlines()
     script = lines[lines.index("#!/bin/sh") :]
@@ -113,7 +113,7 @@ def test_grid_engine_gets_a_script_and_a_parallel_environment(capsys):
     assert "-sync y" not in dry_run("--launcher sge --pe mpi -n 4 --batch python t.py", capsys)
 
 
-def test_a_character_of_which_a_log_has_half_so_far_is_shown_whole(tmp_path, capsys):
+def test_a_half_written_character_of_a_log_is_shown_whole(tmp_path, capsys):
     log, done = tmp_path / "log", 0
     for text in (None, b"\xc3", b"\xc3\xa9\n"):
         if text:
@@ -122,7 +122,7 @@ def test_a_character_of_which_a_log_has_half_so_far_is_shown_whole(tmp_path, cap
     assert capsys.readouterr().out == "é\n"
 
 
-def test_grid_engine_says_which_hosts_it_gave(monkeypatch, tmp_path, an_mpi):
+def test_the_hosts_of_grid_engine_are_read_from_its_file(monkeypatch, tmp_path, an_mpi):
     an_mpi("Open MPI 5.0.11")
     file = tmp_path / "hosts"
     file.write_text("node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n")
@@ -132,7 +132,7 @@ def test_grid_engine_says_which_hosts_it_gave(monkeypatch, tmp_path, an_mpi):
     assert "qrsh -inherit -nostdin -V" in plan.argv
 
 
-def test_the_distributed_shell_of_yarn(capsys):
+def test_the_command_for_yarn_has_the_documented_options(capsys):
     """Options as in hadoop.apache.org, YARN, Writing applications; and in Client's own -help."""
     out = dry_run("--launcher yarn -n 4 --queue q python t.py 'a b'", capsys)
     words = shlex.split(shlex.split(out.splitlines()[-1])[2])
@@ -151,7 +151,7 @@ DISTRIBUTED_SHELL = {
 }
 
 
-def test_the_manifest_for_the_mpi_operator(capsys):
+def test_the_manifest_for_kubernetes_has_the_operators_fields(capsys):
     """Fields of kubeflow.org/v2beta1, as its custom resource definition has them."""
     out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
     job = k8s.manifest(Job(["t"], workers=4, image="me/hvd:1"))
@@ -177,7 +177,7 @@ RUN_POLICY = {
 }
 
 
-def test_the_files_for_clusters(capsys):
+def test_the_example_files_for_clusters_are_valid(capsys):
     """examples/deploy: what can be checked without Slurm, Docker and Kubernetes."""
     folder = ROOT / "examples" / "deploy"
     script = (folder / "job.slurm").read_text()
@@ -201,7 +201,7 @@ def test_the_manifest_keeps_the_words_of_the_command(capsys):
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
-def test_every_part_is_there_once(servers):
+def test_each_role_of_a_job_with_servers_is_assigned_once(servers):
     there = [ranks.Rank(n, None, h, f"10.0.0.{ord(h)}", n, {}) for n, h in enumerate("aaaabbbb")]
     roles = ranks.assign(there, Job([], 7 - servers, servers=servers))
     assert len(set(roles)) == 8

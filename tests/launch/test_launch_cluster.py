@@ -56,7 +56,7 @@ def package_on_h2(cluster):
     on_host(cluster, "h2", f"rm -rf {folder}")
 
 
-def test_slots_and_a_list_of_hosts(on_cluster):
+def test_ranks_fill_the_slots_of_a_host_list(on_cluster):
     done = on_cluster("-np", 3, "-H", "h1:2,h3:2", "--network-interfaces", "eth0", *python(WHERE))
     assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]
 
@@ -75,7 +75,7 @@ def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
 
 
 @pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
-def test_hosts_share_the_states_of_a_trainer(on_cluster):
+def test_optimizer_states_are_divided_among_hosts(on_cluster):
     """Two ranks and one: all states exist once."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tests = "tests/parallel/test_sharded_stripes.py"
@@ -129,13 +129,13 @@ def test_a_host_that_cannot_be_reached_is_named(on_cluster, host):
     assert line.startswith(f"hvdliterun: {host} cannot be reached by ssh: ")
 
 
-def test_another_version_of_mxnet(cluster, on_cluster, package_on_h2):
+def test_a_host_with_another_mxnet_is_named(cluster, on_cluster, package_on_h2):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
     (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env))
     assert line.startswith("hvdliterun: h2 has MXNet 1.8.0, but this host has ")
 
 
-def test_another_version_of_hvdlite(cluster, on_cluster, package_on_h2):
+def test_a_host_with_another_hvdlite_is_named(cluster, on_cluster, package_on_h2):
     env = package_on_h2("hvdlite", "_version.py", "__version__ = '0.0.9'")
     (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env, cwd="/"))
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
@@ -148,7 +148,7 @@ def test_a_backend_without_ssh_notices_another_version_too(cluster, on_cluster, 
     assert "h2 has MXNet 1.8.0" in sentences(on_cluster(*line, env={**env, **more}))[-1]
 
 
-def test_a_host_without_hvdlite(cluster, on_cluster):
+def test_a_host_without_hvdlite_is_named(cluster, on_cluster):
     """The host's Python is a separate file, as where the environment was never made."""
     fake = cluster.disk / "python"
     on_host(cluster, "h0", f"ln -s {sys.executable} {fake}")
@@ -225,7 +225,7 @@ def kill_at_random(on_cluster, hosts, size, kills):
 
 
 @pytest.mark.timeout(60 + TIMEOUT * KILLS)
-def test_random_kills_on_several_hosts(on_cluster):
+def test_random_kills_on_several_hosts_lose_no_commit(on_cluster):
     """No lost commit, no hang, the right bits: the script compares them."""
     sizes = {"h0,h1,h2,h3": 4, "h0:2,h1:2": 4, "h0,h1:2": 3}
     kill_many(sizes, lambda hosts, n: kill_at_random(on_cluster, hosts, sizes[hosts], n), KILLS)

@@ -67,7 +67,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
     assert "all ranks that had the state of training have died" in done.err
 
 
-def test_an_early_return_on_one_rank_ends_the_wait_of_the_others():
+def test_a_function_that_returns_early_on_one_rank_ends_the_others_wait():
     """Before, the others waited for ever."""
     program = """if True:
         import hvdlite as hvd
@@ -135,7 +135,7 @@ def test_a_script_that_lets_nobody_in_gets_no_new_rank():
     assert sorted(done.out.splitlines()) == ["[0] up 2", "[1] up 2"], done.out + done.err
 
 
-def test_too_few_are_left():
+def test_a_job_with_too_few_ranks_left_ends():
     done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
     assert done.code == 1
     assert "1 of the ranks are left: elastic training needs at least 2 to go on" in done.err

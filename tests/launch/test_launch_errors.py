@@ -65,7 +65,7 @@ def test_an_exception_raised_from_anothers_is_the_users_own():
     "variable, transport",
     [("HVDLITE_GUARD_STEPS", "mpi"), ("HVDLITE_GUARD_STEPS", "tcp"), ("HVDLITE_ELASTIC", "tcp")],
 )
-def test_an_option_that_must_be_alike_is_named_if_it_is_not(variable, transport):
+def test_a_variable_that_differs_between_ranks_is_named(variable, transport):
     """The ranks waited for each other in init(), or later."""
     rank = "os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['RANK']"
     code = f"import os; os.environ['{variable}'] = {rank}; import hvdlite as hvd; hvd.init()"
@@ -74,7 +74,7 @@ def test_an_option_that_must_be_alike_is_named_if_it_is_not(variable, transport)
     assert f"{variable} is 0 on rank 0, and 1 on rank 1: set it alike on all ranks" in done.err
 
 
-def test_files_have_tracebacks_whole(tmp_path):
+def test_output_files_have_whole_tracebacks(tmp_path):
     code = f"{BEGIN}if rank == 1: raise KeyError('x')\n{WAIT}"
     call("-n", 2, "--output-filename", tmp_path, *python(code))
     for rank in range(2):
@@ -92,7 +92,7 @@ def test_an_exception_in_a_thread_is_shown_and_ends_nobody():
         assert "RuntimeError: rank 0 left the job" in of_rank(rank, done.err)
 
 
-def test_a_rank_dies_while_another_raises():
+def test_report_and_exit_code_agree_if_one_rank_dies_as_another_raises():
     dies = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
     raises = "if rank == 2: raise ValueError('rank 1 left the job')\n"
     done = call("-n", 3, *python(BEGIN + dies + raises + WAIT))

@@ -145,7 +145,7 @@ def test_the_report_names_rank_host_code_and_last_lines():
         (b"2 1 1", (2, 3), []),  # it was dead
     ],
 )
-def test_ranks_that_stood_still_are_blamed_not_who_waited_for_them(sign, ended, still):
+def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, still):
     told = signs({0: 6.9}, stalled={0: sign})
     endings = [ending(0, 1, False, 7.0)]
     endings += [ending(rank, -15, rank in ended, 8.0) for rank in (1, 2, 3)]
@@ -166,7 +166,7 @@ def test_ranks_that_stood_still_are_blamed_not_who_waited_for_them(sign, ended, 
     assert lines == ["    x"]
 
 
-def test_a_sign_that_is_none_is_refused():
+def test_a_malformed_failure_report_is_refused():
     for sign in (b"x", b"1", b"0 1 a", b"\xff"):
         with pytest.raises(BadFrame):
             Signs().add(0, sign, 1.0)

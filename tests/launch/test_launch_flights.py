@@ -45,7 +45,7 @@ print(text)
 """
 
 
-def test_a_client_that_asks_without_end_holds_up_no_end(capsys, monkeypatch):
+def test_a_metrics_client_that_never_ends_does_not_delay_the_job(capsys, monkeypatch):
     monkeypatch.setattr(metrics, "_PATIENCE", 1e4)
     with metrics.served("0", str):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
@@ -55,7 +55,7 @@ def test_a_client_that_asks_without_end_holds_up_no_end(capsys, monkeypatch):
     client.close()
 
 
-def test_clients_without_end_leave_room_for_the_launcher(capsys):
+def test_many_metrics_clients_leave_descriptors_for_the_launcher(capsys):
     """Each took a thread and a descriptor, which the launcher was then without."""
     before = threading.active_count()
     with metrics.served("0", lambda: "all"):

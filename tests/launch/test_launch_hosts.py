@@ -40,7 +40,7 @@ def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
         read_file(file)
 
 
-def test_a_file_may_be_that_of_mpi_or_of_mxnet(tmp_path):
+def test_host_files_of_mpi_and_of_mxnet_are_read(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# head\nserver1 slots=4\n\nserver2:2  # two\nserver3\n")
     assert read_file(file) == [Host("server1", 4), Host("server2", 2), Host("server3", None)]
@@ -55,7 +55,7 @@ def test_hosts_without_slots_share_evenly(processes):
     assert max(counts) - min(counts) <= 1
 
 
-def test_slots_are_a_limit():
+def test_more_ranks_than_slots_are_refused():
     with pytest.raises(ValueError, match="7 processes do not fit on 6 slots"):
         place([Host("a", 2), Host("b", 4)], 7)
 
@@ -67,7 +67,7 @@ def test_this_host_is_known_by_its_names_and_addresses():
     assert not is_here("a..b")  # Python can't even ask
 
 
-def test_without_ssh_it_is_said_which_command_lacks():
+def test_without_ssh_the_error_names_the_missing_command():
     env = {**os.environ, "HVDLITE_SSH": "/nowhere/ssh"}
     done = call("--transport", "tcp", "-H", "far", "true", env=env)
     told = "far cannot be reached by ssh: /nowhere/ssh: No such file or directory"

@@ -145,7 +145,7 @@ def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
         sock.close()
 
 
-def test_frames_of_an_agent_are_bounded_too():
+def test_a_too_long_frame_of_an_agent_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
         link = Channel(listener.accept()[0], channel.FROM_AGENTS)
@@ -155,7 +155,7 @@ def test_frames_of_an_agent_are_bounded_too():
             link.receive()
 
 
-def test_of_a_thousand_ranks_one_may_die():
+def test_a_launcher_with_a_thousand_connections_notices_a_death():
     """select() takes no descriptor from 1024 on."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
         pytest.skip("so many files may not be open here")
@@ -226,7 +226,7 @@ def test_an_agent_does_not_talk_to_another_launcher(key):
     opened.listener.close()
 
 
-def test_plain_bytes_are_no_way_in_where_it_is_encrypted(key, capsys):
+def test_an_encrypted_port_refuses_plain_bytes(key, capsys):
     opened = Open(key)
     with socket.create_connection(opened.address) as sock:
         sock.sendall(channel._HEAD.pack(0, 4) + b"abcd" * 10)
@@ -236,12 +236,12 @@ def test_plain_bytes_are_no_way_in_where_it_is_encrypted(key, capsys):
     opened.listener.close()
 
 
-def test_without_openssl_it_says_so(monkeypatch):
+def test_without_openssl_the_user_is_warned(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert encryption.new_key() is None
 
 
-def test_it_listens_where_ranks_come_from():
+def test_the_launcher_listens_only_on_addresses_that_ranks_use():
     assert listener.listening_addresses(False, [], []) == ["127.0.0.1"]
     assert listener.listening_addresses(True, [], ["localhost"]) == ["127.0.0.1"]
     everywhere = listener.listening_addresses(True, [], ["a-name-that-only-ssh-knows"])

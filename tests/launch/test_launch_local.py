@@ -25,7 +25,7 @@ print(h.rank(), h.size(), os.getcwd(), *given, repr(sys.stdin.read()), ascii(sys
 """
 
 
-def test_ranks_are_told_apart_and_get_what_the_user_has(tmp_path):
+def test_ranks_get_the_users_environment_and_lines_are_labelled(tmp_path):
     """Folder, environment and arguments as given; nothing to read; each line with its rank."""
     env = {**os.environ, "MINE": "x\ny; z"}
     done = call("-n", 2, "--env", "B=1:2", *python(TELLS), *WORDS, cwd=tmp_path, env=env).passed()
@@ -64,7 +64,7 @@ def test_a_job_on_one_host_listens_on_the_loopback_alone(window, transport):
     assert addresses <= {own, "01000000".zfill(32)}, done.out  # ::1
 
 
-def test_a_program_that_does_not_exist():
+def test_a_program_that_does_not_exist_is_named():
     done = call("-n", 2, "no-such-program")
     assert done.code == 127
     assert "cannot start 'no-such-program': No such file or directory" in done.err
@@ -131,7 +131,7 @@ def start_endless(what, *options, **env):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
 )
-def test_a_killed_mpirun_is_no_success(number):
+def test_a_killed_mpirun_fails_the_job(number):
     """The ranks were ended, and none of them had failed."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
@@ -276,14 +276,14 @@ def test_nothing_of_the_job_is_left_in_shared_memory(how):
     assert list(Path("/dev/shm").glob(f"*{job}*")) == []
 
 
-def test_a_backend_that_fails_is_heard():
+def test_the_output_of_a_failed_backend_is_shown():
     done = call("-n", 2, "--mpi-args=--no-such-option", "true")
     assert done.code != 0
     assert "no-such-option" in done.err
     assert f"mpirun ended (exit code {done.code})" in done.err  # Open MPI 5: 213, and no signal
 
 
-def test_the_backend_hears_of_no_failure(tmp_path):
+def test_agents_report_no_failure_to_the_backend(tmp_path):
     """Open MPI 5's mpirun can hang when ranks of several hosts fail at once: we know it anyway."""
     wrapper, code_of = tmp_path / "mpirun", tmp_path / "code"
     wrapper.write_text(f'#!/bin/sh\n{probe.find_program("mpirun")} "$@"\necho $? > {code_of}\n')
@@ -294,7 +294,7 @@ def test_the_backend_hears_of_no_failure(tmp_path):
     assert code_of.read_text() == "0\n"
 
 
-def test_ranks_that_do_not_start_are_not_waited_for_for_ever(tmp_path):
+def test_the_wait_for_ranks_that_do_not_start_ends(tmp_path):
     """An mpirun that hangs, as for a firewall between the hosts."""
     fake = tmp_path / "mpirun"
     fake.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.0" && exit\n')
@@ -308,7 +308,7 @@ def test_ranks_that_do_not_start_are_not_waited_for_for_ever(tmp_path):
     assert f"WARNING: 1000 ranks share the cores of this host, {cores}: the start" in done.err
 
 
-def test_few_open_files_are_made_more_or_named():
+def test_a_low_limit_of_open_files_is_raised_or_named():
     """With 24, mpirun was killed, and hvdliterun itself raised an OSError."""
     few = ["sh", "-c", 'ulimit -S -n 24; exec "$@"', "sh"]
     assert call("-n", 2, "true", prefix=few).code == 0
@@ -319,7 +319,7 @@ def test_few_open_files_are_made_more_or_named():
     assert "limit is 24: raise it (`ulimit -n 34`)" in done.err
 
 
-def test_arguments_may_be_longer_than_a_word_of_a_command_line():
+def test_arguments_may_be_longer_than_one_command_line_word():
     """The order of the job was such a word: `Argument list too long`."""
     many = [f"/a/folder/of/records/part-{i:05d}.rec" for i in range(8000)]
     code = "import sys; print(len(sys.argv), len(''.join(sys.argv[1:])))"

@@ -13,7 +13,7 @@ def job(*argv):
     return cli.job_of(options.parser(list(BACKENDS)).parse_args(argv), list(argv))
 
 
-def test_the_line_of_mxnet_users(tmp_path):
+def test_a_command_line_for_mxnets_launcher_works(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=4\nb slots=4\n")
     line = f"-n 8 -H {hosts} --launcher ssh --sync-dst-dir /d --mode mpi python t.py --kvstore x"
@@ -28,7 +28,7 @@ def test_the_line_of_mxnet_users(tmp_path):
     ("line", "mode", "servers"),
     [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
 )
-def test_s_means_the_parameter_server(line, mode, servers):
+def test_option_s_chooses_the_parameter_server(line, mode, servers):
     found = job(*line.split())
     assert (found.mode, found.servers) == (mode, servers)
 
@@ -62,14 +62,14 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--elastic --launcher mpi t", "--launcher mpi: elastic training does not run over MPI: "),
     ],
 )
-def test_a_mistake_is_one_sentence(line, says, capsys):
+def test_a_wrong_command_line_gets_one_sentence(line, says, capsys):
     assert cli.main(["--dry-run", *line.split()]) == 2
     err = capsys.readouterr().err
     assert says in err
     assert len(err.splitlines()) == 1
 
 
-def test_a_copy_to_a_host_that_vanishes_ends(capsys):
+def test_copying_to_a_host_that_vanishes_ends(capsys):
     line = "--dry-run --transport tcp --sync-dst-dir /d --host-timeout 30 -H far.invalid t"
     assert cli.main(line.split()) == 0
     assert "rsync -az --timeout=30 " in capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_a_variable_of_hosts_that_is_not_set_does_not_mean_this_host(option, cap
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
 @pytest.mark.parametrize("option", ["--start-timeout", "--fusion-threshold-mb"])
-def test_an_amount_that_is_none_is_refused(option, value, capsys):
+def test_a_value_that_is_no_number_is_refused(option, value, capsys):
     with pytest.raises(SystemExit):
         job(f"{option}={value}", "t")
     assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
@@ -157,7 +157,7 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
         ("-p8022 -n2 -xA=1 t", {"workers": 2, "env": {"A": "1"}}),
     ],
 )
-def test_the_lines_of_other_launchers_documents_work(line, found, tmp_path):
+def test_command_lines_from_other_launchers_docs_work(line, found, tmp_path):
     """-map-by was -m with `ap-by` behind it; -ppn was -p."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
@@ -186,7 +186,7 @@ def test_the_lines_of_other_launchers_documents_work(line, found, tmp_path):
         ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
     ],
 )
-def test_an_option_that_does_not_work_is_refused_with_what_does(line, says, capsys):
+def test_an_unsupported_option_is_refused_with_the_one_that_works(line, says, capsys):
     with pytest.raises(SystemExit):
         job(*line.split())
     assert says in capsys.readouterr().err
@@ -215,12 +215,12 @@ def test_a_container_gets_threads_by_its_share_of_the_cores(monkeypatch):
     assert (ranks, threads) == (1, 4) and "each with your OMP_NUM_THREADS=4" in why
 
 
-def test_horovods_other_switches_are_taken(capsys):
+def test_horovods_switches_without_effect_are_accepted(capsys):
     assert cli.main(["--cycle-time-ms", "5", "--dry-run", "true"]) == 0
     assert "--cycle-time-ms has no effect" in capsys.readouterr().err
 
 
-def test_assignments_in_mxnets_and_the_shells_form(monkeypatch):
+def test_variables_may_be_given_as_name_value_in_both_forms(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     monkeypatch.delenv("NOT_SET", raising=False)
     texts = ["A=b=c", "D:e:f", "MINE", "NOT_SET"]
@@ -244,7 +244,7 @@ logging:
 """
 
 
-def test_a_config_file_is_horovods_and_the_command_line_wins(tmp_path):
+def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
     pytest.importorskip("yaml")
     file = tmp_path / "c.yaml"
     file.write_text(CONFIG)
@@ -319,7 +319,7 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
 
 
 @pytest.mark.parametrize("words", ["-c 1", "-m train", "-x -w", "-n"])
-def test_the_words_after_the_program_are_its_own(words):
+def test_options_after_the_program_belong_to_the_program(words):
     """python -c was refused: -chdir and others begin alike."""
     assert job("-n2", "python", *words.split()).command == ["python", *words.split()]
     assert job("-n2", "python", "t.py").workers == 2

@@ -15,7 +15,7 @@ def output(**options):
     return Output(Console(out, err), **options), out, err
 
 
-def test_lines_are_put_together_and_told_apart():
+def test_lines_of_ranks_are_joined_and_labelled():
     shown, out, err = output()
     shown.write(0, "0", STDOUT, b"he")
     shown.write(1, "1", STDOUT, b"other\n")
@@ -32,7 +32,7 @@ def test_of_a_progress_bar_its_last_state_is_shown():
     assert lines.feed(b"100%\r\nnext\n") == ["100%", "next"]
 
 
-def test_a_line_of_many_megabytes_takes_no_minutes():
+def test_a_line_of_many_megabytes_is_shown_quickly():
     """Each piece of it was searched with all before it: 32 MB took 20 s."""
     lines = Lines()
     began = time.process_time()
@@ -42,18 +42,18 @@ def test_a_line_of_many_megabytes_takes_no_minutes():
     assert time.process_time() - began < 8
 
 
-def test_bytes_that_are_no_text_are_shown_somehow():
+def test_bytes_that_are_no_text_are_shown_escaped():
     assert Lines().feed(b"\xff\n") == ["\ufffd"]
 
 
-def test_a_terminal_that_lacks_a_character_shows_another():
+def test_a_character_that_the_terminal_lacks_is_replaced():
     """The job was ended: 'latin-1' codec can't encode character."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     Output(Console(out, io.StringIO())).write(0, "0", STDOUT, b"gr\xfc\xc3\x9fe\n")
     assert out.buffer.getvalue() == b"[0] gr?\xdfe\n"
 
 
-def test_colour_is_for_terminals(monkeypatch):
+def test_only_terminals_get_colours(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -68,7 +68,7 @@ def test_colour_is_for_terminals(monkeypatch):
     assert terminal.getvalue().endswith("\n[1] y\n")
 
 
-def test_a_reader_that_has_gone_is_told_of_once():
+def test_output_without_a_reader_raises_once():
     reader, writer = os.pipe()
     with open(writer, "w") as out:
         console = Console(out, io.StringIO())
@@ -78,7 +78,7 @@ def test_a_reader_that_has_gone_is_told_of_once():
         console.write(0, "0", STDOUT, "y")
 
 
-def test_files_have_what_a_rank_wrote(tmp_path):
+def test_output_files_have_the_bytes_that_a_rank_wrote(tmp_path):
     shown, out, _ = output(files=Files(str(tmp_path)))
     shown.write(3, "3", STDOUT, b"a\xffb")
     shown.write(4, "server 0", STDERR, b"c\n")
@@ -105,13 +105,13 @@ def test_on_a_full_disk_output_comes_to_the_screen_and_the_user_is_told_once(
     assert capsys.readouterr().err == f"{told}all output comes here now\n"
 
 
-def test_a_folder_for_output_that_can_not_be_is_refused(tmp_path):
+def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match="--output-filename .*/file/logs: Not a directory"):
         Files(str(tmp_path / "file" / "logs"))
 
 
-def test_a_screen_on_a_full_disk_is_told_once(capsys):
+def test_a_full_disk_behind_the_output_is_reported_once(capsys):
     with open("/dev/full", "w") as out:
         shown = Output(Console(out, io.StringIO()))
         for _ in range(2):
@@ -120,7 +120,7 @@ def test_a_screen_on_a_full_disk_is_told_once(capsys):
     assert capsys.readouterr().err == f"hvdliterun: {told}\n"
 
 
-def test_a_warning_that_can_not_be_written_ends_no_job(monkeypatch):
+def test_a_warning_that_cannot_be_written_does_not_end_the_job(monkeypatch):
     monkeypatch.setattr(check, "_allow_files", print)
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)

@@ -25,14 +25,14 @@ def test_a_workers_prefix_is_its_rank_in_the_kvstore(workers, servers):
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
-def test_the_same_script_without_servers(kind):
+def test_the_same_script_runs_on_hvdlites_kvstore_without_servers(kind):
     """hvdlite's kvstore, though nothing in the script imports it."""
     done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
 
 
-def test_the_workers_are_ranks_of_one_job_too():
+def test_workers_beside_servers_are_ranks_of_one_job():
     """Each trained by itself. Over MPI they would wait for the servers for ever."""
     code = (
         "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "

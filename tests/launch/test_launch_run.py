@@ -57,7 +57,7 @@ def test_an_exception_is_reported():
     assert caught.value.code == 1
 
 
-def test_a_reader_that_goes_is_no_ctrl_c():
+def test_a_reader_that_goes_away_does_not_look_like_ctrl_c():
     """Before, such a reader caused a KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)

@@ -23,14 +23,14 @@ def on_grid(grid, folder, *argv):
     return call(*line, prefix=prefix, env=grid.environment())
 
 
-def test_ranks_on_the_hosts_that_it_gave(grid, tmp_path):
+def test_ranks_run_on_the_hosts_that_grid_engine_gave(grid, tmp_path):
     done = on_grid(grid, tmp_path, "-n", 4, sys.executable, "-c", WHERE, "a 'b'").passed()
     hosts = sorted(done.out.split()[1::4])
     assert hosts == ["h0", "h0", "h1", "h1"], done.out + done.err
     assert sorted(done.out.split()[2::4]) == ["0", "1", "2", "3"]
 
 
-def test_a_failure_has_its_exit_code_and_its_host(grid, tmp_path):
+def test_a_failure_is_reported_with_exit_code_and_host(grid, tmp_path):
     done = on_grid(grid, tmp_path, "-n", 2, sys.executable, SCRIPTS / "fails.py", "exit")
     assert done.code == 7, done.out + done.err
     assert "hvdliterun: rank 1 on h" in done.out

@@ -32,19 +32,19 @@ def on_slurm(slurm, *argv, inside=()):
     return call(*argv, prefix=prefix, env=slurm.environment())
 
 
-def test_outside_an_allocation_it_gets_one(slurm):
+def test_outside_an_allocation_slurm_is_asked_for_one(slurm):
     done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE).passed()
     expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
     assert sorted(done.out.splitlines()) == expected
 
 
-def test_inside_an_allocation_it_is_the_default(slurm):
+def test_inside_an_allocation_slurm_is_the_default_launcher(slurm):
     line = ["-n", 2, sys.executable, "-c", WHERE]
     done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=2"]).passed()
     assert sorted(done.out.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
 
 
-def test_a_failure_has_its_exit_code_and_its_host(slurm):
+def test_a_failure_is_reported_with_exit_code_and_host(slurm):
     done = on_slurm(
         slurm, "--launcher", "slurm", "-n", 4, sys.executable, SCRIPTS / "fails.py", "exit"
     )
@@ -62,7 +62,7 @@ def test_a_batch_job_writes_a_line_of_each_rank_to_its_log(slurm, tmp_path):
     assert sorted(lines.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
 
 
-def test_the_script_of_the_examples(slurm, tmp_path):
+def test_the_example_script_for_slurm_runs(slurm, tmp_path):
     """With ranks and cores as many as these hosts have, and in this environment."""
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")

@@ -20,7 +20,7 @@ from hvdlite.launch import cli, remote, shared_memory
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
 
-def test_a_service_has_no_home():
+def test_mpirun_is_recognised_without_a_home_folder():
     """Open MPI's mpirun said so, which was taken for the name of an MPI."""
     env = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = call("-n", 2, *python(WHERE), env=env).passed()
@@ -29,7 +29,7 @@ def test_a_service_has_no_home():
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
-def test_streams_may_be_closed_or_full(closed, tmp_path):
+def test_the_launcher_works_with_closed_or_full_streams(closed, tmp_path):
     code = f"{WHERE}; open('{tmp_path}/' + str(h.rank()), 'w')"
     told = "--mpi"  # on stderr, that it has no effect
     done = call(told, "-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
@@ -64,7 +64,7 @@ def test_a_slow_reader_gets_every_line_and_the_jobs_own_exit_code():
         assert own == [f"[{rank}] {'x' * 100} {i}\n" for i in range(3000)]
 
 
-def test_a_full_shared_memory_is_done_without(tmp_path):
+def test_a_job_runs_although_dev_shm_is_full(tmp_path):
     """As in a container with 64 MB, which a loader of data may fill."""
     mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
     spaces = ["unshare", "--mount", "sh", "-c", mount, "sh"]
@@ -75,7 +75,7 @@ def test_a_full_shared_memory_is_done_without(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_no_place_for_shared_memory_nor_for_temporary_files(monkeypatch):
+def test_without_room_for_temporary_files_the_error_says_so(monkeypatch):
     lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
     monkeypatch.setattr(tempfile, "gettempdir", mock.Mock(side_effect=lacks))
     monkeypatch.setattr(os, "statvfs", mock.Mock(side_effect=lacks))
@@ -106,7 +106,7 @@ signal.pause()
 """
 
 
-def test_the_folder_of_agents_that_a_backend_kills_goes_with_the_last_of_them(tmp_path):
+def test_the_folder_of_killed_agents_is_removed_after_the_last_one(tmp_path):
     """Prted killed them before they had removed it, when a host was lost."""
     line, how = [sys.executable, "-c", AGENT, str(tmp_path)], {"stdout": subprocess.PIPE}
     agents = [subprocess.Popen(line, start_new_session=True, **how) for _ in range(2)]
@@ -119,7 +119,7 @@ def test_the_folder_of_agents_that_a_backend_kills_goes_with_the_last_of_them(tm
     assert wait_until(lambda: not list(tmp_path.iterdir()), TIMEOUT)
 
 
-def test_check_and_check_build():
+def test_check_and_check_build_describe_the_installation():
     checked, built = call("--check"), call("--check-build")
     assert (checked.code, built.code) == (0, 0)
     assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
@@ -129,7 +129,7 @@ def test_check_and_check_build():
         assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
 
 
-def test_mxnet_that_cannot_be_loaded_is_not_there(tmp_path):
+def test_mxnet_that_cannot_be_loaded_counts_as_missing(tmp_path):
     (tmp_path / "mxnet").mkdir()
     for name, text in (("__init__", ""), ("libinfo", "__version__ = '1.9.1'")):
         (tmp_path / f"mxnet/{name}.py").write_text(text)
@@ -147,7 +147,7 @@ def test_hosts_that_have_not_answered_are_named(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])
-def test_where_mpi_cannot_be_loaded_it_says_what_to_install(option, code):
+def test_without_a_loadable_mpi_the_error_says_what_to_install(option, code):
     """The sentence of --check-build is that of hvd.init()."""
     env = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
     done = call(option, *python("import hvdlite as hvd; hvd.init()"), env=env)

@@ -54,7 +54,7 @@ def clip(net, most: float) -> float:
     return mx.gluon.utils.clip_global_norm([p.grad() for p in params], most)
 
 
-def test_overflow_in_one_of_several_passes(rank, size):
+def test_an_overflow_in_one_of_several_passes_skips_the_step(rank, size):
     net = dense_net()
     trainer = make(net, backward_passes_per_step=3)
     before = weights(net)
@@ -72,7 +72,7 @@ def test_overflow_in_one_of_several_passes(rank, size):
     assert_equal_on_all_ranks(weights(net))
 
 
-def test_distributed_optimizer_is_refused():
+def test_amp_refuses_a_distributed_optimizer():
     """It averages gradients after AMP has checked these: ranks would skip different steps."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd()))

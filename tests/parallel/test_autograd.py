@@ -43,7 +43,7 @@ def test_gradient_of_a_collective_in_the_middle_of_a_graph(grad_req, rank, size)
     )
 
 
-def test_many_collectives_under_record_at_once(rank, size):
+def test_many_recorded_collectives_at_once_do_not_deadlock(rank, size):
     """More of them than MXNet has threads for callbacks; none may keep the others from running."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
@@ -56,7 +56,7 @@ def test_many_collectives_under_record_at_once(rank, size):
         np.testing.assert_allclose(leaves[i].grad.asnumpy(), expected)
 
 
-def test_backward_twice_through_one_collective(rank, size):
+def test_backward_may_run_twice_through_one_collective(rank, size):
     x = leaf(mx.nd, [1.0, 2.0])
     with autograd.record():
         y = hvd.allreduce(x * x, op=hvd.Sum)
@@ -65,7 +65,7 @@ def test_backward_twice_through_one_collective(rank, size):
     np.testing.assert_allclose(x.grad.asnumpy(), [2 * size, 4 * size])
 
 
-def test_a_collective_in_a_pause_has_no_gradient(rank, size):
+def test_a_collective_under_autograd_pause_has_no_gradient(rank, size):
     x = leaf(mx.nd, [1.0])
     with autograd.record():
         with autograd.pause():
@@ -76,7 +76,7 @@ def test_a_collective_in_a_pause_has_no_gradient(rank, size):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float16", "float64"])
-def test_other_dtypes_under_record(dtype, rank, size):
+def test_dtypes_without_gradients_may_be_recorded(dtype, rank, size):
     """Counts and metrics need no gradient, and may be there."""
     x = mx.np.ones((3,), dtype=dtype)
     with autograd.record():
@@ -88,7 +88,7 @@ def test_other_dtypes_under_record(dtype, rank, size):
     assert w.shape == (3 * size,)
 
 
-def test_empty_parts_under_record(rank, size):
+def test_backward_through_an_empty_part_is_an_error(rank, size):
     """Empty parts are gathered; only their gradient fails, with an error instead of a wait."""
     x = leaf(mx.np, np.ones((0 if rank == 0 else 2, 3)))
     with autograd.record():
@@ -101,7 +101,7 @@ def test_empty_parts_under_record(rank, size):
             x.grad.asnumpy()
 
 
-def test_ranks_that_disagree_in_backward(rank, several, asynchronous):
+def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronous):
     x = leaf(mx.nd, np.ones((2, 2)))
     with autograd.record():
         y = hvd.allreduce(x, name="forward agrees", op=hvd.Sum)

@@ -28,7 +28,7 @@ def gradients_of_all(step: int, n: int) -> list:
     return [random.randn(n).astype("float32") for random in randoms]
 
 
-def test_sums_equal_mxnets_own(several):
+def test_compressed_sums_equal_mxnets_own(several):
     """MXNet's sums are those of a 'device' store with one context for every rank."""
     store = mx.kv.create("device")
     store.set_gradient_compression({"type": "2bit", "threshold": 0.25})
@@ -58,7 +58,7 @@ def test_casts_round_to_nearest_and_once(dtype, size):
 
 
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
-def test_ranks_that_have_joined_bring_nothing(name, size):
+def test_compressed_averages_leave_out_joined_ranks(name, size):
     """Rank r has r + 1 batches; the average is over those that have one."""
     reducer, n = Reducer(from_params({"type": name})), 40
     for step in range(hvd.rank() + 1):
@@ -83,7 +83,7 @@ CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compressi
 
 
 @pytest.mark.parametrize("codec, bits", [*zip(CODECS, [2, 1, 6.4])], ids=str)
-def test_fewer_bytes_are_sent(codec, bits, several, size):
+def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
     """On one host each rank's words go to every other, or, in a window, are put once for all; from
     three ranks on each adds up one part of the words, and sends a byte a value to the others."""
     n = 160_000
@@ -100,7 +100,7 @@ def test_fewer_bytes_are_sent(codec, bits, several, size):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_half_as_many_bytes_are_sent(dtype, several):
+def test_a_16_bit_cast_sends_half_as_many_bytes(dtype, several):
     n = 160_000
     half = Reducer(getattr(hvd.Compression, dtype))
     assert sum(sent(half, n)) == pytest.approx(sum(sent(Reducer(), n)) / 2, rel=1e-3)
@@ -116,7 +116,7 @@ def test_half_as_many_bytes_are_sent(dtype, several):
     ],
     ids=["none", "threshold", "codec", "cast"],
 )
-def test_ranks_that_compress_differently_are_told(first, second, texts, several, size):
+def test_ranks_that_compress_differently_get_an_error(first, second, texts, several, size):
     own, theirs = texts.split()
     x = mx.nd.ones((40,))
     with pytest.raises((mx.MXNetError, hvd.HvdliteError)) as caught:
@@ -127,13 +127,13 @@ def test_ranks_that_compress_differently_are_told(first, second, texts, several,
     assert (reduced(Reducer(), np.ones(40), "w") == 1).all()
 
 
-def test_casts_leave_other_dtypes_alone(size):
+def test_casts_leave_other_dtypes_unchanged(size):
     x = mx.nd.full((3,), 2**-30, dtype="float64")
     Reducer(hvd.Compression.bf16).allreduce_(x, "w", op=hvd.Sum)
     assert (x.asnumpy() == size * 2**-30).all()
 
 
-def test_fp16_outside_of_a_trainer_leaves_other_dtypes_alone():
+def test_fp16_outside_of_a_trainer_leaves_other_dtypes_unchanged():
     for dtype in ("float16", "int32", "uint8"):
         x = mx.nd.ones((2,), dtype=dtype)
         sent, context = hvd.Compression.fp16.compress(x)
@@ -145,7 +145,7 @@ def test_fp16_outside_of_a_trainer_leaves_other_dtypes_alone():
     assert hvd.Compression.fp16.decompress(sent, context).dtype == np.float64
 
 
-def test_a_residual_begins_anew_when_the_size_changes():
+def test_a_residual_is_zero_again_when_the_size_changes():
     reducer = Reducer(hvd.Compression.two_bit(0.5))
     for n in (10, 20, 0):
         fresh = Reducer(hvd.Compression.two_bit(0.5))
@@ -210,7 +210,7 @@ def trained_by_sums(compression, steps: int) -> dict:
 
 @every_kind
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk"])
-def test_training_is_that_of_the_sums(kind, name):
+def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
     """To the last bit: the average is taken once; a store's sum is divided later.
 
     With MXNet's own dist_sync a Trainer fails: 'Compression not supported with PushPull'.

@@ -52,7 +52,7 @@ def test_calls_of_a_forked_child_are_refused(size):
     assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == size
 
 
-def test_a_data_loaders_worker_knows_its_part_of_the_data():
+def test_a_forked_worker_may_ask_for_rank_and_size():
     """The forked child asks, as in scripts that shard an IterableDataset."""
     asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
     assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
@@ -86,7 +86,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
     hvd.synchronize(done)
 
 
-def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank, size):
+def test_a_forked_child_frees_inherited_work_without_waiting(rank, size):
     """As the bucket of an optimizer does."""
     x, out = np.ones(2), np.ones(2)
     started = start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}]) if rank == 0 else 0
@@ -98,7 +98,7 @@ def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank
     assert size == 1 or rank or f"tensor 's' was under way in process {os.getpid()} when" in text
 
 
-def test_data_loader_with_workers(rank, size):
+def test_a_data_loader_with_forked_workers_works(rank, size):
     """The workers are forked while the last step's gradients may still be under way."""
     rows = np.random.RandomState(rank).randn(24, 6).astype("float32")
     dataset = gluon.data.ArrayDataset(rows, np.arange(24))
@@ -117,7 +117,7 @@ def test_data_loader_with_workers(rank, size):
     assert_equal_on_all_ranks(weights(net))
 
 
-def test_subprocess_beside_pending_work(rank, size):
+def test_a_subprocess_may_start_beside_pending_work(rank, size):
     y = hvd.allreduce(mx.nd.ones((100_000,)), op=hvd.Sum)
     assert subprocess.run(["echo", "hello"], capture_output=True).stdout == b"hello\n"
     assert (y.asnumpy() == size).all()

@@ -67,7 +67,7 @@ def test_numpy_reports_exactly_the_errors_raised(rank, size, several):
     assert same_everywhere(np.frombuffer(text.encode(), np.uint8))
 
 
-def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
+def test_a_grouped_call_with_a_wrong_tensor_sends_nothing(rank, size):
     good, bad = mx.nd.ones((2,)), mx.nd.ones((2,), dtype="bool")
     for call in (hvd.grouped_allreduce, hvd.grouped_allreduce_, hvd.grouped_reducescatter):
         with pytest.raises(ValueError, match=r"\[1\]' is bool, which can't be averaged"):
@@ -81,7 +81,7 @@ def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
     assert (y.asnumpy() == size).all()
 
 
-def test_groups_of_different_lengths(rank, size, several):
+def test_grouped_calls_of_different_lengths_fail_on_all_ranks(rank, size, several):
     """All are told at once, and nothing of the longer list is left to wait for."""
     arrays = [np.ones(2)] * (3 if rank == 0 else 2)
     text = r"'%s.w.*': ranks disagree on the number of tensors: rank 0: 3; rank.*: 2"

@@ -53,7 +53,7 @@ def test_a_store_knows_its_rank_and_does_not_meet_another_store(name, rank, size
         kv._send_command_to_servers(0, "x")
 
 
-def test_a_number_and_its_text_are_two_keys(kv, size):
+def test_the_keys_1_and_text_1_are_different(kv, size):
     """Neither gets what the codec has left out of the other."""
     kv.set_gradient_compression({"type": "2bit", "threshold": 1.0})
     for key in (1, "1"):
@@ -66,7 +66,7 @@ def test_a_number_and_its_text_are_two_keys(kv, size):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_pushpull_into_out_leaves_the_value_alone(kv, key, rank, size):
+def test_pushpull_into_out_leaves_the_value_unchanged(kv, key, rank, size):
     a, outs = filled(rank + 1), [filled(0), filled(0)]
     kv.pushpull(key, a, outs, 0)
     assert_all(outs, sum_of_ranks(size))
@@ -321,7 +321,7 @@ def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
         kv.pull("x", out=filled(0))
 
 
-def test_states_that_can_not_be_written_leave_no_file(kv, tmp_path):
+def test_states_that_cannot_be_written_leave_no_file(kv, tmp_path):
     kv.set_optimizer(mx.optimizer.SGD())
     folder = tmp_path / "states"
     folder.mkdir()

@@ -28,7 +28,7 @@ def step_of_all(net, trainer, step: int) -> None:
     trainer.step(4 * hvd.size())
 
 
-def test_the_first_step_does_not_lose_statistics():
+def test_the_first_step_keeps_batch_norm_statistics():
     """With static_alloc MXNet's engine does not know that BatchNorm writes them in backward."""
     for _ in range(8):
         net = gluon.nn.HybridSequential()
@@ -45,7 +45,7 @@ def test_the_first_step_does_not_lose_statistics():
 
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["own", "on store"])
-def test_states_that_one_rank_alone_has_loaded(on_store, rank, several, tmp_path):
+def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, several, tmp_path):
     """Before, that rank applied the same gradients in another way."""
     net, path = dense_net(), str(tmp_path / "states")
     trainer = kv_trainer(net, update_on_kvstore=on_store)
@@ -70,7 +70,7 @@ def test_states_that_one_rank_alone_has_loaded(on_store, rank, several, tmp_path
 
 @pytest.mark.parametrize("shapes", ["known", "deferred"])
 @pytest.mark.parametrize("on_store", [None, False, True], ids=["default", "own", "on store"])
-def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank, size):
+def test_the_first_gradient_is_computed_with_rank_0s_weights(shapes, on_store, rank, size):
     """MXNet puts weights in step at the first step, when a wrong gradient has been computed.
 
     As with DistributedTrainer gradients lie in memory that the ranks of a host share.
@@ -109,7 +109,7 @@ def test_batch_norm_statistics_start_equal(rank):
 
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
-def test_one_store_for_two_trainers(on_store, rank):
+def test_two_trainers_may_share_one_store(on_store, rank):
     """Of other shapes, as a GAN's: the keys of both are positions, and must not meet."""
     units, optimizers = [(8, 4), (5, 3, 2)], ["sgd", "adam"]
     kv = mx.kv.create("dist_sync_mpi")
@@ -125,7 +125,7 @@ def test_one_store_for_two_trainers(on_store, rank):
         assert_close(weights(net), train(model, plain_trainer(model, optimizer), 2, joined=True))
 
 
-def test_a_script_changes_its_optimizer_half_way():
+def test_a_script_may_change_its_optimizer_half_way():
     kv, net, alone = mx.kv.create("dist_sync_mpi"), dense_net(), dense_net()
     for optimizer in ("adam", "sgd"):
         trainer = kv_trainer(net, optimizer, kvstore=kv)
@@ -135,7 +135,7 @@ def test_a_script_changes_its_optimizer_half_way():
         assert_close(weights(net), expected)
 
 
-def test_every_trainer_of_a_store_has_its_compression():
+def test_each_trainer_of_a_store_compresses_its_gradients():
     kv = mx.kv.create("dist_sync_mpi")
     kv.set_gradient_compression({"type": "fp16"})
     alone = dense_net()
@@ -151,7 +151,7 @@ def test_every_trainer_of_a_store_has_its_compression():
 
 
 @pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])
-def test_a_name_that_mxnet_would_drop_silently(name):
+def test_a_store_name_that_mxnet_would_ignore_is_an_error(name):
     """Without 'dist' in it, and with one context, a Trainer uses no store at all."""
     net = dense_net()
     trainer = kv_trainer(net, kvstore=name)
@@ -163,7 +163,7 @@ def test_a_name_that_mxnet_would_drop_silently(name):
 
 
 @pytest.mark.parametrize("name", ["device", "local", None])
-def test_stores_of_one_process_are_untouched(name, rank):
+def test_mxnets_local_stores_are_unchanged(name, rank):
     net, alone = dense_net(seed=rank), dense_net(seed=rank)
     for model, kvstore in ((net, name), (alone, None)):
         trainer = kv_trainer(model, kvstore=kvstore)
@@ -179,7 +179,7 @@ def test_stores_of_one_process_are_untouched(name, rank):
 @pytest.mark.parametrize("weight", ["default", "row_sparse"])
 @pytest.mark.parametrize("gradient", ["default", "row_sparse"])
 @pytest.mark.parametrize("asked", [None, True, False])
-def test_the_trainer_updates_dense_weights_and_the_store_sparse_ones(
+def test_dense_weights_are_updated_by_the_trainer_sparse_ones_by_the_store(
     weight, gradient, asked, monkeypatch
 ):
     """As with MXNet's servers where MXNET_UPDATE_ON_KVSTORE is 1, its default; ours is the Trainer
@@ -201,7 +201,7 @@ def test_the_trainer_updates_dense_weights_and_the_store_sparse_ones(
 
 
 @no_sparse_gluon
-def test_a_trainer_for_a_sparse_weight_with_a_dense_gradient(rank):
+def test_a_sparse_weight_with_a_dense_gradient_is_refused_by_step(rank):
     """MXNet makes one and reads rows of the weight; only step() is an error of its own."""
 
     def sparse_weight(value):
@@ -234,7 +234,9 @@ def all_rows(net):
 @no_sparse_gluon
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_sparse_weights_whose_rows_come_from_the_store(optimizer, name, rank, size, parity):
+def test_sparse_weights_with_rows_from_the_store_train_as_one_process(
+    optimizer, name, rank, size, parity
+):
     """Sparse gradients of dense weights: test_sparse.py."""
     nets = gluon.contrib.nn.SparseEmbedding(9, 3), gluon.nn.Embedding(9, 3, sparse_grad=True)
     trainers = []

@@ -13,7 +13,7 @@ from threads import outcomes
 import hvdlite as hvd
 
 
-def test_the_callback_after_a_wait_runs_once(size):
+def test_the_callback_of_a_handle_runs_once(size):
     """So ``out`` keeps what its user writes to it later."""
     out, calls = np.zeros(6)[::2], []
     handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, out=out).then(calls.append)
@@ -57,7 +57,7 @@ def test_results_outlive_their_handle_and_job(rank, size):
     assert all((other.reshape(size, -1) == np.arange(size)[:, None] + 1).all() for other in others)
 
 
-def test_a_handle_may_be_forgotten(size, asynchronous):
+def test_a_dropped_handle_keeps_its_memory_until_the_work_ends(size, asynchronous):
     """The memory stays until the work in it is done; then it is let go."""
     polled = []
     for i in range(40):

@@ -21,7 +21,7 @@ def test_only_a_slice_of_an_array_is_reduced_in_place(rank, size):
     np.testing.assert_array_equal(x.asnumpy(), expected)
 
 
-def test_slice_out_of_place_and_reshape(rank, size):
+def test_a_slice_and_a_reshaped_array_are_reduced(rank, size):
     x = mx.nd.arange(24).reshape((4, 6)) * rank
     y = hvd.allreduce(x[1:3], op=hvd.Sum)
     np.testing.assert_array_equal(y.asnumpy(), np.arange(6, 18).reshape(2, 6) * total(size))
@@ -31,7 +31,7 @@ def test_slice_out_of_place_and_reshape(rank, size):
     np.testing.assert_array_equal(w.asnumpy().reshape(size, 6)[-1], np.arange(18, 24) * (size - 1))
 
 
-def test_slices_of_one_array_at_once(rank, size):
+def test_slices_of_one_array_are_reduced_at_once(rank, size):
     """All are under way together; MXNet orders them, as they share its variable."""
     x = mx.nd.ones((40, 5)) * rank
     for i in range(20):
@@ -41,7 +41,7 @@ def test_slices_of_one_array_at_once(rank, size):
     np.testing.assert_array_equal(x.asnumpy(), expected)
 
 
-def test_the_same_array_into_several_results(rank, size):
+def test_one_array_is_reduced_into_several_results(rank, size):
     x = mx.nd.ones((5,)) * rank
     results = [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, size - 1), hvd.allgather(x)]
     x += 100  # after the calls: must not be seen by them
@@ -69,7 +69,7 @@ def test_arrays_that_python_drops_at_once_are_reduced(rank, size):
     np.testing.assert_array_equal(hvd.allreduce(kept, op=hvd.Sum).asnumpy(), total(size))
 
 
-def test_arrays_without_memory_so_far_are_written(rank, size):
+def test_arrays_whose_memory_was_not_allocated_yet_are_written(rank, size):
     """mx.nd.empty has no memory before its first use, which here is ours."""
     x = mx.nd.empty((1000, 7)) if rank else mx.nd.full((1000, 7), 3)
     np.testing.assert_array_equal(hvd.broadcast_(x, 0).asnumpy(), 3)
@@ -98,7 +98,7 @@ def conv_net():
 
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
-def test_weights_in_onednn_layout(hybridize, rank, size):
+def test_weights_in_onednns_blocked_layout_are_reduced(hybridize, rank, size):
     """A forward for inference leaves the weights of Conv and Dense in a blocked layout."""
     net = conv_net()
     mx.random.seed(10 + rank)
@@ -124,7 +124,7 @@ def test_weights_in_onednn_layout(hybridize, rank, size):
         np.testing.assert_allclose(summed, size * everyone[size - 1][name], rtol=1e-6)
 
 
-def test_activations_in_onednn_layout(rank, size):
+def test_activations_in_onednns_blocked_layout_are_gathered(rank, size):
     """What a convolution returns may be blocked as well; allgather reads it in place."""
     conv = gluon.nn.Conv2D(32, 3, in_channels=16)
     conv.initialize(mx.init.One())

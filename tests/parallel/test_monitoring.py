@@ -40,7 +40,7 @@ def spans(path: str) -> dict:
     return dict(found)
 
 
-def test_a_file_for_each_rank(folder, rank):
+def test_each_rank_writes_its_own_timeline(folder, rank):
     push(["before"])
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
     names = ["first", 'with "quotes" and \\']
@@ -58,7 +58,7 @@ def test_a_file_for_each_rank(folder, rank):
         assert stretches[tensor] == (submitted, completed)
 
 
-def test_one_file_is_written_by_rank_0(folder, rank):
+def test_only_rank_0_writes_a_timeline_without_rank_in_its_path(folder, rank):
     path = os.path.join(folder, "one.json")
     hvd.start_timeline(path, mark_cycles=True)
     push(["x"])
@@ -71,7 +71,7 @@ def test_one_file_is_written_by_rank_0(folder, rank):
         assert {event["pid"] for event in events} == {0}
 
 
-def test_a_forked_child_writes_nothing(folder, rank):
+def test_a_forked_child_writes_nothing_to_the_timeline(folder, rank):
     path = os.path.join(folder, f"of{rank}.json")
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
     push(["before"])
@@ -85,7 +85,7 @@ def test_a_forked_child_writes_nothing(folder, rank):
     assert set(spans(path)) == {"allreduce.before", "allreduce.after"}
 
 
-def test_equal_names_in_two_process_sets_at_once(folder, rank, size):
+def test_spans_of_equal_names_in_two_process_sets_stay_apart(folder, rank, size):
     """The spans overlap: in one track, viewers took the end of one span for that of the other."""
     some = hvd.add_process_set(range(size - 1)) if size > 1 else hvd.global_process_set
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
@@ -103,7 +103,7 @@ def test_equal_names_in_two_process_sets_at_once(folder, rank, size):
         hvd.remove_process_set(some)
 
 
-def test_twice_and_in_no_folder(folder, rank):
+def test_a_second_timeline_and_a_missing_folder_are_errors(folder, rank):
     with pytest.raises(ValueError, match="can't be written: No such file or directory"):
         hvd.start_timeline(os.path.join(folder, "missing", "{rank}"))
     hvd.start_timeline(os.path.join(folder, "{rank}"))
@@ -112,7 +112,7 @@ def test_twice_and_in_no_folder(folder, rank):
     hvd.stop_timeline()
 
 
-def test_a_full_disk_is_told(folder, rank):
+def test_stop_timeline_reports_a_full_disk(folder, rank):
     """Every write to /dev/full fails as on a disk that is full; the timeline was lost unsaid."""
     hvd.start_timeline("/dev/full")
     push([f"lost{i}" for i in range(100)])
@@ -143,7 +143,7 @@ def test_a_profiled_job_goes_on_and_its_trace_names_hvdlite(tmp_path, size, asyn
 
 
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_calls_for_servers_say_that_there_are_none(name, monkeypatch):
+def test_profiling_servers_without_servers_is_a_clear_error(name, monkeypatch):
     """MXNet by itself: KVStoreHandle passed to profiler is null."""
     monkeypatch.setattr(mx.profiler, "profiler_kvstore_handle", mx.base.KVStoreHandle())
     mx.kv.create(name)
@@ -159,7 +159,7 @@ def test_calls_for_servers_say_that_there_are_none(name, monkeypatch):
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
-def test_a_clock_that_is_ahead(hosts, rank, size, monkeypatch):
+def test_the_offset_between_hosts_clocks_is_measured(hosts, rank, size, monkeypatch):
     """Host i's clock is 1000 * i seconds ahead; all these hosts are one in truth."""
     of_rank = [min(i, hosts - 1) for i in range(size)]
     now, own = time.monotonic, of_rank[rank]
@@ -170,7 +170,7 @@ def test_a_clock_that_is_ahead(hosts, rank, size, monkeypatch):
     assert error < 5
 
 
-def test_stats_tell_where_the_last_steps_went(rank, size):
+def test_stats_show_the_shares_of_the_last_steps(rank, size):
     for _ in range(8):
         time.sleep(0.05 if rank == size - 1 else 0.01)
         hvd.numpy.allreduce(np.ones(10), name="in each step")

@@ -114,7 +114,7 @@ def test_out_that_does_not_fit_is_refused(rank, size):
     assert (out == (0 if wrong else 1)).all()
 
 
-def test_groups_with_out(rank, size):
+def test_grouped_calls_write_into_out(rank, size):
     arrays = [own(rank) + i for i in range(3)]
     everyone = [np.stack([own(r) + i for r in range(size)]) for i in range(3)]
     part = part_of(ROWS, rank, size)
@@ -145,7 +145,7 @@ def test_groups_with_out(rank, size):
         [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one that is not contiguous
     ),
 )
-def test_groups_with_out_in_one_memory(rank, size, outs):
+def test_grouped_calls_write_into_overlapping_outs_correctly(rank, size, outs):
     memory, expected = np.arange(36.0) * (rank + 1), np.arange(36.0) * (rank + 1)
     for i, out in enumerate(outs):
         expected[out] = np.arange(6 * i, 6 * i + 6) * sum(range(1, size + 1))
@@ -154,7 +154,7 @@ def test_groups_with_out_in_one_memory(rank, size, outs):
     np.testing.assert_array_equal(memory, expected)
 
 
-def test_groups_in_place_copy_nothing(rank, size):
+def test_grouped_calls_in_place_copy_nothing(rank, size):
     """Results of their own would take 128 MiB."""
     arrays = [np.full(16 << 20, rank, np.float32) for _ in range(2)]
     hvd.numpy.barrier()

@@ -51,7 +51,7 @@ def test_lambdas_that_only_cloudpickle_takes(rank, size):
     ]
 
 
-def test_without_cloudpickle_it_is_asked_for(monkeypatch):
+def test_without_cloudpickle_the_error_asks_for_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="to send it, run `pip install cloudpickle`"):
         hvd.allgather_object(lambda: None)

@@ -13,7 +13,7 @@ from trained import assert_close, assert_equal_on_all_ranks
 import hvdlite as hvd
 
 
-def test_it_is_the_optimizer():
+def test_a_distributed_optimizer_is_an_instance_of_the_given_class():
     """Scripts set its learning rate, or unwrap it for a trainer: inside it has Horovod's name."""
     plain = sgd(multi_precision=True)
     wrapped = hvd.DistributedOptimizer(plain)
@@ -95,7 +95,7 @@ def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
     assert_close(train(nets[2], trainers[1]), alone)
 
 
-def test_states_that_one_rank_alone_gives_an_updater(rank, size, several):
+def test_an_updaters_states_loaded_on_one_rank_are_an_error(rank, size, several):
     """As Module does, which keeps the optimizer: before, ranks got other weights."""
     optimizer = hvd.DistributedOptimizer(sgd())
     updater, w = mx.optimizer.get_updater(optimizer), mx.nd.ones((3,))

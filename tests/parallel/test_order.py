@@ -11,7 +11,7 @@ def expected_sum(size: int, i: int) -> float:
     return sum(r + i for r in range(size))
 
 
-def test_one_more_unnamed_call_shifts_no_other(rank, size, asynchronous):
+def test_an_extra_unnamed_call_on_one_rank_renames_no_other(rank, size, asynchronous):
     """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
 
     def extra():

@@ -31,7 +31,7 @@ def test_parameters_of_each_kind_are_broadcast_from_each_root(params_of, rank, s
 
 
 @pytest.mark.parametrize("names", [range(12), [(0, "w"), (0, "b")], [1, "1b"]], ids=str)
-def test_keys_that_are_no_strings(names, rank, size):
+def test_broadcast_parameters_takes_numbers_as_keys(names, rank, size):
     arrays = {name: mx.nd.full((2,), 100 * rank + i) for i, name in enumerate(names)}
     hvd.broadcast_parameters(arrays, root_rank=size - 1)
     for i, name in enumerate(names):
@@ -50,7 +50,7 @@ def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
     assert np.abs(weights(net)["1.weight"]).max() > 0
 
 
-def test_deferred_initialisation_happens_once(rank):
+def test_initialising_again_on_one_rank_broadcasts_nothing(rank):
     """Initialised again on one rank only: nobody else must be waited for."""
     net = gluon.nn.Dense(4)
     net.initialize()
@@ -88,7 +88,7 @@ def test_row_sparse_weights_are_broadcast(rank, size):
     assert rows.data.asnumpy().tolist() == [[size, 2]]
 
 
-def test_dense_on_one_rank_and_sparse_on_another(rank, several):
+def test_a_parameter_dense_on_one_rank_and_sparse_on_another_is_an_error(rank, several):
     array = mx.nd.ones((2, 2)).tostype("default" if rank == 0 else "row_sparse")
     with pytest.raises(hvd.HvdliteError, match="rank 0: w .*default.*; rank 1: w .*row_sparse"):
         hvd.broadcast_parameters({"w": array})

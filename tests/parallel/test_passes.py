@@ -70,7 +70,7 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-def test_stale_only_at_the_update(rank):
+def test_stale_gradients_may_be_ignored_only_in_update(rank):
     """The clipping flow of a script that knows no argument of allreduce_grads()."""
     net = dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
@@ -81,7 +81,7 @@ def test_stale_only_at_the_update(rank):
     assert_equal_on_all_ranks(weights(net))
 
 
-def test_a_layer_that_only_some_passes_use(rank, size):
+def test_a_layer_that_only_some_passes_use_is_updated(rank, size):
     net, twin = dense_net((6, 6)), dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), backward_passes_per_step=2)
     plain = plain_trainer(twin, sgd())

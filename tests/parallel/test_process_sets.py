@@ -25,7 +25,7 @@ def sets(size):
         assert hvd.remove_process_set(process_set)
 
 
-def test_numbers_ranks_and_sizes(sets, rank, size):
+def test_a_process_set_knows_its_ranks_and_size(sets, rank, size):
     for process_set in sets:
         assert process_set.size() == len(process_set.ranks)
         assert process_set.included() == (rank in process_set.ranks)
@@ -68,7 +68,7 @@ def test_only_members_take_part(sets, rank, size):
         assert (hvd.numpy.allreduce(np.ones(2), **of_set) == 1).all()
 
 
-def test_large_arrays_in_several_sets_at_once(sets, rank):
+def test_large_arrays_in_several_process_sets_at_once_are_reduced(sets, rank):
     """Each rank pushes to all its sets before it waits for any."""
     pushed = []
     for process_set in sets:
@@ -81,7 +81,7 @@ def test_large_arrays_in_several_sets_at_once(sets, rank):
         assert (array.asnumpy() == expected).all()
 
 
-def test_memory_of_a_set_exists_once_it_is_used(size, several):
+def test_an_unused_process_set_takes_no_memory(size, several):
     """A set's window has 2 MiB a rank, and sets may be many."""
 
     def kilobytes():
@@ -93,7 +93,7 @@ def test_memory_of_a_set_exists_once_it_is_used(size, several):
     assert hvd.remove_process_set(made)
 
 
-def test_handles_outlive_their_set(rank, size):
+def test_handles_outlive_their_process_set(rank, size):
     """What is left in it ends with one error in every thread; what was done keeps its result."""
     if size < 3:
         pytest.skip("a set of several ranks, but not of all, needs three")
@@ -114,7 +114,7 @@ def test_handles_outlive_their_set(rank, size):
         assert (result == size - 1).all()
 
 
-def test_a_set_that_is_there_already_or_makes_no_sense_is_refused(size, rank):
+def test_a_wrong_or_existing_process_set_is_refused(size, rank):
     """As by Horovod; also where all ranks are one: a set of rank 0 is that of all."""
     with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
         hvd.add_process_set(range(size))
@@ -139,7 +139,7 @@ def test_a_set_that_is_there_already_or_makes_no_sense_is_refused(size, rank):
     assert hvd.remove_process_set(again)
 
 
-def test_sets_by_communicator(rank, size):
+def test_process_sets_are_made_from_communicators(rank, size):
     """Each rank gives its own part, and all parts become sets."""
     part = MPI.COMM_WORLD.Split(rank % 2, rank)
     own = hvd.add_process_set(hvd.ProcessSet(part)) if size > 2 else None
@@ -153,7 +153,7 @@ def test_sets_by_communicator(rank, size):
     part.Free()
 
 
-def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(rank, size, several):
+def test_collectives_of_a_process_set_are_refused_on_other_ranks(rank, size, several):
     """At once, on that rank alone, before anything is sent."""
     x, members = mx.nd.ones((2, 2)), hvd.add_process_set(range(1, size))
     calls = [
@@ -176,7 +176,7 @@ def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(rank, size, sever
 
 
 @pytest.mark.parametrize("name", ["sum", None])
-def test_jobs_on_parts_of_the_ranks(name, rank, size):
+def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
     """Ranks have called it more or less often before, in jobs that are over."""
     if size < 3:
         pytest.skip("needs three ranks")
@@ -212,7 +212,7 @@ def test_jobs_on_parts_of_the_ranks(name, rank, size):
 # ---- ranks with different numbers of batches ----
 
 
-def test_a_joined_rank_sends_zeros_for_tensors_that_it_has_never_seen(rank, size):
+def test_a_joined_rank_counts_as_zeros_for_unknown_tensors(rank, size):
     """What was pushed before join() counts as submitted before it."""
     pushed = [mx.nd.ones((50_000,)) for _ in range(20)]
     for i, array in enumerate(pushed):
@@ -227,7 +227,7 @@ def test_a_joined_rank_sends_zeros_for_tensors_that_it_has_never_seen(rank, size
         assert (array.asnumpy() == size).all()
 
 
-def test_join_of_a_process_set(several, rank, size):
+def test_join_works_in_a_process_set(several, rank, size):
     process_set = hvd.add_process_set(list(range(1, size)))
     if process_set.included():
         for _ in range(rank):

@@ -214,7 +214,7 @@ def told(seed: int, rank: int, size: int):
 
 
 @pytest.mark.timeout(SECONDS + 120, method="thread")
-def test_programs_of_several_threads(rank, size):
+def test_random_programs_of_several_threads_give_the_models_results(rank, size):
     sets, seed, until = [hvd.global_process_set], SEED, time.monotonic() + SECONDS
     more = None
     while more is not False:

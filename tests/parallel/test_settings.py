@@ -35,7 +35,7 @@ def a_new_job(monkeypatch):
 
 
 @pytest.mark.parametrize("setting", NO_SENSE)
-def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch, a_new_job):
+def test_a_wrong_setting_on_one_rank_fails_init_on_all(setting, rank, monkeypatch, a_new_job):
     """The others must not wait in init() for the one that has raised there."""
     name, _, value = setting.partition("=")
     monkeypatch.delenv(name.replace("HOROVOD", "HVDLITE"), raising=False)
@@ -47,7 +47,9 @@ def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch, a_new_j
         assert f"{name} is '{value}': {NO_SENSE[setting]}" in str(caught.value)
 
 
-def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd, a_new_job):
+def test_a_window_setting_that_differs_between_ranks_is_an_error(
+    rank, monkeypatch, capfd, a_new_job
+):
     if rank == 1:
         monkeypatch.setenv("HVDLITE_WINDOW", "0")
     hvd.init()
@@ -60,7 +62,7 @@ def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd, a_
     assert "everything goes through MPI, which is slower" in told
 
 
-def test_a_timeline_on_a_full_disk_is_told(rank, monkeypatch, capfd, a_new_job):
+def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_job):
     monkeypatch.setenv("HVDLITE_TIMELINE", "/dev/full")
     hvd.init()
     hvd.numpy.barrier()

@@ -77,7 +77,7 @@ BY_MXNET = [
 
 
 @pytest.mark.parametrize("optimizer, args", RULES + CLIPPED_OR_NOT + BY_MXNET)
-def test_trains_the_same_bits(optimizer, args):
+def test_a_sharded_trainer_gives_the_bits_of_a_distributed_one(optimizer, args):
     got = trained(hvd.ShardedTrainer, optimizer, args)
     assert_close(got, trained(hvd.DistributedTrainer, optimizer, args), 0)
 
@@ -87,12 +87,12 @@ def test_trains_the_same_bits(optimizer, args):
     "optimizer, args", [CLIPPED_OR_NOT[1], BY_MXNET[1]], ids=["rule", "by MXNet"]
 )
 @pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
-def test_trains_the_same_bits_with_evaluation_between(optimizer, args, flags, clip):
+def test_evaluation_between_steps_does_not_change_sharded_training(optimizer, args, flags, clip):
     got = trained(hvd.ShardedTrainer, optimizer, args, flags, clip, evaluate=True)
     assert_close(got, trained(hvd.DistributedTrainer, optimizer, args, flags, clip), 0)
 
 
-def test_frozen_sparse_and_added_gradients():
+def test_a_sharded_trainer_handles_frozen_sparse_and_added_gradients():
     no_sparse_gluon()
 
     def run(kind):
@@ -114,7 +114,7 @@ def test_frozen_sparse_and_added_gradients():
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_half_weights_with_float32_masters():
+def test_a_sharded_trainer_keeps_float32_masters_of_half_weights():
     def run(kind):
         w = gluon.Parameter("w", shape=(1001,), dtype="float16")
         w.initialize(mx.init.One())
@@ -152,14 +152,14 @@ def test_clip_global_norm_gives_gluons_norm_on_every_rank(most, size):
         np.testing.assert_allclose(w, other, rtol=1e-4, atol=1e-6)
 
 
-def test_clip_global_norm_of_what_is_not_finite_or_missing():
+def test_clip_global_norm_warns_of_nan_and_refuses_an_empty_list():
     with pytest.warns(UserWarning, match="nan or inf"):
         assert hvd.clip_global_norm([mx.nd.array([np.inf, 1, 2])], 1.0) == np.inf
     with pytest.raises(ValueError, match="arrays is empty"):
         hvd.clip_global_norm([], 1.0)
 
 
-def test_no_rank_may_join_during_a_step(rank, size, several):
+def test_join_during_a_sharded_step_is_an_error(rank, size, several):
     """The others hear that it has; afterwards the job goes on."""
     w = gluon.Parameter("w", shape=(1001,))
     w.initialize(mx.init.One())

@@ -56,7 +56,7 @@ def assert_alike(got: dict, expected: dict, hosts: int) -> None:
 
 @pytest.mark.parametrize("optimizer, args", RULES, ids=["sgd", "momentum", "nag", "adam"])
 @pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
-def test_states_dealt_to_hosts_train_the_same_weights(optimizer, args, clip, hosts):
+def test_states_divided_among_hosts_train_the_same_weights(optimizer, args, clip, hosts):
     def run(kind):
         net = wide_net()
         trainer = kind(net.collect_params(), optimizer, dict(args))
@@ -68,7 +68,7 @@ def test_states_dealt_to_hosts_train_the_same_weights(optimizer, args, clip, hos
     assert_alike(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), hosts)
 
 
-def test_each_host_has_some_of_the_states(hosts):
+def test_each_host_has_only_its_stripes_of_the_states(hosts):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), "adam")
     train_wide(net, trainer)
@@ -86,7 +86,7 @@ def test_each_host_has_some_of_the_states(hosts):
 
 @pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
 @pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
-def test_states_are_those_of_one_process(tmp_path, when, first, hosts):
+def test_saved_states_equal_those_of_one_process(tmp_path, when, first, hosts):
     """Either trainer loads what either has saved."""
     file = str(tmp_path / "states")
     net = wide_net()
@@ -105,7 +105,7 @@ def test_states_are_those_of_one_process(tmp_path, when, first, hosts):
         assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_some_ranks_write_no_file(tmp_path):
+def test_ranks_may_take_part_in_saving_without_a_file(tmp_path):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer)
@@ -121,7 +121,7 @@ def test_some_ranks_write_no_file(tmp_path):
                 np.testing.assert_array_equal(array.asnumpy(), expected.asnumpy())
 
 
-def test_checkpoint_and_broadcast_of_states(tmp_path, hosts):
+def test_divided_states_are_checkpointed_and_broadcast(tmp_path, hosts):
     folder = hvd.broadcast_object(str(tmp_path))
 
     def make():
@@ -140,7 +140,7 @@ def test_checkpoint_and_broadcast_of_states(tmp_path, hosts):
     assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_settings_that_a_dealt_weight_cant_have(hosts):
+def test_settings_that_divided_states_do_not_support_are_refused(hosts):
     if hosts == 1:
         pytest.skip("no weight is dealt")
     net = wide_net()
@@ -153,7 +153,7 @@ def test_settings_that_a_dealt_weight_cant_have(hosts):
 
 @pytest.mark.parametrize("values", [STRIPE, STRIPE + 1, 5 * STRIPE, 6 * STRIPE - 7])
 @pytest.mark.parametrize("hosts_of_all, first", [(1, 0), (2, 0), (2, 1), (3, 2), (7, 5)])
-def test_stripes_of_all_hosts_make_the_whole(values, hosts_of_all, first):
+def test_the_stripes_of_all_hosts_make_the_whole_weight(values, hosts_of_all, first):
     whole = np.arange(values, dtype=np.float32)
     parts = []
     for host in range(hosts_of_all):

@@ -25,7 +25,7 @@ def shares() -> bool:
     return os.environ.get("HVDLITE_WINDOW") != "0" or hvd.local_size() == 1
 
 
-def test_the_weights_of_a_host_are_one_memory(shares, asynchronous):
+def test_the_ranks_of_a_host_share_one_copy_of_the_weights(shares, asynchronous):
     """What the lowest rank of a host writes there, the others see."""
     net = dense_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), "sgd")
@@ -98,7 +98,7 @@ def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
     assert values == (last if hvd.rank() == hvd.size() - 1 else after)
 
 
-def test_weights_that_a_script_writes_count(shares):
+def test_weights_that_a_script_writes_are_used(shares):
     """Written in place between steps, on all ranks alike."""
 
     def run(kind):
@@ -114,7 +114,7 @@ def test_weights_that_a_script_writes_count(shares):
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_a_held_weight_shows_the_new_values():
+def test_a_weight_array_held_by_the_script_shows_new_values():
     net = dense_net()
     held = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))
@@ -122,7 +122,7 @@ def test_a_held_weight_shows_the_new_values():
         np.testing.assert_array_equal(array.asnumpy(), got[name])
 
 
-def test_a_parameter_made_anew_says_so(shares):
+def test_a_parameter_initialised_again_is_an_error_at_the_next_step(shares):
     if not shares:
         pytest.skip("parameters stay private")
     net = dense_net()
@@ -134,7 +134,7 @@ def test_a_parameter_made_anew_says_so(shares):
 
 
 @pytest.mark.parametrize("others", [("adam", {}), ("sgd", {"momentum": 0.9})], ids=["adam", "sgd"])
-def test_ranks_with_different_optimizers_say_so(others, rank, several):
+def test_ranks_with_different_optimizers_get_an_error(others, rank, several):
     """States of other sizes would lie in the host's memory."""
     net = dense_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), *(others if rank else ("sgd", {})))

@@ -92,7 +92,7 @@ def test_equals_batch_norm_on_the_joined_batch(case, uneven, hybridize, rank, si
         check_joined_batch(*CASES[case], uneven, hybridize, rank, size)
 
 
-def test_a_mean_of_a_thousand_deviations():
+def test_batch_norm_is_accurate_far_from_zero():
     def normalise(x, dy):
         block = hvd.SyncBatchNorm(axis=-1, in_channels=3)
         block.initialize()
@@ -102,7 +102,7 @@ def test_a_mean_of_a_thousand_deviations():
 
 
 @pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])
-def test_one_rank_alone_in_inference(mode, rank):
+def test_inference_on_one_rank_waits_for_no_other(mode, rank):
     """Validation on rank 0 only: nobody is waited for, and the gradients are BatchNorm's."""
     ours, twin = make_pair(use_global_stats=mode == "use_global_stats")
     if rank == 0:
@@ -128,7 +128,7 @@ def test_one_rank_alone_in_inference(mode, rank):
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 @pytest.mark.parametrize("attached", [False, True], ids=["data", "made"])
-def test_called_twice_in_one_forward(hybridize, attached, rank, size):
+def test_a_layer_called_twice_in_one_forward_keeps_calls_apart(hybridize, attached, rank, size):
     """As the critic of a GAN is, with real and with made-up data: neither gets the other's sums."""
     ours, twin = make_pair()
     if hybridize:
@@ -176,7 +176,7 @@ def test_several_contexts_are_refused():
         block(mx.nd.ones((2, 3)))
 
 
-def test_ranks_that_disagree_on_the_channels(rank, several, asynchronous):
+def test_ranks_with_different_channels_get_an_error(rank, several, asynchronous):
     block = hvd.SyncBatchNorm(in_channels=3 + (rank == 0))
     block.initialize()
     with autograd.record():

@@ -72,7 +72,7 @@ def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind
 
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer", "sharded", *STORES])
-def test_rates_multipliers_and_batch_sizes_that_change(kind):
+def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
     """lr_mult, wd_mult, a schedule, set_learning_rate: as in one process."""
 
     def run(trainer_of, joined: bool) -> dict:
@@ -98,7 +98,7 @@ def test_rates_multipliers_and_batch_sizes_that_change(kind):
 
 
 @every_kind
-def test_saved_states_go_on_as_if_never_saved(kind, tmp_path_factory):
+def test_training_from_saved_states_equals_uninterrupted_training(kind, tmp_path_factory):
     """Horovod's wrapper can lose the allreduce here, silently: then ranks drift apart.
 
     A trainer's and a store's states need no hvdlite: one process goes on with them, too.
@@ -128,7 +128,7 @@ CONTEXTS = [mx.cpu(0), mx.cpu(1)]
     "kind, passes", [("trainer", 1), ("trainer", 2), ("optimizer", 1), ("optimizer", 2),
                      *((kind, 1) for kind in STORES)]
 )  # fmt: skip
-def test_several_contexts_in_a_process(kind, passes, rank):
+def test_several_contexts_in_a_process_train_as_one(kind, passes, rank):
     """Two contexts with unequal parts of each rank's batch: their sum is averaged over ranks."""
     net, alone = dense_net(), dense_net()
     move_to(net, CONTEXTS)
@@ -156,7 +156,7 @@ def test_several_contexts_in_a_process(kind, passes, rank):
 
 
 @pytest.mark.parametrize("make", [list, dict, lambda items: items], ids=["list", "dict", "as is"])
-def test_forms_of_params(make):
+def test_a_trainer_takes_parameters_as_dict_or_list(make):
     net, alone = dense_net(), dense_net()
     params = net.collect_params()
     given = list(params.values()) if make is list else make(params)
@@ -174,7 +174,9 @@ def test_forms_of_params(make):
         ("0", {"op": hvd.Sum}, lambda size: 1),
     ],
 )
-def test_gradients_between_allreduce_and_update(sums, options, factor, size, monkeypatch):
+def test_gradients_are_averages_between_allreduce_and_update(
+    sums, options, factor, size, monkeypatch
+):
     """Averages, or sums; Horovod's sums, divided by its predivide factor, where they are asked for:
     the update is then that of averages."""
     monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", sums)
@@ -260,7 +262,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-def test_two_optimizers_of_one_net_in_turn(kind):
+def test_each_of_two_optimizers_gets_the_gradients_of_all_ranks(kind):
     """Each averages when it is called, so each has the gradients of all ranks."""
     net, alone = dense_net(), dense_net()
     pairs = [

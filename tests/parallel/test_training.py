@@ -64,7 +64,7 @@ def test_equally_many_samples_in_an_order_that_changes(size):
     assert hvd.allgather_object(list(sampler)) == epochs[1]
 
 
-def test_too_few_samples_and_other_arguments(several, rank, size):
+def test_too_few_samples_and_different_arguments_are_refused(several, rank, size):
     with pytest.raises(ValueError, match=f"{size - 1} samples for {size} ranks"):
         hvd.DistributedSampler(size - 1)
     with pytest.raises(hvd.HvdliteError, match="Make the sampler with the same arguments"):
@@ -159,7 +159,7 @@ def test_the_rate_warms_up_to_that_of_all_ranks(size):
 
 
 @both_kinds
-def test_states_of_one_rank_on_all(kind, rank, size):
+def test_broadcast_trainer_states_makes_all_ranks_go_on_alike(kind, rank, size):
     """Rank 0 has trained on; after the broadcast all ranks go on alike."""
     net = dense()
     trainer = adam_trainer(kind, net)
@@ -226,14 +226,14 @@ def test_checkpoints_have_the_residuals_of_each_rank(kind, rank, shared_folder):
     assert ["a job of 1" in str(each.message) for each in caught] == [True] * (rank == 0)
 
 
-def test_a_checkpoint_that_can_not_be_read(tmp_path):
+def test_a_checkpoint_that_cannot_be_read_is_an_error_on_every_rank(tmp_path):
     folder = tmp_path / "run"
     (folder / "00000001").mkdir(parents=True)
     with pytest.raises(hvd.HvdliteError, match="rank 0 raised FileNotFoundError"):
         hvd.Checkpoint(folder, net=dense()).load()
 
 
-def test_a_checkpoint_of_an_earlier_epoch(shared_folder):
+def test_saving_an_earlier_epoch_is_refused(shared_folder):
     checkpoint = hvd.Checkpoint(shared_folder, net=dense())
     checkpoint.save(3)
     with pytest.raises(hvd.HvdliteError, match="has a checkpoint of epoch 3 already"):
@@ -314,7 +314,7 @@ def fill(folder) -> None:
 @pytest.mark.parametrize(
     "name, keep", [("net.params", -1), ("net.params", 0), ("checkpoint.json", 9)]
 )
-def test_a_checkpoint_that_is_damaged(shared_folder, rank, name, keep):
+def test_a_damaged_checkpoint_is_named(shared_folder, rank, name, keep):
     checkpoint = hvd.Checkpoint(shared_folder, net=dense())
     checkpoint.save(1)
     checkpoint.save(2)

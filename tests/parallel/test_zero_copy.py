@@ -65,7 +65,7 @@ def trained_names(net) -> list:
 
 @all_flags
 @pytest.mark.parametrize("net_of", [made, convnet], ids=["initialised", "deferred"])
-def test_a_trainer_does_it_by_itself(flags, net_of, shares):
+def test_a_trainer_shares_its_gradients_by_itself(flags, net_of, shares):
     private = net_of(flags)
     expected = train(private, distributed(private.collect_params(), zero_copy=False))
     shared = net_of(flags)
@@ -77,7 +77,7 @@ def test_a_trainer_does_it_by_itself(flags, net_of, shares):
 
 
 @all_flags
-def test_with_an_optimizer_by_a_call(flags):
+def test_share_gradients_works_for_an_optimizer(flags):
     nets = made(flags), made(flags)
     private, shared = (
         train(n, wrapped(n.collect_params(), c)) for n, c in zip(nets, (False, True))
@@ -86,7 +86,7 @@ def test_with_an_optimizer_by_a_call(flags):
 
 
 @all_flags
-def test_a_second_trainer_for_a_net_that_has_been_trained(flags, shares):
+def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
     """A static net goes on writing where its first backward wrote: its gradients stay there."""
     nets = [made(flags), made(flags)]
     results = []
@@ -128,7 +128,7 @@ def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank,
     assert trainer.zero_copy_parameters == ([net.bias.name] if shares else [])
 
 
-def test_grad_req_add_and_several_passes(shares):
+def test_shared_gradients_work_with_grad_req_add_and_passes(shares):
     nets = [made(), made()]
     results = []
     for net, zero_copy in zip(nets, (False, True)):
@@ -155,7 +155,7 @@ def test_a_gradient_made_again_later_is_a_private_one(shares):
     assert_equal_on_all_ranks(trained_weights(net))
 
 
-def test_ranks_that_want_different_things(rank, several):
+def test_no_gradient_is_shared_if_one_rank_does_not_want_it(rank, several):
     net = made()
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)
     train(net, trainer)
@@ -168,7 +168,7 @@ def mapped() -> int:
         return sum("memfd:hvdlite" in line for line in maps)
 
 
-def test_the_memory_goes_with_the_net(shares):
+def test_shared_memory_is_freed_with_the_net(shares):
     gc.collect()
     before = mapped()
     net = made()
@@ -182,7 +182,7 @@ def test_the_memory_goes_with_the_net(shares):
 
 
 @no_sparse_gluon
-def test_gradients_that_are_not_shared():
+def test_gradients_that_cannot_be_shared_stay_private():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(5, 3, sparse_grad=True), gluon.nn.Dense(2, in_units=3))
     net.initialize()
@@ -202,7 +202,7 @@ def test_share_gradients_is_refused_before_init_and_after_backward():
         hvd.share_gradients(net.collect_params().values())
 
 
-def test_ranks_with_other_networks(several):
+def test_sharing_gradients_of_different_networks_is_an_error(several):
     net = gluon.nn.Dense(2 + hvd.rank(), in_units=300)
     net.initialize()
     with pytest.raises(hvd.HvdliteError, match=r"gradients\d+: ranks disagree.*rank 1"):

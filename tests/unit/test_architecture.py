@@ -75,14 +75,14 @@ def circle(below) -> set:
         left -= lowest
 
 
-def test_there_is_something_to_test():
+def test_the_search_for_sources_finds_files():
     assert len(SOURCES) > 20
     assert len(HEADERS) > 20
     assert {room_of(path) for path in names(SOURCES + HEADERS)} == set(ROOMS)
 
 
 @pytest.mark.parametrize("file", SOURCES + HEADERS, ids=names(SOURCES + HEADERS))
-def test_a_file_includes_only_its_own_and_lower_rooms_by_name(file):
+def test_a_file_includes_only_its_own_and_lower_folders(file):
     own = ROOMS.index(room_of(path_of(file)))
     assert not [path for path in includes(file) if ROOMS.index(room_of(path)) > own]
     assert not [path for path in includes(file) if not (CSRC / path).exists()]
@@ -110,7 +110,7 @@ def test_a_source_includes_its_own_header_first(source):
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
-def test_a_header_begins_with_what_it_is_for(header):
+def test_a_header_begins_with_its_purpose(header):
     """One comment: a first sentence with the job, an empty line, then owner, threads, units."""
     match = re.match(r"/\* (\S.*?)\*/", header.read_text(), re.S)
     assert match, "a header begins with a comment"
@@ -153,7 +153,7 @@ DOORS = [
 
 
 @pytest.mark.parametrize("door, pattern, behind", DOORS, ids=[door for door, _, _ in DOORS])
-def test_one_place_for_each_effect(door, pattern, behind):
+def test_each_effect_is_used_in_one_file_only(door, pattern, behind):
     assert users_of(pattern) <= behind, door
     if behind:
         assert users_of(pattern), f"the pattern for {door} matches nothing any more"
@@ -173,7 +173,7 @@ def test_threads_are_made_and_locked_in_one_file():
 @pytest.mark.parametrize(
     "source", [f for f in SOURCES if f.parent.name == "collectives"], ids=path_of
 )
-def test_algorithms_know_no_mpi_no_threads_and_no_mxnet(source):
+def test_algorithms_use_no_mpi_no_threads_and_no_mxnet(source):
     assert not re.search(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
     assert set(system_includes(source)) <= {
         *("math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h")
@@ -184,7 +184,7 @@ PURE = [f for f in SOURCES + HEADERS if room_of(path_of(f)) in PURE_ROOMS]
 
 
 @pytest.mark.parametrize("file", PURE, ids=names(PURE))
-def test_pure_code_knows_no_clock_no_threads_and_no_log(file):
+def test_pure_code_uses_no_clock_no_threads_and_no_log(file):
     assert not re.search(r"clock_|pthread|monitor_|atomic_|log_line|transport", code_of(file))
 
 

@@ -46,7 +46,7 @@ def test_cpu_seconds_are_given_per_gigabyte_that_the_ranks_bring():
     assert row(one_array("allgather", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 2.0
 
 
-def test_speed_kept_is_the_median_of_turns():
+def test_the_kept_speed_is_the_median_of_alternating_runs():
     sample = Sample([2.0, 4.0, 8.0], [0.0] * 3, alone=[1.0, 3.0, 7.2])
     columns = figures.columns(cases.step("trainer"), 2, sample, None)
     assert (columns["alone"], columns["speed_kept"]) == (3.0, 0.75)
@@ -86,7 +86,7 @@ def test_an_unknown_model_is_refused_by_name():
         models.gradient_shapes("alexnet")
 
 
-def test_the_table_has_a_line_a_row_and_its_columns_stand_in_line():
+def test_the_tables_columns_are_aligned():
     lines = report.table([row(one_array("allreduce", 2**20), [0.001]), row(cases.tiny(), [1.0])])
     header, first, second = lines.splitlines()
     assert "1 MiB" in first and "32 kB" in second
@@ -95,7 +95,7 @@ def test_the_table_has_a_line_a_row_and_its_columns_stand_in_line():
         assert first[:end].split()[-1] == cell
 
 
-def test_a_file_that_can_not_be_written_is_named_and_keeps_no_other_from_it(tmp_path):
+def test_a_file_that_cannot_be_written_is_named_and_the_other_written(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
     words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:

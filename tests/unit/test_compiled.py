@@ -50,7 +50,7 @@ def test_of_64_ranks_without_a_home_one_compiles_into_the_temporary_folder(build
     assert (tmp_path / "calls").read_text() == "call\n"
 
 
-def test_what_the_wheel_has_or_another_folder_holds_is_not_compiled(monkeypatch, tmp_path):
+def test_a_library_found_in_the_wheel_or_cache_is_not_compiled(monkeypatch, tmp_path):
     (tmp_path / "source").write_text("x")
     folders = [tmp_path / name for name in ("shipped", "home", "temporary")]
     monkeypatch.setattr(compiled, "shipped_folder", lambda: str(folders[0]))

@@ -90,7 +90,7 @@ def ours() -> dict:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_parameters_are_horovods(name, ours):
+def test_functions_have_horovods_parameters(name, ours):
     theirs = split(SIGNATURES[name])
     assert ours[name][: len(theirs)] == theirs
     for more in ours[name][len(theirs) :]:
@@ -105,7 +105,7 @@ def tables() -> list:
     return [row for row in rows if not set("".join(row)) <= set("-")]
 
 
-def test_the_table_has_every_name_of_horovods():
+def test_the_docs_list_every_name_of_horovod():
     named = []
     for row in tables():
         if len(row) == 3 and row[0].strip().startswith("`"):
@@ -114,14 +114,14 @@ def test_the_table_has_every_name_of_horovods():
     assert set(named) == {name.partition(".")[0] for name in SIGNATURES}
 
 
-def test_every_row_names_a_test():
+def test_every_row_of_the_horovod_table_names_a_test():
     rows = [row for row in tables() if row[-1].strip() != "shown by"]
     assert len(rows) > 50
     for row in rows:
         assert re.search(r"`[\w/]+\.py::test_\w+`", row[-1]), row
 
 
-def test_the_tests_that_are_named_exist():
+def test_tests_that_the_docs_name_exist():
     for page in DOCS.glob("*.md"):
         for file, test in re.findall(r"([\w/]+\.py)::(\w+)", page.read_text(encoding="utf-8")):
             assert f"\ndef {test}(" in (TESTS / file).read_text(encoding="utf-8"), (page.name, test)
@@ -165,7 +165,7 @@ print({name: untold(value) for name, value in values.items() if untold(value)})
 """
 
 
-def test_docstrings_tell_of_every_parameter():
+def test_docstrings_describe_every_parameter():
     assert run(UNTOLD) == "{}"
 
 
@@ -190,7 +190,7 @@ def anchors(page: Path) -> set:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_have_targets():
     pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]
     assert len(pages) > 12
     for page in pages:
@@ -202,7 +202,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 @pytest.mark.parametrize("example", ["mnist", "module_mnist", "imagenet", "make_records"])
-def test_examples_start_on_numpy_2(example):
+def test_examples_import_hvdlite_before_mxnet_for_numpy_2(example):
     """There MXNet 1 is imported after hvdlite, or not at all."""
     text = (TESTS.parent / "examples" / f"{example}.py").read_text(encoding="utf-8")
     imported = re.findall(r"^(?:import|from) (hvdlite|mxnet)\b", text, re.M)

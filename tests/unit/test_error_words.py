@@ -62,7 +62,7 @@ def searched_for(code: str) -> list:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_no_error_is_told_by_its_words(module):
+def test_no_module_recognises_errors_by_their_text(module):
     """Errors have fields: csrc/base/error.h, HvdliteError, failure_of, launch/failure.py."""
     words = error_words()
     texts = [t for t in searched_for(module.read_text()) if words.intersection(words_of(t))]
@@ -142,7 +142,7 @@ def words_in(file: Path) -> str:
     return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
 
 
-def test_terms_that_were_replaced_are_gone():
+def test_retired_terms_do_not_occur():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     python = [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     files = {file: words_in(file) for file in {*pages, *python, *SOURCES, *HEADERS}}

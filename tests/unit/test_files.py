@@ -58,7 +58,7 @@ def test_no_file_of_another_user_is_written(taken, mode):
 
 @as_root
 @pytest.mark.parametrize("taken", [make_link, make_file], indirect=True)
-def test_a_report_whose_name_another_user_has_taken_gets_another_one(taken, monkeypatch):
+def test_a_report_gets_another_name_if_another_user_has_taken_it(taken, monkeypatch):
     path, victim = taken
     path = path.rename(path.parent / "hvdlite-report-job-failure.txt")
     monkeypatch.setenv(report.FOLDER, str(path.parent))
@@ -71,13 +71,13 @@ def test_a_report_whose_name_another_user_has_taken_gets_another_one(taken, monk
 
 @as_root
 @pytest.mark.parametrize("taken", [make_link, make_folder], indirect=True)
-def test_no_folder_of_another_user_is_a_private_one(taken):
+def test_a_folder_of_another_user_is_not_used_as_private(taken):
     path, victim = taken
     with pytest.raises((PermissionError, FileExistsError)):
         files.make_private_folder(path)
 
 
-def test_a_file_that_the_user_has_named_may_be_a_link_of_his(tmp_path):
+def test_a_path_that_the_user_gives_may_be_the_users_own_link(tmp_path):
     tmp_path.chmod(0o1777)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for text in ("first", "2"):
@@ -86,7 +86,7 @@ def test_a_file_that_the_user_has_named_may_be_a_link_of_his(tmp_path):
         assert (tmp_path / "file").read_text() == text
 
 
-def test_a_file_that_another_user_may_have_linked_to_a_name_is_not_written(tmp_path):
+def test_a_file_that_another_user_may_have_hard_linked_is_not_written(tmp_path):
     """A file of this user's own, which a hard link in /tmp let hvdlite overwrite."""
     (tmp_path / "victim").write_text("precious")
     tmp_path.chmod(0o1777)
@@ -98,7 +98,7 @@ def test_a_file_that_another_user_may_have_linked_to_a_name_is_not_written(tmp_p
 
 @as_root
 @pytest.mark.parametrize("taken", [make_folder_link, make_folder], indirect=True)
-def test_output_goes_to_no_folder_of_another_user(taken):
+def test_output_is_not_written_to_a_folder_of_another_user(taken):
     """He could have the job wait for a pipe of his, or write through his links."""
     path, victim = taken
     with pytest.raises(LaunchError, match="--output-filename .*of another user has this name"):
@@ -106,7 +106,7 @@ def test_output_goes_to_no_folder_of_another_user(taken):
     output.Files(str(path.parent / "own" / "folder")).close()
 
 
-def test_a_private_folder_may_be_there_already(tmp_path):
+def test_a_private_folder_that_exists_already_is_used(tmp_path):
     for _ in range(2):
         files.make_private_folder(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700

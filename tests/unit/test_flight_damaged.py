@@ -54,7 +54,7 @@ def show(one: memory.Snapshot) -> None:
     [column.text(row) for row in rows.of([one, other], {1: one}) for column in rows.COLUMNS]
 
 
-def test_a_good_one_is_read(good, tmp_path):
+def test_an_undamaged_recorder_is_read(good, tmp_path):
     assert read(tmp_path / "copy", good)
 
 
@@ -108,7 +108,7 @@ def with_head(good: bytes, path: Path, **values: int) -> Recorder:
     return Recorder(str(path))
 
 
-def test_a_damaged_size_is_not_trusted(good, tmp_path):
+def test_a_damaged_size_of_a_recorder_is_refused(good, tmp_path):
     with with_head(good, tmp_path / "damaged", size=2**31 - 1) as recorder:
         one = recorder.snapshot()
     one.ops[-1]["phase"] = "waits"
@@ -126,5 +126,5 @@ def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
 
 
 @pytest.mark.parametrize("part", [0, 1, 100, 2048, 10_000])
-def test_a_file_that_is_cut(part, good, tmp_path):
+def test_a_recorder_that_is_cut_is_refused(part, good, tmp_path):
     assert not read(tmp_path / "cut", good[:part])

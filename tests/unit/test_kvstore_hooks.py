@@ -79,14 +79,14 @@ def created(mode: str, *names: str) -> list:
     return run(code, HVDLITE_KVSTORE_MODE=mode).splitlines()
 
 
-def test_dist_sync_where_there_are_no_servers():
+def test_dist_sync_means_hvdlites_store_without_servers():
     names = ("dist_sync", "DIST_SYNC", "dist", "dist_device_sync", "dist_sync_device")
     *types, refused = created("mpi", *names, "dist_async")
     assert types == [name.lower() for name in names]
     assert "need MXNet's servers: start the job with `hvdliterun --mode ps`" in refused
 
 
-def test_a_name_of_no_store_makes_no_silent_local_one():
+def test_an_unknown_store_name_is_an_error():
     """MXNet 1.9 takes any name without 'dist' for a store of one process."""
     *ours, unknown, typo = created(
         "", "horovod", "Horovod", "local", "device", "byte_ps", "dist_snyc"
@@ -98,7 +98,7 @@ def test_a_name_of_no_store_makes_no_silent_local_one():
 
 @pytest.mark.parametrize("mode", ["", "ps"])
 @pytest.mark.parametrize("name", ["dist_sync", "DIST_ASYNC"])
-def test_a_store_of_servers_where_there_are_none(mode, name):
+def test_a_store_that_needs_servers_is_an_error_without_servers(mode, name):
     """MXNet's own error is its source's: Check notnull."""
     refused, made = created(mode, name, "dist_sync_mpi")
     assert refused == (
@@ -109,7 +109,7 @@ def test_a_store_of_servers_where_there_are_none(mode, name):
     assert made == "dist_sync_mpi"
 
 
-def test_the_proposals_way_to_the_store():
+def test_the_store_can_be_made_as_mxnets_proposal_says():
     code = """
 import hvdlite as mpi
 kv = mpi.kvstore.create("dist_sync_mpi")
@@ -124,7 +124,7 @@ def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
 
 
 @pytest.mark.parametrize("with_servers", [False, True])
-def test_a_tracker_that_outlives_the_job_is_told(with_servers, monkeypatch, capsys):
+def test_the_user_is_told_if_a_tracker_outlives_the_job(with_servers, monkeypatch, capsys):
     """launch.py -s 0 and dmlc-submit waited for ever, and nobody said what to do."""
     for name in servers._NUMBERS:
         monkeypatch.delenv(name, raising=False)

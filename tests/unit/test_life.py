@@ -38,7 +38,7 @@ works = [
 """
 
 
-def test_calls_before_init_and_after_shutdown():
+def test_calls_before_init_and_after_shutdown_are_errors():
     texts = run(
         PRELUDE + "\nprint({error_of(c) for c in asks + works}, hvd.is_initialized())"
         "\nhvd.shutdown()\nhvd.init()\nprint([c() for c in asks], hvd.is_initialized())"
@@ -48,7 +48,7 @@ def test_calls_before_init_and_after_shutdown():
     assert texts == [refused, "[0, 1, 0, 1, 0, 1] True", refused]
 
 
-def test_calls_on_mxnet_arrays_before_init_and_after_shutdown():
+def test_calls_on_mxnet_arrays_before_init_and_after_shutdown_are_errors():
     code = """
 import mxnet as mx
 x = mx.nd.ones(2)
@@ -82,7 +82,7 @@ for comm in (None, [0], (0,), range(1), MPI.COMM_SELF):
 """
 
 
-def test_wrong_and_right_communicators():
+def test_init_accepts_right_and_refuses_wrong_communicators():
     texts, *others = run(PRELUDE + COMMUNICATORS).splitlines()
     for comm in ("[1]", "[0, 0]", "[]", "[-1]"):
         assert f"init({comm}): expected different ranks from 0 to 0" in texts
@@ -130,7 +130,7 @@ except AttributeError as error:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
-def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
+def test_a_wrong_exit_timeout_is_an_error(value, monkeypatch):
     """With nan a script that had failed waited for ever."""
     name = "HVDLITE_EXIT_TIMEOUT_SECONDS"
     monkeypatch.setenv(name, value)
@@ -139,7 +139,7 @@ def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
 
 
 @pytest.mark.parametrize("name", limits.DEFAULTS)
-def test_a_limit_of_many_years_is_one_that_sockets_and_locks_take(name, monkeypatch):
+def test_a_limit_of_many_years_is_shortened_to_what_sockets_accept(name, monkeypatch):
     monkeypatch.setenv(name, "1e300")
     ours, theirs = socket.socketpair()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -132,7 +132,7 @@ STRANGERS = {
 }
 
 
-def test_a_pending_peer_that_is_turned_away_as_it_speaks(monkeypatch):
+def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
     """One that the selector has told of, and that has to go for another who comes."""
     monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
     listener = acceptor.listen(["127.0.0.1"], [0])
@@ -150,7 +150,7 @@ def test_a_pending_peer_that_is_turned_away_as_it_speaks(monkeypatch):
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_strangers_cost_a_line_in_the_log(who, caplog, monkeypatch):
+def test_strangers_only_cause_a_line_in_the_log(who, caplog, monkeypatch):
     monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)  # nobody waits until they go
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
@@ -170,7 +170,7 @@ def test_every_rank_names_the_missing_ranks(size, here, missing):
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_rank_that_ends_without_init(gone, monkeypatch):
+def test_a_rank_that_ends_without_init_is_named(gone, monkeypatch):
     is_in, let_in = threading.Event(), acceptor.Acceptor._accept_peer
 
     def noted(self, pending, hello):
@@ -192,7 +192,7 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
         assert (raised[rank].kind, raised[rank].ranks) == ("rank left", (gone,))
 
 
-def test_a_rank_that_ends_while_others_are_awaited():
+def test_a_rank_that_ends_while_others_wait_in_init_is_named():
     ranks = places(3)
     raised = as_threads(
         lambda place: exchange.meet(place, 0, 30, set()).close() if place.rank else met(place),
@@ -201,14 +201,14 @@ def test_a_rank_that_ends_while_others_are_awaited():
     assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
 
 
-def test_another_size_is_refused_and_told():
+def test_a_rank_of_another_job_size_is_refused_with_an_error():
     first, second = places(2)
     results = as_threads(met, [(first, 5.0), (second._replace(rank=2, size=3), 5.0)])
     assert "for rank 1: " in str(results[0])
     assert "rank 2 comes to a job of 3 ranks" in str(results[1])
 
 
-def test_the_star_bears_a_silent_host_for_as_long_as_the_user_has_set(monkeypatch):
+def test_a_silent_host_is_tolerated_up_to_the_users_limit(monkeypatch):
     """Before, the silent host was lost after 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
@@ -217,7 +217,7 @@ def test_the_star_bears_a_silent_host_for_as_long_as_the_user_has_set(monkeypatc
     assert borne == [300.0, 300.0]
 
 
-def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
+def test_ranks_meet_only_with_the_same_secret(monkeypatch, tmp_path):
     file = tmp_path / "secret"
     file.write_bytes(b"s3cret\n")
     monkeypatch.setenv(handshake.SECRET_FILE, str(file))
@@ -232,7 +232,7 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def test_ranks_that_are_kept_apart_know_of_each_other(monkeypatch):
+def test_the_error_names_two_ranks_that_a_firewall_separates(monkeypatch):
     """Rank 2 gets no connection with rank 1, though both have one with rank 0."""
     calls, reach, over = itertools.count(), mesh.reach, threading.Barrier(3)
 

@@ -89,7 +89,7 @@ def is_bound(node) -> bool:
 
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda f: f.name)
-def test_modules_keep_what_changes_in_a_module_state(file):
+def test_modules_keep_mutable_state_only_in_a_module_state(file):
     code = file.read_text()
     classes = "|".join(re.findall(r"class (\w+)\(ModuleState\)", code))
     states = re.findall(rf"^(\w+) = (?:{classes})\(\)$", code, re.M)
@@ -216,7 +216,7 @@ IMPORTERS = {
 
 
 @pytest.mark.parametrize("pattern, importers", IMPORTERS.items(), ids=IMPORTERS)
-def test_modules_with_few_importers(pattern, importers):
+def test_only_the_listed_modules_import_mpi_and_the_c_library(pattern, importers):
     assert {m.name for m in MODULES if re.search(pattern, m.read_text())} == importers
 
 

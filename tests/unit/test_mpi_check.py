@@ -20,7 +20,7 @@ MPICH = "MPICH Version:      4.3.2\nMPICH Release date: Wed Jul 30 2025\n"
         ("MPICH 4.3.2", "Intel(R) MPI Library 2021.9", "Intel(R) MPI Library 2021.9 for Linux"),
     ],
 )
-def test_an_mpi_of_the_same_kind_fits(built_for, loaded, theirs):
+def test_an_mpi_with_the_same_abi_is_accepted(built_for, loaded, theirs):
     assert mismatch(built_for, loaded, theirs) is None
 
 
@@ -35,7 +35,7 @@ def test_an_mpi_of_the_same_kind_fits(built_for, loaded, theirs):
         ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),
     ],
 )
-def test_a_wrong_mpi_is_told_in_one_sentence(built_for, loaded, theirs, named):
+def test_a_wrong_mpi_is_an_error_of_one_sentence(built_for, loaded, theirs, named):
     text = mismatch(built_for, loaded, theirs)
     assert all(name in text for name in named)
     assert "MPICC" in text

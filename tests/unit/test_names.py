@@ -27,7 +27,7 @@ def in_natural_order(names):
         (["b²", "a٣", "a2"], ["a2", "a٣", "b²"]),  # digits not of ASCII; one that int() refuses
     ],
 )
-def test_names_are_ordered_by_their_numbers(names, expected):
+def test_numbers_in_names_are_compared_by_value(names, expected):
     assert in_natural_order(names) == expected
 
 
@@ -37,7 +37,7 @@ def test_natural_order_does_not_depend_on_where_gluon_began_to_count(shift):
     assert in_natural_order(sorted(layers)) == layers
 
 
-def test_unnamed_tensors_are_named_by_the_place_that_asks():
+def test_unnamed_tensors_are_named_after_the_calling_line():
     first = tensor_name("allreduce", None)
     second = tensor_name("allreduce", None)
     assert re.fullmatch(r"allreduce\.test_names\.py:\d+#0", first)
@@ -48,7 +48,7 @@ def test_unnamed_tensors_are_named_by_the_place_that_asks():
     assert len({name.rpartition("#")[0] for name in names}) == 1
 
 
-def test_one_more_call_elsewhere_changes_no_other_name():
+def test_an_extra_call_on_another_line_changes_no_name():
     def place():
         return tensor_name("allgather", None)
 
@@ -66,7 +66,7 @@ def test_owners_are_counted_by_kind():
     assert (first, second, other) == ("critic0", "critic1", "generator0")
 
 
-def test_a_name_that_has_no_bytes_is_refused():
+def test_a_name_that_utf8_cannot_encode_is_refused():
     """The error was Python's, which did not say that it is the name."""
     with pytest.raises(ValueError, match=r"the tensor name 'a\\ud800' has a character that UTF-8"):
         describe(lib.HVD_ALLREDUCE, "a\ud800")

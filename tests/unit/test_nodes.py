@@ -61,7 +61,7 @@ def test_each_rank_has_whole_cores_of_one_node_and_no_core_has_two_ranks(
     ("number_of_nodes", "size", "why_not"),
     [(1, 2, "one node"), (4, 3, "fewer ranks than nodes"), (2, 9, "more ranks than cores")],
 )
-def test_no_rank_is_bound(host, number_of_nodes, size, why_not):
+def test_ranks_are_not_bound_without_several_nodes(host, number_of_nodes, size, why_not):
     allowed = host(number_of_nodes, 4)
     assert [nodes.binding(rank, size, allowed) for rank in range(size)] == [None] * size
 
@@ -91,7 +91,7 @@ def test_the_number_of_ranks_follows_the_nodes(host, monkeypatch):
         ([[0, 1], [0, 1]], {"binding": ["--bind-to", "none"]}, None),
     ],
 )
-def test_ranks_that_somebody_has_bound_stay_so(allowed, how, place):
+def test_ranks_bound_by_the_user_or_launcher_stay_bound(allowed, how, place):
     there = [ranks.Rank(n, None, "a", "10.0.0.1", n, {}, own) for n, own in enumerate(allowed)]
     elsewhere = ranks.Rank(2, None, "b", "10.0.0.2", 2, {}, [7])
     assert ranks.order(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
@@ -119,7 +119,7 @@ LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
         ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on others"),
     ],
 )
-def test_what_a_rank_has_on_another_node_is_told(host, threads, memory, says):
+def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, says):
     host(2, 4)
     process(4711, threads, memory)
     told = nodes.misplaced(4711)

@@ -82,7 +82,7 @@ def called(
             each.close()
 
 
-def test_a_rerendezvous_comes_to_the_same_on_all_that_are_left(monkeypatch):
+def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
     monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 2.0)
     assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
     assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
@@ -135,7 +135,7 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
         acceptor.reach(*unreachable[:1], unreachable[1:], own, b"key", look)
 
 
-def test_strangers_at_an_open_port_let_nobody_wait():
+def test_strangers_at_an_open_port_delay_no_rank():
     """Before, strangers filled the queue while the rank computed: others thought the rank lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
@@ -155,7 +155,7 @@ def test_strangers_at_an_open_port_let_nobody_wait():
     port.close()
 
 
-def test_a_life_ends_with_its_process_alone():
+def test_a_life_ends_only_with_its_process():
     known = lives_of([0, 1])
     states = set()
     while states != {lives.UNKNOWN, lives.ANSWERS}:
@@ -177,7 +177,7 @@ def test_a_replacement_that_is_stopped_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
-def test_a_wrong_alarm_on_one_rank_holds_nobody(alarm):
+def test_a_wrong_alarm_of_one_ranks_host_watch_delays_no_rank(alarm):
     assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
 
 
@@ -190,7 +190,7 @@ def test_two_ranks_that_do_not_reach_each_other_do_not_both_stay(pair):
     assert found == 3 * [(0, max(stay) + 1, stay)]
 
 
-def test_the_fewer_ranks_behind_a_broken_network_end():
+def test_the_smaller_part_of_a_split_network_ends():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
 
@@ -233,7 +233,7 @@ def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
     assert looked.wait(60)
 
 
-def test_a_rank_that_stood_still_as_it_looked_takes_no_host_for_lost(monkeypatch, watching):
+def test_a_rank_that_was_paused_declares_no_host_lost(monkeypatch, watching):
     """The rank had no core, or the script kept Python's lock from the watch's thread."""
     silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # it counts from when the limit was set
 

@@ -53,7 +53,7 @@ DTYPE_TABLES = {
 SPECIAL = {"HVD_FLOAT16", "HVD_BFLOAT16", "HVD_FLOAT32", "HVD_FLOAT64", "HVD_BOOL"}
 
 
-def test_a_dtype_stands_in_its_tables_and_nowhere_else():
+def test_a_dtype_occurs_only_in_its_tables():
     files = [f for end in ("c", "h", "py") for f in PACKAGE.rglob(f"*.{end}")]
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     for name in values("hvd_dtype"):
@@ -76,7 +76,7 @@ def test_every_kind_has_its_name_in_reports():
     assert {f"HVD_{kind.upper()}": i for i, kind in enumerate(KINDS[:-1])} == values("hvd_kind")
 
 
-def test_every_kind_has_its_function():
+def test_every_kind_of_collective_has_a_python_function():
     for name in values("hvd_kind"):
         assert callable(getattr(hvdlite.numpy, name[len("HVD_") :].lower())), name
 
@@ -221,14 +221,14 @@ def test_every_command_is_the_program_of_its_older_name(name, capsys):
 @pytest.mark.parametrize(
     "word, hint", [("nonsense", "choose from run, check, bench, top, why"), ("rnu", "mean run?")]
 )
-def test_a_command_that_there_is_not_names_those_that_there_are(word, hint, capsys):
+def test_an_unknown_command_lists_the_known_ones(word, hint, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([word])
     assert end.value.code == 2
     assert hint in capsys.readouterr().err
 
 
-def test_ctrl_c_in_a_command_that_looks_on_is_no_traceback(monkeypatch):
+def test_ctrl_c_in_a_watching_command_prints_no_traceback(monkeypatch):
     monkeypatch.setattr(why, "main", mock.Mock(side_effect=KeyboardInterrupt))
     assert cli.main(["why"]) == 130
 
@@ -249,7 +249,7 @@ def test_the_command_is_the_module_and_tells_its_version():
     assert (done.stdout, done.stderr) == (f"{hvd.__version__}\n", "")
 
 
-def test_the_words_after_a_command_are_its_own(capsys):
+def test_words_after_a_command_belong_to_the_command(capsys):
     assert cli.main(["run", "--version"]) == 0
     assert capsys.readouterr().out.strip() == hvd.__version__
     assert cli.main(["report", "none.json"]) == 2
@@ -257,7 +257,7 @@ def test_the_words_after_a_command_are_its_own(capsys):
 
 
 @pytest.mark.parametrize("words", ["report x --titl y", "top --onc", "bench --idl 0", "run --chec"])
-def test_an_abbreviated_option_gets_the_whole_one(words, capsys):
+def test_an_abbreviated_option_is_refused_with_the_full_name(words, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(words.split())
     assert ended.value.code == 2

@@ -55,7 +55,7 @@ def steps_of_rank(rank: int, late: float, begin: float = 0.0) -> list:
     return found
 
 
-def test_clocks_are_aligned(tmp_path):
+def test_timelines_of_ranks_are_aligned_to_rank_0s_clock(tmp_path):
     """Rank 1's clock says 10.0 when rank 0's says 50.0, and its timeline begins 1 s later."""
     paths = [
         timeline(tmp_path, 0, steps_of_rank(0, 0.0), origin=50.0),
@@ -79,7 +79,7 @@ def test_no_two_tensors_of_the_merged_trace_share_spans(tmp_path):
     assert {name for name, _ in tensors} == {"a", "b"}
 
 
-def test_where_a_step_goes():
+def test_the_time_of_a_step_is_divided_into_its_causes():
     own = steps_of_rank(0, 0.01)
     assert steps.marks(own) == "a"
     found = steps.steps_of(own, "a")
@@ -153,7 +153,7 @@ def test_the_host_that_transfers_wait_for_is_named():
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
 
-def test_the_verdict_about_timelines(tmp_path, capsys):
+def test_why_judges_timelines(tmp_path, capsys):
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.03 * rank)) for rank in range(3)]
     assert why.main(paths) == 0
     assert "rank 2 works 1." in " ".join(capsys.readouterr().out.split())
@@ -171,7 +171,7 @@ class Recorded(contextlib.nullcontext):
         return self._head
 
 
-def test_several_jobs_are_told_by_command_user_process_and_age(monkeypatch):
+def test_several_jobs_are_listed_with_command_user_process_and_age(monkeypatch):
     found = [Recorded("ab1", 1), Recorded("ab1", 0), Recorded("cd2", 0)]
     monkeypatch.setattr(watching.memory, "find", lambda: found)
     with pytest.raises(watching.memory.NoRecorder) as raised:
@@ -183,7 +183,7 @@ def test_several_jobs_are_told_by_command_user_process_and_age(monkeypatch):
     assert watching.job_of("c") == "cd2"
 
 
-def test_no_tensor_twice_is_no_step():
+def test_without_a_repeated_tensor_there_are_no_steps():
     assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
 
 
@@ -214,7 +214,7 @@ def test_a_wait_that_a_small_tensor_follows_is_exposed(tmp_path):
     assert steps.steps_of(own, "a")[1].exposed == 0
 
 
-def test_pieces_are_of_one_tensor(tmp_path):
+def test_pieces_of_a_tensor_count_as_one_tensor(tmp_path):
     path = Path(timeline(tmp_path, 0, steps_of_rank(0, 0.0)))
     text = path.read_text().replace('"batch": 2}', '"batch": 2, "later": true}')
     path.write_text(text.replace('"name": "b"', '"name": "a"'))
@@ -233,7 +233,7 @@ def test_files_that_are_no_timelines_are_refused(tmp_path, capsys, text, why):
     assert why in capsys.readouterr().err
 
 
-def test_one_rank_twice_is_refused(tmp_path):
+def test_two_timelines_of_one_rank_are_refused(tmp_path):
     path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
     (tmp_path / "again.json").write_text((tmp_path / "trace-0.json").read_text())
     with pytest.raises(traces.BadTrace, match="both of rank 0"):
@@ -251,7 +251,7 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path, monkeypatch, capsys, 
     assert told.startswith(f"hvdlite-report: {where} can't be written: {why}")
 
 
-def test_the_page_stands_alone(tmp_path, monkeypatch):
+def test_the_report_page_needs_no_other_file(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.02 * rank)) for rank in range(3)]

@@ -44,7 +44,7 @@ def trained(model, x, batches=4, **options) -> float:
 
 @pytest.mark.parametrize("batches", [4, 3])
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_a_loaded_model_makes_steps_of_the_size_it_made(how, batches, rank, size, tmp_path):
+def test_a_loaded_model_goes_on_with_steps_of_the_same_size(how, batches, rank, size, tmp_path):
     """Also where it is saved between the passes of a step, by each rank."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **how)
     model, x = unit_model(rank, optimizer)
@@ -64,7 +64,7 @@ def test_a_loaded_model_makes_steps_of_the_size_it_made(how, batches, rank, size
     assert trained(loaded, x) == pytest.approx(a_batch * (done - done % passes))
 
 
-def test_a_model_that_is_saved_before_it_is_built(rank, size, tmp_path):
+def test_a_model_saved_before_it_is_built_can_be_loaded(rank, size, tmp_path):
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model, path = keras.Sequential([layer]), str(tmp_path / f"{rank}.keras")
     model.compile(in_two_passes(), linear)
@@ -73,7 +73,7 @@ def test_a_model_that_is_saved_before_it_is_built(rank, size, tmp_path):
     assert trained(hvd.load_model(path), x) == pytest.approx(-0.2 * (size + 1))
 
 
-def test_a_loaded_model_keeps_layers_of_this_rank_alone(rank, size, tmp_path):
+def test_a_loaded_model_keeps_its_local_layers(rank, size, tmp_path):
     model, x = unit_model(rank, "sgd")
     optimizer = keras.optimizers.SGD(0.1)
     local = {"local_layers": model.layers[0], "scale_local_gradients": False}
@@ -84,7 +84,7 @@ def test_a_loaded_model_keeps_layers_of_this_rank_alone(rank, size, tmp_path):
     assert trained(hvd.load_model(path), x) == pytest.approx(-0.8 * (rank + 1))
 
 
-def test_one_rank_loads_and_broadcasts(rank, size, tmp_path):
+def test_a_model_loaded_on_one_rank_is_broadcast(rank, size, tmp_path):
     """As Horovod's examples do."""
     model, x = unit_model(rank, in_two_passes())
     trained(model, x)
@@ -98,7 +98,7 @@ def test_one_rank_loads_and_broadcasts(rank, size, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["another optimizer", "other settings", "iteration 7"])
-def test_a_rank_that_is_elsewhere_than_the_others_is_named(what, rank, size, several, tmp_path):
+def test_a_rank_at_another_step_is_named_in_the_error(what, rank, size, several, tmp_path):
     """As one that alone has loaded a model: every rank gets the error, and none waits."""
     made = in_two_passes(average_aggregated_gradients=what == "other settings" and rank == 0)
     model, x = unit_model(rank, made)
@@ -121,7 +121,7 @@ def test_a_rank_that_is_elsewhere_than_the_others_is_named(what, rank, size, sev
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))  # owners are counted alike again
 
 
-def test_several_passes_in_a_file_that_does_not_tell_their_size(rank, tmp_path):
+def test_a_file_that_does_not_say_how_passes_are_added_is_refused(rank, tmp_path):
     model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / f"{rank}.h5")
@@ -131,7 +131,7 @@ def test_several_passes_in_a_file_that_does_not_tell_their_size(rank, tmp_path):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_optimizer_is_not_copied_into_a_plain_one(copied):
+def test_copying_a_distributed_keras_optimizer_is_refused(copied):
     """Before, each rank trained alone with the copy, in silence."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="ranks would train alone: give a plain optimizer"):

@@ -50,7 +50,7 @@ OPTIMIZERS = {  # with momentum: tests/contract
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_training_is_that_of_one_process(kind, rank, size, report_parity):
+def test_keras_training_equals_one_process(kind, rank, size, report_parity):
     x, y = data()
     alone, model = net(0), net(rank)
     fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
@@ -62,7 +62,7 @@ def test_training_is_that_of_one_process(kind, rank, size, report_parity):
     report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)
 
 
-def test_mixed_precision_gets_the_loss_scale_outside():
+def test_mixed_precision_wraps_the_optimizer_in_a_loss_scale():
     keras.config.set_dtype_policy("mixed_float16")
     try:
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
@@ -71,7 +71,7 @@ def test_mixed_precision_gets_the_loss_scale_outside():
     assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def test_first_weights_and_metrics(rank, size):
+def test_initial_weights_are_broadcast_and_metrics_averaged(rank, size):
     x, y = data()
     model = net(rank)
     start = [w.copy() for w in net(size - 1).get_weights()]
@@ -112,7 +112,7 @@ def rates_of(callback, optimizer, epochs: int, batches: int) -> list:
     return rates
 
 
-def test_first_seeds_of_random_layers(rank):
+def test_seeds_of_random_layers_are_broadcast(rank):
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     fit(model, "sgd", *data(), BATCH, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)], epochs=0)
@@ -120,7 +120,7 @@ def test_first_seeds_of_random_layers(rank):
     assert all(other == seeds for other in hvd.allgather_object(seeds))
 
 
-def test_first_weights_where_one_rank_alone_has_built_the_model(rank):
+def test_initial_weights_are_broadcast_if_only_one_rank_has_built_the_model(rank):
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.layers.Dense(1)])
     if rank == 0:
@@ -170,7 +170,7 @@ def test_momentum_is_corrected_when_the_rate_changes(correct, size):
     assert model.get_weights()[0][0, 0] == pytest.approx(-(0.1 + (old + 1.0)))
 
 
-def test_a_saved_model_has_its_optimizer_back(rank, size, tmp_path):
+def test_a_loaded_model_has_its_distributed_optimizer(rank, size, tmp_path):
     x, y = data()
     mine = x[rank::size], y[rank::size]  # so that its batches are parts of the joined ones
     model = net(0)
@@ -187,7 +187,7 @@ def test_a_saved_model_has_its_optimizer_back(rank, size, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow and JAX bring tensors to the CPU")
-def test_gradients_on_a_device_other_than_the_cpu():
+def test_gradients_on_another_device_are_averaged():
     import torch
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())

@@ -30,7 +30,7 @@ def test_alltoall_where_ranks_have_different_rows(how, rank, size):
 
 
 @everywhere
-def test_rows_of_all_ranks(how, rank, size):
+def test_allgather_joins_different_rows_of_all_ranks(how, rank, size):
     """IndexedSlices become those of all ranks."""
 
     def reduce_(values, indices):
@@ -46,7 +46,7 @@ def test_rows_of_all_ranks(how, rank, size):
 
 
 @everywhere
-def test_where_a_process_is(how, rank, size):
+def test_graph_operations_return_rank_and_size(how, rank, size):
     def ask(_):
         included = hvd.process_set_included_op()
         return [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op(), included]
@@ -55,7 +55,7 @@ def test_where_a_process_is(how, rank, size):
     assert answers == [rank, size, hvd.local_rank(), hvd.local_size(), 1]
 
 
-def test_ranks_come_in_different_orders(rank, size):
+def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
     """Names pair them: a graph starts what it has, then waits."""
 
     @tf.function
@@ -69,7 +69,7 @@ def test_ranks_come_in_different_orders(rank, size):
     assert got == [size * ord(name) for name in "abc"]
 
 
-def test_many_at_once_in_a_session(rank, size):
+def test_many_collectives_at_once_in_a_session_do_not_deadlock(rank, size):
     """More than TensorFlow has threads on this host."""
     with tf.Graph().as_default():
         parts = [hvd.allreduce(tf.fill([10], float(i + rank)), op=hvd.Sum) for i in range(30)]
@@ -79,7 +79,7 @@ def test_many_at_once_in_a_session(rank, size):
     assert [r[0] for r in (results if rank % 2 else results[::-1])] == expected
 
 
-def test_a_program_that_is_traced_again(size):
+def test_a_function_that_is_traced_again_keeps_its_names(size):
     """On one rank more often than on others, too."""
 
     @tf.function
@@ -90,7 +90,7 @@ def test_a_program_that_is_traced_again(size):
         np.testing.assert_array_equal(program(tf.ones(length)), np.full(length, 3 * size))
 
 
-def test_members_of_a_process_set(rank, size, several):
+def test_a_process_set_in_a_graph_excludes_other_ranks(rank, size, several):
     some = hvd.add_process_set([1])
     if rank == 1:
         assert int(hvd.size_op(some.process_set_id)) == 1
@@ -98,7 +98,7 @@ def test_members_of_a_process_set(rank, size, several):
     hvd.remove_process_set(some)
 
 
-def test_a_session_that_asks_for_gradients_alone(rank, size):
+def test_a_session_may_fetch_only_gradients(rank, size):
     """All ranks take part in a broadcast's gradient, also those to which it gives zeros."""
     with tf.Graph().as_default():
         x = tf.constant([rank + 1.0, 2.0])
@@ -129,7 +129,7 @@ def test_wrong_arguments_of_collectives_are_refused():
 
 
 @everywhere
-def test_calls_from_several_threads(how, rank, size):
+def test_threads_may_call_tensorflow_collectives_at_once(how, rank, size):
     """Each names its tensors; TensorFlow's own threads start them and wait for them."""
 
     def work(thread: int) -> None:
@@ -173,7 +173,7 @@ def test_unnamed_calls_of_a_graph_within_a_graph_have_the_names_of_their_lines(r
     assert got == [[factor * ranks] * 2 for factor in (1, 10, 1, 2)]
 
 
-def test_a_call_in_a_loop_and_a_function_called_twice(size):
+def test_collectives_in_loops_and_repeated_functions_run(size):
     """The next one does not need the last one's result; both have one name."""
 
     @tf.function
@@ -190,7 +190,7 @@ def test_a_call_in_a_loop_and_a_function_called_twice(size):
     assert [float(each) for each in step(tf.constant(1.0))] == [190 * size, size, 10 * size]
 
 
-def test_results_that_a_graph_does_not_use_do_not_stay(size):
+def test_results_that_a_graph_does_not_use_are_freed(size):
     @tf.function
     def step(x):
         hvd.allreduce(x)

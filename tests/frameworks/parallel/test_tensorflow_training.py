@@ -14,7 +14,7 @@ import hvdlite.tensorflow.keras as hvd_keras
 v1 = tf.compat.v1
 
 
-def test_a_session_with_the_hook(rank, size):
+def test_the_broadcast_hook_makes_variables_equal(rank, size):
     """As scripts of TensorFlow 1 have it; what a session trains is in tests/contract."""
     with tf.Graph().as_default():
         v = v1.get_variable("v", initializer=np.float32(rank))
@@ -27,7 +27,7 @@ def test_a_session_with_the_hook(rank, size):
             assert session.run(v) == size - 1 - np.mean(range(1, size + 1), dtype=np.float32)
 
 
-def test_broadcast_in_a_graph(rank, size):
+def test_broadcast_variables_works_in_a_graph(rank, size):
     with tf.Graph().as_default():
         v = v1.get_variable("v", initializer=np.float32(rank))
         broadcast = hvd.broadcast_global_variables(size - 1)
@@ -44,7 +44,7 @@ def test_broadcast_in_a_graph(rank, size):
 
 @pytest.mark.parametrize("as_dense", [False, True])
 @pytest.mark.parametrize("traced", [False, True])
-def test_rows_of_an_embedding(as_dense, traced, rank, size):
+def test_sparse_gradients_of_an_embedding_are_averaged(as_dense, traced, rank, size):
     table = tf.Variable(tf.zeros([8, 2]))
 
     def gradient():
@@ -58,7 +58,7 @@ def test_rows_of_an_embedding(as_dense, traced, rank, size):
     np.testing.assert_allclose(tf.convert_to_tensor(grad), expected)
 
 
-def test_a_variable_of_this_rank_alone(rank, size):
+def test_the_gradient_of_a_local_variable_is_not_averaged(rank, size):
     shared, own = tf.Variable(1.0), tf.Variable(1.0)
     with tf.GradientTape() as tape:
         loss = (shared + own) * (rank + 1.0)
@@ -70,7 +70,7 @@ def test_a_variable_of_this_rank_alone(rank, size):
     assert grads[2] is None
 
 
-def test_batch_statistics_of_all_ranks(rank, size):
+def test_sync_batch_normalization_equals_the_joined_batch(rank, size):
     x = np.random.default_rng(1).normal(size=(4 * size, 3)).astype(np.float32)
     plain, synced = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
     expected = plain(x, training=True)
@@ -80,7 +80,7 @@ def test_batch_statistics_of_all_ranks(rank, size):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_batch_statistics_of_a_mean_of_a_thousand_deviations(masked):
+def test_sync_batch_normalization_is_accurate_far_from_zero(masked):
     layer = hvd.SyncBatchNormalization(epsilon=NORM_EPSILON)
 
     @tf.function
@@ -94,7 +94,7 @@ def test_batch_statistics_of_a_mean_of_a_thousand_deviations(masked):
     check_far_from_zero(lambda *arrays: [t.numpy() for t in normalise(*map(tf.constant, arrays))])
 
 
-def test_an_optimizer_of_keras_is_distributed_here_too(rank, size):
+def test_tensorflows_distributed_optimizer_takes_keras_optimizers(rank, size):
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
     w = tf.Variable([0.0])
     optimizer.apply_gradients([(tf.constant([float(rank)]), w)])
@@ -110,7 +110,7 @@ def test_wrong_arguments_of_optimizers_are_refused():
 
 
 @pytest.mark.parametrize("in_session", [False, True])
-def test_variables_of_elastic_training(in_session, rank):
+def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
     """Variables are rank 0's after sync, and those of the commit after restore."""
     with contextlib.ExitStack() as stack:
         if in_session:

@@ -16,7 +16,7 @@ def test_tensors_of_any_strides(rank, size):
     assert torch.equal(whole[:, 0], torch.arange(0.0, 24, 6) * (rank + 1))  # no other column
 
 
-def test_splits_in_a_tensor(rank, size):
+def test_alltoall_takes_its_splits_in_a_tensor(rank, size):
     rows = torch.arange(2 * size) + 100 * rank
     result, _ = hvd.alltoall(rows, splits=torch.full((size,), 2))
     assert result.tolist() == [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
@@ -77,7 +77,7 @@ class _AsPairs:
     decompress = staticmethod(lambda tensor, _context: torch.view_as_complex(tensor))
 
 
-def test_a_compression_sends_another_dtype_again_and_again(rank, size):
+def test_repeated_compressed_calls_stay_right(rank, size):
     for _ in range(3):
         tensor = torch.full((3,), complex(rank, 1))
         out = hvd.allreduce(tensor, name="pairs", op=hvd.Sum, compression=_AsPairs)

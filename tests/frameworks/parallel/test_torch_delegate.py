@@ -28,13 +28,13 @@ def gloo(monkeypatch):
 
 
 @pytest.mark.parametrize("check", gpu_checks.CHECKS["hvdlite.torch"][:-2], ids=lambda c: c.__name__)
-def test_checks_of_a_gpu_pass_on_cpus(check, rank, size):
+def test_the_gpu_checks_pass_on_cpus(check, rank, size):
     made = len(MOVERS)
     check(CPU, rank, size)
     assert len(MOVERS) == max(made, 1), "one group moves all tensors of all ranks"
 
 
-def test_calls_in_another_order_on_each_rank(rank, size):
+def test_delegated_calls_in_another_order_on_each_rank_match(rank, size):
     order = random.Random(rank)
     for _ in range(10):
         numbers = order.sample(range(20), 20)
@@ -46,7 +46,7 @@ def test_calls_in_another_order_on_each_rank(rank, size):
             assert handles[i].synchronize().tolist() == [sum(r + i for r in range(size))] * 100
 
 
-def test_rows_that_are_not_the_same_on_all_ranks(rank, size):
+def test_delegated_tensors_may_have_different_rows(rank, size):
     x = torch.arange(21.0).reshape(7, 3)
     found = hvd.reducescatter(x + rank, op=hvd.Sum)
     counts = [7 // size + (r < 7 % size) for r in range(size)]
@@ -68,7 +68,7 @@ def test_tensors_of_inference_mode_are_moved_by_a_thread_that_is_not_in_it(mode)
     assert rows.synchronize().is_inference() == mode
 
 
-def test_a_set_of_one_rank_and_empty_tensors(rank, size):
+def test_delegation_works_for_one_rank_and_for_empty_tensors(rank, size):
     if size == 1:
         return
     alone = [hvd.add_process_set([r]) for r in range(size)]
@@ -79,7 +79,7 @@ def test_a_set_of_one_rank_and_empty_tensors(rank, size):
         hvd.remove_process_set(each)
 
 
-def test_a_tensor_on_the_host_of_one_rank_alone_is_refused(rank, size):
+def test_a_tensor_on_the_host_on_only_one_rank_is_refused(rank, size):
     if size == 1:
         return
     hvd.allreduce(torch.ones(1), name="first")  # the ranks agree on what moves

@@ -20,7 +20,7 @@ def start(group, t):
     return dist.all_reduce(t, group=group, async_op=True)
 
 
-def test_a_future_beside_a_wait_has_no_time_out_that_never_was(groups):
+def test_a_future_fails_by_a_time_out_only_if_the_call_was_late(groups):
     """The copy back into a tensor with gaps takes long: the future is told while a wait does it."""
     t = torch.ones(1500, 3000)[:, ::2].t()
     for _ in range(12):
@@ -130,7 +130,7 @@ def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, seve
         work.wait()
 
 
-def test_many_at_once_and_those_that_nobody_waits_for(groups):
+def test_calls_that_nobody_waits_for_end(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
     tensors = [torch.full((10 + i,), float(i)) for i in range(150)]  # more than there are names

@@ -35,7 +35,7 @@ def test_messages_of_two_ranks_come_in_order_by_tag(groups, several):
         dist.send(torch.full((9,), float(rank)), 0, group, 7)
 
 
-def test_errors_between_two_ranks(groups):
+def test_mismatched_sends_and_receives_are_errors_on_both_ranks(groups):
     rank, t, other = dist.get_rank(), torch.ones(4), 1 - dist.get_rank()
     if rank > 1 or dist.get_world_size() == 1:
         return
@@ -55,7 +55,7 @@ def test_errors_between_two_ranks(groups):
         dist.send(t, rank, groups[0])
 
 
-def test_reports_tell_of_them(groups):
+def test_reports_show_waiting_sends_and_receives(groups):
     """While a receive waits, and when it has ended: no other rank is blamed for it."""
     if dist.get_rank() > 1 or dist.get_world_size() == 1:
         return
@@ -78,7 +78,7 @@ def test_reports_tell_of_them(groups):
     assert "tag9' (20 B, a recv that has not ended)" in text and "waits for rank" not in text
 
 
-def test_the_timeline_has_them(groups, tmp_path):
+def test_the_timeline_shows_sends_and_receives(groups, tmp_path):
     rank, path = dist.get_rank(), tmp_path / f"timeline{dist.get_rank()}"
     if rank > 1 or dist.get_world_size() == 1:
         return

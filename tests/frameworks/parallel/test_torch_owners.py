@@ -35,7 +35,7 @@ def alone(numbers):
 
 @pytest.mark.parametrize("call", ["step", "synchronize"])
 @pytest.mark.parametrize("used", [0, 2])
-def test_an_optimizer_whose_parameters_a_newer_one_has_says_so(call, used, rank):
+def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call, used, rank):
     """Before, a step of the first one took gradients of this rank alone."""
     model = multilayer()
     first = sgd(model, "a.")
@@ -85,7 +85,7 @@ def test_an_optimizer_of_other_parameters_does_not_disturb(rank, size):
     assert difference(one, alone(range(3))) < 5e-6 and difference(two, one) == 0
 
 
-def test_a_second_optimizer_between_backward_and_step(rank):
+def test_a_second_optimizer_between_backward_and_step_is_refused(rank):
     """Averages that have been made stay what they are; sums would be made twice."""
     model = multilayer()
     first = sgd(model)
@@ -123,7 +123,9 @@ class Tables(torch.nn.Module):
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("as_dense", [False, True])
 @pytest.mark.parametrize("sparse", [True, False])
-def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, grouped, rank, size):
+def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
+    sparse, as_dense, grouped, rank, size
+):
     """The table has no gradient, and so no update, until a rank needs the table."""
     kind = torch.optim.SparseAdam if sparse else torch.optim.AdamW
     model, expected = Tables(sparse), Tables(sparse)
@@ -149,7 +151,7 @@ def test_a_table_that_no_rank_needs_at_first(sparse, as_dense, grouped, rank, si
     assert same_everywhere(*model.parameters())
 
 
-def test_a_sparse_gradient_when_a_rank_has_joined(rank, size, several):
+def test_sparse_gradients_are_averaged_after_a_rank_has_joined(rank, size, several):
     model = Tables(sparse=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(model.parameters(), 0.1))
     model(torch.tensor([0]), [0, 1, 2]).backward()
@@ -189,7 +191,7 @@ def step(model, optimizer, rank, number) -> None:
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_states_that_one_rank_loads_into_the_plain_optimizer(op, when, rank, several):
+def test_states_loaded_into_the_plain_optimizer_on_one_rank_are_noticed(op, when, rank, several):
     """Before or after it is distributed."""
     model = multilayer()
     trained = momentum_of(model, op=op)
@@ -219,7 +221,7 @@ def test_each_rank_loads_its_own_states_of_adasum(rank):
     assert same_everywhere(*model.parameters())
 
 
-def test_states_of_sparse_tables_that_one_rank_loads(rank, several):
+def test_states_of_sparse_parameters_loaded_on_one_rank_are_noticed(rank, several):
     """Ranks send only the tables' rows, and no dense gradient with a digest of the states."""
     table = torch.nn.Embedding(6, 3, sparse=True)
     hvd.broadcast_parameters(table.state_dict(), 0)
@@ -243,7 +245,7 @@ def test_states_of_sparse_tables_that_one_rank_loads(rank, several):
     assert same_everywhere(*table.parameters())
 
 
-def test_the_same_states_loaded_on_every_rank(rank, size):
+def test_equal_states_loaded_on_every_rank_are_accepted(rank, size):
     """Also while gradients of a step wait, some of which have been sent."""
     model = multilayer()
     optimizer = momentum_of(model)
@@ -259,7 +261,7 @@ def test_the_same_states_loaded_on_every_rank(rank, size):
 
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
-def test_groups_are_read_within_a_step(op, rank, size):
+def test_reading_param_groups_averages_the_gradients_first(op, rank, size):
     """As a progress bar reads the learning rate: before, it averaged, and sums were made twice."""
     model, expected = multilayer(), multilayer()
     optimizer = momentum_of(model, backward_passes_per_step=2, op=op)
@@ -297,7 +299,7 @@ def sync_batch_norm():
 
 
 @pytest.mark.parametrize("make", [adasum, guard, sync_batch_norm])
-def test_one_that_a_rank_alone_has_made_more(make, rank, several):
+def test_a_rank_that_made_one_more_torch_optimizer_gets_an_error(make, rank, several):
     """Before, ranks waited for tensors of each other's numbers; other owners: test_trainers.py."""
     if rank == 1:
         make()

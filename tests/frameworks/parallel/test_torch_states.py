@@ -31,7 +31,7 @@ def test_buffers_are_broadcast_too(rank):
     assert same_everywhere(*layer.state_dict().values())
 
 
-def test_ranks_with_different_models_are_told_where(rank, several):
+def test_the_error_about_different_models_names_the_parameter(rank, several):
     model = torch.nn.Linear(3, 4 + (rank == 0))
     with pytest.raises(hvd.HvdliteError, match=r"weight.*\(5, 3\).*weight.*\(4, 3\)"):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -90,7 +90,7 @@ def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wr
         assert moved[1] > 0 and moved[[0, 2, 3]].max() == 0
 
 
-def test_the_optimizer_is_the_one_that_was_given(rank):
+def test_a_distributed_optimizer_shares_the_attributes_of_the_given_one(rank):
     model = multilayer()
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
@@ -128,7 +128,7 @@ def sgd_of(model):
         ),
     ],
 )
-def test_arguments_that_make_no_sense(arguments, text):
+def test_wrong_arguments_of_torch_functions_are_refused(arguments, text):
     make, arguments = arguments.get("optimizer"), {**arguments}
     arguments["optimizer"] = make() if make else sgd_of(multilayer())
     with pytest.raises(ValueError, match=text):
@@ -192,7 +192,7 @@ def test_sync_batch_norm_counts_anew_in_a_new_job(rank, size):
     assert torch.allclose(sum(hvd.allgather_object(out.detach())), torch.zeros(4, 3), atol=1e-4)
 
 
-def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
+def test_sync_batch_norm_is_accurate_far_from_zero():
     def normalise(*arrays):
         x, dy = (torch.tensor(array.transpose(0, 3, 1, 2)) for array in arrays)
         x.requires_grad_()
@@ -203,7 +203,7 @@ def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
     check_far_from_zero(normalise)
 
 
-def test_sync_batch_norm_of_one_value(rank, size):
+def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
     """PyTorch refuses it, too: its deviation is 0."""
     layer = hvd.SyncBatchNorm(3)
     if size > 1:
@@ -229,7 +229,7 @@ def test_a_bucket_that_fails_leaves_no_future_waiting(rank, size, several):
     assert (sound.wait() == (size + 1) / 2).all()
 
 
-def test_a_guard_looks_at_sparse_gradients(rank):
+def test_a_guard_checks_sparse_gradients(rank):
     table = torch.nn.Embedding(10, 2, sparse=True)
     hvd.broadcast_parameters(table.state_dict(), root_rank=0)
     (table(torch.tensor([1, 7])) * (float("nan") if rank == 0 else 1)).sum().backward()

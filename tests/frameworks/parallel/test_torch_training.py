@@ -40,7 +40,7 @@ def joined_batches(shape=(4, 6)) -> list:
     return [joined_batch(step, shape) for step in range(STEPS)]
 
 
-def test_a_convolution_that_lies_channels_last(rank, report_parity):
+def test_gradients_in_channels_last_layout_are_averaged(rank, report_parity):
     model, alone = convolutional(), convolutional()
     train(model, distributed(model), own_batches(rank, IMAGES))
     train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches(IMAGES))
@@ -113,7 +113,7 @@ def test_gradients_are_averaged_after_a_script_has_replaced_their_memory(rank, r
     assert same_everywhere(*model.parameters())
 
 
-def test_a_rank_without_a_batch_after_a_step_that_was_skipped(rank):
+def test_a_rank_without_a_batch_counts_as_zero_after_a_skipped_step(rank):
     model = multilayer()
     optimizer = distributed(model)
     train(model, optimizer, [batch_of(rank, 0)])
@@ -127,7 +127,7 @@ def test_a_rank_without_a_batch_after_a_step_that_was_skipped(rank):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_optimizer_says_why_it_can_not_be_copied(copied):
+def test_copying_a_distributed_torch_optimizer_is_refused(copied):
     with pytest.raises(TypeError, match="can't be copied or pickled: keep its state_dict()"):
         copied(distributed(multilayer()))
 
@@ -164,7 +164,7 @@ def test_each_parameter_has_a_name_of_its_own_on_all_ranks():
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
-def test_an_optimizer_knows_how_it_was_made(op):
+def test_an_optimizer_has_horovods_attributes(op):
     optimizer = distributed(multilayer(), backward_passes_per_step=2, op=op)
     assert (optimizer.op, optimizer.backward_passes_per_step) == (op, 2)
     assert (optimizer.gradient_predivide_factor, optimizer.sparse_as_dense) == (1.0, False)
@@ -173,7 +173,7 @@ def test_an_optimizer_knows_how_it_was_made(op):
     assert optimizer.backward_passes_per_step == 3
 
 
-def test_a_group_of_parameters_that_is_added_later(rank, report_parity):
+def test_a_parameter_group_added_later_is_averaged(rank, report_parity):
     def run(model, wrap, batches):
         optimizer = wrap(torch.optim.SGD(model[2].parameters(), 0.1, 0.9))
         for step, batch in enumerate(batches):
@@ -190,7 +190,7 @@ def test_a_group_of_parameters_that_is_added_later(rank, report_parity):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_scheduler_made_before_or_after(before, rank, report_parity):
+def test_schedulers_made_before_or_after_the_optimizer_work(before, rank, report_parity):
     def run(model, wrap, batches):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         if before:
@@ -217,7 +217,7 @@ def test_a_scheduler_made_before_or_after(before, rank, report_parity):
 
 
 @pytest.mark.parametrize("as_number", [False, True])
-def test_a_closure_that_is_called_many_times(as_number, rank, report_parity):
+def test_gradients_are_averaged_after_each_call_of_the_closure(as_number, rank, report_parity):
     def run(model, optimizer, batch):
         def closure():
             optimizer.zero_grad()
@@ -258,7 +258,7 @@ def test_a_step_compiled_by_pytorch_trains_as_one_process(rank, report_parity):
     assert same_everywhere(*losses)
 
 
-def test_adasum_combines_what_each_step_has_changed(rank, size):
+def test_adasum_combines_the_changes_of_each_ranks_step(rank, size):
     model = multilayer()
     before = [param.detach().clone() for param in model.parameters()]
     own = copy.deepcopy(model)
@@ -281,7 +281,7 @@ def test_adasum_combines_parameters_that_were_added_later(rank):
     assert same_everywhere(later)
 
 
-def test_sums_are_made_once_where_a_parameter_is_thawed(rank, size):
+def test_a_thawed_parameter_is_averaged_once(rank, size):
     trained, frozen = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], 0.1), op=hvd.Sum)
