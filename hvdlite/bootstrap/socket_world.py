@@ -17,6 +17,7 @@ from hvdlite.bootstrap import exchange, mesh, singleton_check
 from hvdlite.bootstrap.bootstrap import Bootstrap
 from hvdlite.bootstrap.host_watch import HostWatch
 from hvdlite.core import agent_protocol, start, topology
+from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.limits import ELASTIC_LIMIT
 from hvdlite.core.log import logger
 from hvdlite.core.membership import Meeting, Membership
@@ -49,7 +50,7 @@ _present = _Present()
 
 
 def _by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    return TORCHELASTIC in os.environ
 
 
 def _age() -> float:

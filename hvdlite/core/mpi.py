@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from hvdlite.core import mpi_init_wait
+from hvdlite.core.launchers import PMIX
 from hvdlite.core.listening import confined, with_files
 from hvdlite.core.native import ffi
 
@@ -28,12 +29,12 @@ def _is_contained() -> bool:
 
     If such containers share memory, Open MPI takes processes with equal ids for one process.
     """
-    rank = os.environ.get("PMIX_RANK")
+    rank = os.environ.get(PMIX.rank)
     try:
         first = Path("/proc/1/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return rank is not None and b"PMIX_RANK=" + rank.encode() in first
+    return rank is not None and f"{PMIX.rank}={rank}".encode() in first
 
 
 def _first_line(text: object) -> str:

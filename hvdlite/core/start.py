@@ -20,18 +20,17 @@ import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.core import launchers, processes
-from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHRUN, Launcher
+from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHELASTIC, TORCHRUN, Launcher
 from hvdlite.core.module_state import ModuleState
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, the module decides as above
 PORT = "HVDLITE_PORT"
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
 _OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
-_RUN = "TORCHELASTIC_RUN_ID"  # the agent of torchrun itself lacks this variable
 # One tuple for each launcher: if one value differs from MEMBER, another launcher has set them all.
 _FAMILIES = (
-    (*_OF_MPI, "PMIX_NAMESPACE", "PMI_SIZE", "PMI_FD"),
-    (*TORCHRUN.variables, _RUN, "TORCHELASTIC_RESTART_COUNT"),
+    (*_OF_MPI, "PMIX_NAMESPACE", launchers.PMI.size, "PMI_FD"),
+    (*TORCHRUN.variables, TORCHELASTIC, "TORCHELASTIC_RESTART_COUNT"),
     JAX.variables,
     (*SRUN.variables, "SLURM_STEP_ID"),
     MXNET.variables,
@@ -99,10 +98,10 @@ def _torchrun_is_nearer() -> bool:
     forever.
     """
     names = [name for name in _OF_MPI if name in os.environ]
-    if not names or not all(name in os.environ for name in (*TORCHRUN.variables, _RUN)):
+    if not names or not all(name in os.environ for name in (*TORCHRUN.variables, TORCHELASTIC)):
         return False
     try:
-        launcher = processes.parent(processes.with_own(_RUN)[-1])
+        launcher = processes.parent(processes.with_own(TORCHELASTIC)[-1])
     except OSError:  # no /proc
         return False
     return processes.has_own(launcher, names[0])
@@ -238,7 +237,7 @@ def _by_slurm(environ: Mapping[str, str]) -> Place:
     job = f"slurm {environ['SLURM_JOB_ID']} {environ.get('SLURM_STEP_ID', '')}"
     digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big")
     ports = [_FIRST_PORT + (digest + i) % _PORTS for i in range(PORTS)]
-    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    rank, size = _number(environ, SRUN.rank), _number(environ, SRUN.size)
     first = first_host(environ["SLURM_STEP_NODELIST"])
     return Place("srun", rank, size, first, _ports(environ, ports), job)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Callable, List
 
 from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.exit import ancestors
@@ -85,7 +86,7 @@ def _has_adopted(pid: int) -> bool:
     Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
     system. Either may be the first process of a container. Process 0 is outside of the container.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if TORCHELASTIC not in os.environ:
         return pid == 1 and _name(pid) in _FIRST
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from test_architecture import MODULES, PACKAGE, circle
 
+from hvdlite.core import launchers
+
 # What modules keep between calls outside of a ModuleState, and why.
 KEPT = {
     "core/module_state.py": ["process"],  # owns all ModuleStates
@@ -218,6 +220,19 @@ IMPORTERS = {
 @pytest.mark.parametrize("pattern, importers", IMPORTERS.items(), ids=IMPORTERS)
 def test_only_the_listed_modules_import_mpi_and_the_c_library(pattern, importers):
     assert {m.name for m in MODULES if re.search(pattern, m.read_text())} == importers
+
+
+def test_variables_of_launchers_stand_in_one_table():
+    """But in mpi_init_wait.py, which runs as a script, without the package."""
+    rows = (*launchers.OF_MPI, launchers.SRUN, launchers.JAX)
+    names = {launchers.TORCHELASTIC, *(name for row in rows for name in row[1:3] if name)}
+    users = {
+        module.name
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert users == {"launchers.py", "mpi_init_wait.py"}
 
 
 # Where each framework may be imported: Keras trains on some of the others.
