@@ -122,9 +122,10 @@ class Cluster:
         self.ssh = f"ssh -F {self.state}/ssh_config"
         self._rate, self._burst = rate, burst
         self._processes: List[subprocess.Popen] = []
-        self._first: List[int] = []  # process ids: the first process of the switch and each host
+        # process ids of the first process of the switch and of each host
+        self._first: List[int] = []
         self._pids: Dict[str, int] = {}
-        self._switch = 0  # its process id
+        self._switch = 0  # process id of the first process of the switch
 
     def __enter__(self) -> "Cluster":
         try:
@@ -147,7 +148,8 @@ class Cluster:
         for pid in self._first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for process in self._processes:  # unshare: it ends once it has reaped that first process
+        # unshare ends once it has reaped its child, the first process of the host
+        for process in self._processes:
             process.wait()
         shutil.rmtree(self.state, ignore_errors=True)
 
@@ -159,7 +161,8 @@ class Cluster:
 
     def restart(self, host: str) -> None:
         """Start a host again that was lost."""
-        old = [*self._on_switch(), "ip", "link", "delete", host]  # the kernel may be slow with it
+        # the kernel may take a moment to remove the old link
+        old = [*self._on_switch(), "ip", "link", "delete", host]
         subprocess.run(old, stderr=subprocess.DEVNULL, env=_environment())
         self._start_host(host)
         self._plug_in(host, self.addresses[self.names.index(host)])
@@ -270,7 +273,8 @@ class Cluster:
     def _plug_in(self, name: str, address: str) -> None:
         pid = str(self._pids[name])
         on_switch, on_host = self._on_switch(), ["nsenter", "-t", pid, "-n"]
-        card = f"02:00:00:00:00:{int(address.rpartition('.')[2]):02x}"  # the same after a restart
+        # the host keeps its MAC address when it is restarted
+        card = f"02:00:00:00:00:{int(address.rpartition('.')[2]):02x}"
         peer = ["type", "veth", "peer", "name", "eth0", "address", card, "netns", pid]
         _run([*on_switch, "ip", "link", "add", name, *peer])
         _run([*on_switch, "ip", "link", "set", name, "master", "br0", "up"])
@@ -302,7 +306,7 @@ def _comm(pid: int) -> str:
 @contextlib.contextmanager
 def or_skip(hosts: int, *tools: str):
     """Give a test a cluster, or skip it where there can be none with these tools."""
-    import pytest  # this program does without
+    import pytest  # cluster.py itself runs without pytest
 
     lacks = missing(*tools)
     if lacks:

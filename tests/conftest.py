@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("HVDLITE_REPORTS", os.devnull)  # no folder: no files about failures
+# no folder means that failures write no reports
+os.environ.setdefault("HVDLITE_REPORTS", os.devnull)
 LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
-if LEAN not in (PATH or ""):  # what all tests start imports faster so
+if LEAN not in (PATH or ""):  # tests/lean makes imports of the started processes faster
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, PATH]))
 
 # With ``pytest -n 3``, as in ``make test``, tests of a group run one after the other. They share
@@ -43,7 +44,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks, in the same hook
 def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if item.path.stem in GROUP_OF:

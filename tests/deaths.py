@@ -23,11 +23,11 @@ from typing import Dict, Iterable, List, NamedTuple, Optional
 
 from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, kill_all, processes_of
 
-SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: a stopped rank's
+SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: after it a stopped rank counts as lost
 EXIT = 2.0  # HVDLITE_EXIT_TIMEOUT_SECONDS
 INIT = 6.0  # HVDLITE_INIT_TIMEOUT_SECONDS
-SOON = 5.0  # docs/launch.md: a failure has ended the job
-HANGS = 40.0  # then the case is over
+SOON = 5.0  # docs/launch.md: a failed job has ended after this time
+HANGS = 40.0  # after this time a case counts as hanging
 
 REACHES = ("window", "sockets", "hosts", "mpi", "mpi without a window")
 HOWS = ("SIGKILL", "SIGSTOP", "_exit", "exit", "raise", "after shutdown")
@@ -43,8 +43,8 @@ class Ended(NamedTuple):
     waits: float
     job: float
     limit: float
-    trouble: str  # "": none
-    story: str  # what was when after the death
+    trouble: str  # what went wrong; "" if nothing did
+    story: str  # the events and their seconds after the death
 
     def is_late(self, more: float = 0.0) -> bool:
         """Tell whether it hung, or took so much longer than is documented."""
@@ -70,7 +70,7 @@ def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
             "helpers": 1 + i % 2,
         }
         others = [rank for rank in range(ranks) if rank != case["victim"]]
-        if ranks == 2:  # all ranks: same as the world set
+        if ranks == 2:  # a set of both ranks would equal the set of all
             case["groups"] = sorted({name.replace("set", "group") for name in case["groups"]})
         most = len(others) - ("set" in case["groups"])
         some = rng.sample(others, rng.randint(1, most))
@@ -126,14 +126,15 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
 
 def limit_of(case: dict) -> float:
     """Return the documented seconds from the death until all that waits has ended."""
-    if case["when"] == "init":  # one that has begun it is waited for ten seconds longer
+    if case["when"] == "init":  # a rank that has begun init() is awaited for ten seconds more
         return INIT + (11 if case["how"] == "SIGSTOP" else 2)
     return 1.25 * SILENCE + 1 if case["how"] == "SIGSTOP" else SOON
 
 
 def job_limit_of(case: dict) -> float:
     """Return the same, until the last process has ended, the launcher included."""
-    exits = 2 * EXIT if case["when"] == "init" else EXIT  # it also tells those that come later
+    # the exiting rank also waits to tell ranks that call init() later
+    exits = 2 * EXIT if case["when"] == "init" else EXIT
     return limit_of(case) + exits + (SOON if len(_commands(case)) == 1 else 0)
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from gpu_checks import CHECKS, RANKS, group
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 90  # seconds that a program may take
+LIMIT = 90  # seconds that one program may take
 
 
 def on_rank(program: str, file: Path, device: torch.device) -> None:

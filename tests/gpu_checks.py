@@ -124,7 +124,7 @@ def every_verb(device, rank, size):
         for each in hvd.grouped_allreduce([x, x[0].clone()], op=hvd.Sum):
             expect_equal(each, total)
         expect_equal(x, rank + 1)
-        hvd.allreduce_(x.t(), op=hvd.Sum)  # with gaps, in place
+        hvd.allreduce_(x.t(), op=hvd.Sum)  # a transposed tensor, in place
         expect_equal(x, total)
 
 
@@ -331,7 +331,7 @@ OF_GROUPS = [
     verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
     fsdp2_comes_to_what_one_process_does,
 ]  # fmt: skip
-RANKS = {  # of a program: hvdlite.torch's, or a backend of torch.distributed
+RANKS = {  # what a rank of each program runs: hvdlite.torch, or torch.distributed with a backend
     "hvdlite.torch": 2,
     "hvdlite.torch by NCCL": 1,
     "cpu:hvdlite,cuda:hvdlite": 2,

@@ -18,18 +18,18 @@ ROOT = TESTS.parent
 _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 MPI_SETTINGS = {
     "OMP_NUM_THREADS": "1",
-    "HVDLITE_REPORTS": os.devnull,  # no folder: most tests want no files about failures
+    "HVDLITE_REPORTS": os.devnull,  # most tests want no reports of failures
     **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
-MARK = "HVDLITE_TEST_JOB"  # in the environment of every process of a job: finds those left behind
-STARTS = 5  # of mpirun, at most
+MARK = "HVDLITE_TEST_JOB"  # set in each process of a job, so that processes left behind are found
+STARTS = 5  # how often mpirun is started at most
 
 
 class Job(NamedTuple):
     """How a job ended."""
 
     status: int
-    output: str  # stdout and stderr of all ranks
+    output: str  # stdout and stderr of all ranks together
     seconds: float
 
     def lines(self, start: str) -> List[str]:
@@ -130,7 +130,7 @@ def alone(code: str, *arguments: str, **env) -> str:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
-    lines = ended.stdout.splitlines(keepends=True)  # MXNet 2 begins by telling of its memory
+    lines = ended.stdout.splitlines(keepends=True)  # MXNet 2 first prints a line about its memory
     return "".join(line for line in lines if "src/storage/storage.cc" not in line)
 
 
@@ -180,7 +180,7 @@ def processes_of(mark: str) -> List[int]:
         try:
             if mark.encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return found
 
@@ -217,7 +217,8 @@ def check_nothing_left(process, job: str, shared_memory: set, output: str) -> No
         kill_all(process, job)
         raise AssertionError(f"processes {left} outlived their job\n{output}")
 
-    def no_new_memory() -> bool:  # that of other jobs on this machine lives for milliseconds
+    # wait: shared memory of other jobs here is unlinked within milliseconds
+    def no_new_memory() -> bool:
         return not leftovers_in_shm() - shared_memory
 
     assert wait_until(no_new_memory, 30), f"left in /dev/shm: {leftovers_in_shm()}\n{output}"

@@ -23,7 +23,7 @@ def imported(name: str):
     """The module, or None where it is not wanted or not installed."""
     try:
         if name == "jax" and name in WANTED:
-            importlib.import_module("hvdlite.jax")  # before jax
+            importlib.import_module("hvdlite.jax")  # hvdlite.jax has to be imported before jax
         return importlib.import_module(name) if name in WANTED else None
     except ImportError:
         return None
@@ -37,12 +37,12 @@ def first_of(result):
 class Library:
     dtypes = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
     in_place = has_0d = True
-    compiles = False  # TensorFlow checks a call, too
-    prepares = False  # describes and checks an allreduce that comes again once
-    compresses = False  # takes compression= with a call
-    graphs = False  # makes one for each shape, which takes longest: has fewer of all
-    moved: tuple = ()  # dtypes that are moved, and not summed
-    asks_for_rows = False  # a start waits until all ranks have told how many rows they have
+    compiles = False  # True: calls are compiled to a graph, and TensorFlow checks them, too
+    prepares = False  # True: a repeated allreduce is described and checked only once
+    compresses = False  # True: a call takes compression=
+    graphs = False  # True: traces a graph for each shape, which is slow: gets fewer cases
+    moved: tuple = ()  # dtypes that can be moved but not summed
+    asks_for_rows = False  # True: starting waits until all ranks have sent their row counts
     errors: tuple = ()
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ mx = imported("mxnet")
 if mx:
     import hvdlite
 
-    BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet 1.9.1 has it
+    BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # how MXNet 1.9.1 gives bfloat16 to NumPy
 
     class MXNet(Library):
         hvd = hvdlite

@@ -14,13 +14,14 @@ from mpi4py import MPI
 
 from hvdlite import job
 
-TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
-MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
+TIMEOUT_SECONDS = 120  # of one test; after it the rank's process ends, which ends the job
+# how long a rank whose test has failed waits for the others to finish the test
+MEETING_SECONDS = 10
 
 everyone = MPI.COMM_WORLD.Dup()
 
 
-@pytest.hookimpl(trylast=True)  # the terminal reporter is there by then
+@pytest.hookimpl(trylast=True)  # last, because the terminal reporter has to exist
 def pytest_configure(config):
     job.init()
     if everyone.rank != 0:
@@ -67,7 +68,7 @@ def meet(seconds: float) -> bool:
     while not barrier.Test():
         if time.monotonic() > until:
             return False
-        time.sleep(1e-3)  # MPI can only be polled
+        time.sleep(1e-3)  # MPI has no wait with a time limit
     return True
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import hvdlite as hvd
 from hvdlite.core.shared_memory import own_host
 
-# Without elements, with one, odd, of many dimensions, past the threshold between algorithms.
+# Shapes without elements, with one, with an odd number, with many dimensions, and above the size at
+# which the algorithm changes.
 SHAPES = ((), (1,), (3, 0, 2), (0,), (3, 5, 7), (17,), (70_001,), (1, 2, 1, 2, 1, 2))
 MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-51}
@@ -53,7 +54,7 @@ def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
     wide = everyone.astype("int64" if whole else "float64")
     scaled = np.trunc(wide * before) if whole else wide * before
     result = MODEL[op](scaled, axis=0) * (after / (hvd.size() if op == "Average" else 1))
-    with np.errstate(over="ignore"):  # products of float16 may be infinite
+    with np.errstate(over="ignore"):  # products may overflow float16
         return (np.trunc(result).astype("int64") if whole else result).astype(host_dtype(dtype))
 
 
@@ -94,7 +95,8 @@ def close(got, expected, dtype: str, note="") -> None:
     """Of this dtype and shape, and equal but for one rounding."""
     got = np.asarray(got)
     assert got.dtype == host_dtype(dtype) and got.shape == np.shape(expected)
-    if got.tobytes() != np.asarray(expected).tobytes():  # a tenth of the time of the other
+    # comparing bytes takes a tenth of the time of assert_allclose
+    if got.tobytes() != np.asarray(expected).tobytes():
         np.testing.assert_allclose(got, expected, EPSILON.get(dtype, 0), 0, err_msg=str(note))
 
 
@@ -103,7 +105,7 @@ def check(got, expected, dtype: str, note="") -> None:
     assert same_everywhere(got), "ranks have different bits"
 
 
-NORM_EPSILON = 1e-5  # of a batch normalisation
+NORM_EPSILON = 1e-5  # epsilon of the batch normalisation
 
 
 def check_far_from_zero(normalise) -> None:

@@ -38,7 +38,7 @@ def test_a_script_that_clips_sums_trains_as_one_process(alone):
     np.testing.assert_allclose(weights_of(results), weights_of(alone), 1e-5, 1e-6)
     norms = np.array(results[0]["norms"])
     np.testing.assert_allclose(norms, ranks * np.array(alone[0]["norms"]), 1e-5)
-    assert (norms > ranks).all()  # or nothing was clipped
+    assert (norms > ranks).all()  # otherwise nothing has been clipped
 
 
 def test_a_script_that_clips_sums_clips_too_little_on_averages(alone):
@@ -225,6 +225,6 @@ def test_the_data_loader_reads_ahead_and_raises_the_readers_error():
     with pytest.raises(SystemExit):
         got.extend(Ahead(2).__iter__())
     one = Ahead(2)
-    assert next(iter(one)) == 0  # whoever stops early leaves no thread
+    assert next(iter(one)) == 0  # a loop that stops early leaves no thread behind
     one.close_async_loader()
     assert [batch for batch in one] == []  # noqa: C416 - list() asks for a length

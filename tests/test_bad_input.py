@@ -3,7 +3,7 @@
 import pytest
 from jobs import assert_passed, mpirun, script
 
-# Rank 1 comes late to an allreduce, and waits for something else in the meantime.
+# Rank 1 submits an allreduce late, because it first waits for something else.
 LATE = """
 import threading, time, numpy as np, hvdlite as hvd
 from jobs import report
@@ -21,7 +21,8 @@ if hvd.rank() != 1: wait_for("something else")
 else: other.join()
 report(hvd.rank(), **errors)
 """
-# One thread closes a group, another one the job, of a rank by sockets; often, at all distances.
+# One thread of a rank closes a group while another one ends the job, over sockets; repeated with
+# different delays in between.
 CLOSED_APART = """
 import threading
 from jobs import report

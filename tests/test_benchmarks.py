@@ -16,7 +16,7 @@ from benchmarks.run import execute
 from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
 
-LIMIT = 200  # seconds: a machine may be busy
+LIMIT = 200  # seconds; generous, because the machine may be busy
 BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
 
 
@@ -43,7 +43,8 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
         assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
     reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
     ways = {(row["memory"], row["algorithm"], row["shared"]) for row in reduced}
-    ways -= {("private", "fast path", 0)}  # NumPy's calls, which wait, unless a rank is late
+    # NumPy's blocking calls take the fast path, except when a rank is late
+    ways -= {("private", "fast path", 0)}
     assert ways == (
         {
             ("private", "window allreduce", 0),
@@ -183,7 +184,8 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     command = [sys.executable, "-m", f"benchmarks.{module}", "--rate=1gbit", f"--page={page}"]
     done = subprocess.run([*command, *arguments], cwd=ROOT, timeout=LIMIT)
     assert done.returncode == 0
-    (harness.BUILD / "hosts-1gbit.json").unlink()  # or else it comes into docs/hosts.md
+    # otherwise its rows would be put into docs/hosts.md
+    (harness.BUILD / "hosts-1gbit.json").unlink()
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 

@@ -26,7 +26,7 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     [
         pytest.param("import mxnet as mx, hvdlite", marks=mxnet_alone),
         "import hvdlite, mxnet as mx",
-        "import hvdlite; hvdlite.init(); import mxnet as mx",  # servers serve in init()
+        "import hvdlite; hvdlite.init(); import mxnet as mx",  # a server process stays in init()
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
@@ -73,7 +73,7 @@ def test_a_store_of_the_servers_beside_ranks_is_refused_not_waited_for():
         assert "`hvdliterun -n 2 -s 1 python train.py`" in each["refused"]
 
 
-NOBODY = {  # there: no scheduler, no server, no other worker
+NOBODY = {  # at this address there is no scheduler, server or other worker
     "DMLC_ROLE": "worker",
     "DMLC_PS_ROOT_URI": "127.0.0.1",
     "DMLC_NUM_WORKER": "2",

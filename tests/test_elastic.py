@@ -18,7 +18,7 @@ from kills import kill_many, wanted
 from places import results_without, start_ranks
 
 KILLS = wanted(6)
-SECONDS = 120  # for a job on a busy machine; one that hangs takes for ever
+SECONDS = 120  # limit of a job on a busy machine; only a job that hangs reaches it
 NUMPY, MODELS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "models"))
 
 
@@ -27,7 +27,7 @@ def assert_went_on(ended, dead) -> None:
     found, size = results_without(dead, ended), len(ended)
     ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
     for result in found.values():
-        # One may die in the step after the other one's.
+        # Of two killed ranks, one may die a step later than the other.
         assert (result["sizes"][:5], result["sizes"][7:]) == ([size] * 5, [len(found)] * 5)
         assert result["resets"][-1] == result["size"] == len(found)
         assert result["pair"] == ends
@@ -82,14 +82,14 @@ class Killer(threading.Thread):
     def __init__(self, folder, ranks: int, kills: int) -> None:
         super().__init__()
         self._folder, self._ranks, self._kills = folder, ranks, kills
-        self.times = []  # of kills
+        self.times = []  # seconds at which ranks were killed
 
     def run(self) -> None:
         up = wait_until(lambda: len(os.listdir(self._folder)) == self._ranks, SECONDS)
         pids = random.sample(os.listdir(self._folder), self._kills) if up else []
         for pid in pids:
             time.sleep(random.choice((0, 0.002, 0.02, 0.1, 0.3, 1)) * random.random())
-            with contextlib.suppress(ProcessLookupError):  # it had ended
+            with contextlib.suppress(ProcessLookupError):  # the rank has already ended
                 os.kill(int(pid), signal.SIGKILL)
                 self.times.append(time.time())
 

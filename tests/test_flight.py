@@ -27,7 +27,7 @@ def test_a_stall_is_reported_with_stacks_and_does_not_end_the_job(tmp_path):
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
     job = assert_passed(script(3, "recorded", "stalls", str(tmp_path), env=env))
     stalls = [path.read_text() for path in tmp_path.glob("hvdlite-report-*-stall-*.txt")]
-    # A loaded machine stalls other tensors, too.
+    # On a loaded machine other tensors may stall, too.
     text = next(text for text in stalls if "'allreduce.late' has waited" in text)
     assert "submitted by ranks 0, 2, not by rank 1" in text
     assert "runs; waits for rank 1 since" in text
@@ -77,7 +77,7 @@ def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
     """The recorder keeps the texts in one buffer."""
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.3"}
     assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
-    # A loaded machine stalls other tensors, too.
+    # On a loaded machine other tensors may stall, too.
     told = "\n".join(path.read_text().splitlines()[1] for path in tmp_path.glob("*-stall-*.txt"))
     for name in ("a" * 200, "波" * 60, "c"):
         line = (
@@ -133,7 +133,7 @@ def test_no_rank_is_blamed_for_an_operation_of_a_smaller_group():
 
 
 def test_the_straggler_is_found_by_aligned_clocks():
-    def ops(late: float) -> list:  # the second rank's clock is 5 s ahead
+    def ops(late: float) -> list:  # the clock of rank 1 is 5 s ahead
         return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
 
     ranks = [snapshot(0, ops(0.1)), snapshot(1, ops(5.0), offset=-5), snapshot(2, ops(0.2))]
@@ -166,12 +166,12 @@ def test_top_sorts_ranks_by_a_column():
 
 def test_keys_choose_what_top_shows():
     view = top.View()
-    for key in ("x", keys.DOWN, "j", "j", "k", "s"):  # of three ranks the last is the end
+    for key in ("x", keys.DOWN, "j", "j", "k", "s"):  # with three ranks, "j" stops at the last one
         view = top.pressed(view, key, [2, 0, 1])
     assert view == top.View("steps/s", 0)
     view = top.pressed(view, keys.ESCAPE, [2, 0, 1])
     assert top.pressed(view, "q", []) == top.View("steps/s", None, True)
-    assert list(top._until(0, lambda seconds: "q")) == ["q"]  # with --every 0 as well
+    assert list(top._until(0, lambda seconds: "q")) == ["q"]  # --every 0 must also read the keys
 
 
 SHOWN = """
@@ -249,7 +249,8 @@ for hosts in ("there:2", "there, elsewhere"):
 hvd.shutdown()
 """
     told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
-    assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed  # one rank, seen from both sides
+    # the same rank was reported by both hosts
+    assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed
     assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
 
 

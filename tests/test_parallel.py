@@ -18,14 +18,14 @@ def parallel(*names: str) -> list:
     return [f"tests/parallel/test_{name}.py" for name in names]
 
 
-pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
+pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit of its own
 
 LONG = os.environ.get("HVDLITE_TEST_LONG") == "1"
 
 CONTRACT = "tests/contract"
 ALL = ["tests/parallel", CONTRACT]
 
-# What can differ with MXNet's engine and with fusion, cache and names on.
+# Tests whose results could depend on MXNet's engine, fusion, cache or names.
 SHORT = [
     *parallel("order", "optimizer"),
     f"{CONTRACT}/test_refusals.py",
@@ -49,17 +49,17 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
     "sharded_weights",
 )]  # fmt: skip
 
-# By messages, as between hosts.
+# Run with messages instead of shared memory, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
 BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy")]
 CODECS = parallel("codec")
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 
-# What is sent in more ways than MXNet knows of: its own arrays are in the other jobs.
+# These jobs vary the transport only, so NumPy arrays are enough; other jobs test MXNet's.
 NUMPY_ALONE = {} if LONG else {"CONTRACT_OF": "numpy"}
 
-# None of them changes a result.
+# Settings that must not change any result.
 SETTINGS = [
     {"HVDLITE_FUSION_THRESHOLD": "1000", "HVDLITE_CACHE_CAPACITY": "2"},
     {"HVDLITE_DETERMINISTIC": "1", "HVDLITE_WINDOW": "0", "HVDLITE_BYTES_AHEAD": "1"},
@@ -70,7 +70,8 @@ SETTINGS = [
 def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **options) -> None:
     """Run pytest on so many ranks, once with each of the pairs of variables and arguments."""
     command = ["-m", "runs", *map(json.dumps, runs)]
-    env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}  # for a rank whose run has failed
+    # so that ranks don't wait long for a rank whose run has failed
+    env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}
     job = assert_passed(mpirun(ranks, *command, timeout=900, env=env, **options))
     summaries = [line for line in job.output.splitlines() if " passed" in line]
     assert len(summaries) == len(runs), job.output

@@ -15,7 +15,7 @@ from hvdlite._version import __version__
 pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
 
-# Compiled by the user, for his PyTorch and his JAX.
+# Headers that a wheel needs, because users compile code for their own PyTorch and JAX.
 FOR_FRAMEWORKS = {
     f"hvdlite/csrc/{name}.h" for name in ("functions", "hvd", "base/error", "base/types")
 }
@@ -28,7 +28,7 @@ FOR_FRAMEWORKS.update({"hvdlite/jax/calls.c", "hvdlite/jax/core.h"})
 
 
 def run(*command, cwd) -> None:
-    env = {**os.environ, "HVDLITE_DEBUG": "1"}  # compiles in half the time
+    env = {**os.environ, "HVDLITE_DEBUG": "1"}  # a debug build compiles in half the time
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,7 +11,7 @@ import pytest
 from jobs import assert_passed, script
 
 IDLE_SECONDS = os.environ.get("HVDLITE_TEST_IDLE_SECONDS", "3")
-MOST_IDLE = 0.005  # of a core
+MOST_IDLE = 0.005  # the largest share of a core that an idle rank may use
 
 
 def test_idle_ranks_use_no_cpu():

@@ -40,7 +40,8 @@ def test_more_servers_share_the_traffic_of_one():
         place = sim.Place(8, rate=1e9, servers=servers, **more)
         return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000
 
-    assert seconds(1) == pytest.approx(2 * 7, rel=0.1)  # its own host's worker takes no link
+    # the worker on the server's own host uses no link
+    assert seconds(1) == pytest.approx(2 * 7, rel=0.1)
     assert seconds(1, apart=True) == pytest.approx(2 * 8, rel=0.1)
     assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # two hosts' links carry both ways
 
@@ -51,7 +52,8 @@ def test_oversubscribed_racks_slow_traffic_between_racks():
         for each in ("star", "tree:2", "tree:4", "torus")
     ]
     star, tree, narrow, torus = (found["steps"][0] for found in steps)
-    assert star == pytest.approx(tree, rel=0.01)  # one of a rack's two links crosses at a time
+    # only one of a rack's two links carries data to the other rack at a time
+    assert star == pytest.approx(tree, rel=0.01)
     assert narrow > 1.5 * star
     assert torus > 0.9 * star
 

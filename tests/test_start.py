@@ -16,7 +16,7 @@ every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
 HVD = "import os, sys, numpy as np, hvdlite as hvd\n"
-# What a script does about MPI, and the lines that it prints beside its sum.
+# How a script begins MPI, and the lines that it prints besides its sum.
 BEGINNINGS = {
     "not begun": (NOT_BEGUN + HVD + "hvd.init()\n" + SUM, []),
     "not begun, few threads": (
@@ -118,7 +118,7 @@ def test_an_mpi_without_thread_support_gets_an_error_that_says_what_to_set():
     assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
 
 
-PARENTS = {  # the carrier, what a rank has begun, what the child is told
+PARENTS = {  # the transport, what the rank has begun before the fork, the error in the child
     "hvdlite over MPI": ("mpi", "hvd.init()\n", "from one that runs MPI"),
     "bare mpi4py": ("mpi", "from mpi4py import MPI\n", "from one that runs MPI"),
     "hvdlite without MPI": ("tcp", "hvd.init()\n", "from a rank"),
@@ -145,7 +145,8 @@ def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, tmp_path):
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
     assert len(refused) == 8 and f"this process was forked {told}" in refused[0]
-    assert "Bad file descriptor" not in job.output  # a child and its parent closed one connection
+    # would mean that the child has closed its parent's connection
+    assert "Bad file descriptor" not in job.output
 
 
 def with_a_child(carrier: str, *command: str) -> Job:
@@ -170,7 +171,7 @@ def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thre
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 
-# One write: the lines of two processes don't mix.
+# Each line is one write, so that lines of two processes don't mix.
 INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\\n' % hvd.size())"
 
 
@@ -248,7 +249,7 @@ def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
 
 ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
 TF_CONFIG = '{"cluster":{"chief":["a:1"],"worker":["b:1","c:1"]},"task":{"type":"%s"}}'
-# The variables of a process that MPI has alone, and what its error tells of them; "": all is well.
+# Environment of a process that is alone in MPI -> what its error says; "" means no error.
 STARTED = {
     "RANK=1 WORLD_SIZE=2": "torchrun has started this process as one of 2 (RANK=1, WORLD_SIZE=2)",
     "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=3": "srun has started this process as one of 3",
@@ -270,8 +271,8 @@ STARTED = {
     "RANK=1 WORLD_SIZE=2 HVDLITE_ALONE=1": "",
     "RANK=0 WORLD_SIZE=1": "",
     "WORLD_SIZE=2": "",
-    "SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_PROCID=0": "",  # a batch script's
-    "SLURM_JOB_ID=7 SLURM_NTASKS=2": "",  # of salloc's shell
+    "SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_PROCID=0": "",  # the environment of a batch script
+    "SLURM_JOB_ID=7 SLURM_NTASKS=2": "",  # the environment of salloc's shell
 }
 
 

@@ -139,13 +139,15 @@ def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(host
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
         time.sleep(5)
-        started[1].send_signal(signal.SIGCONT)  # nsenter's, which continues the rank
+        # the process is nsenter, which passes the signal on to the rank
+        started[1].send_signal(signal.SIGCONT)
         hosts.link("h1", up=False)
         time.sleep(1)
         hosts.link("h1", up=True)
 
     where = on(hosts, 2)
-    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"  # TCP sends again a second after the loss
+    # longer than TCP needs to send again, which is a second
+    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
 
@@ -172,6 +174,6 @@ def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
     for _ in range(2):
         assert launcher.stdout.readline() == b"READY\n"
     launcher.kill()
-    output = launcher.stdout.read()  # it ends with the ranks
-    assert b"is gone" in output  # the other rank may have seen this one end first
+    output = launcher.stdout.read()  # read() returns when all ranks have ended
+    assert b"is gone" in output  # a rank may first see the other rank end, then the launcher
     assert wait_until(lambda: launcher.poll() is not None, 5)

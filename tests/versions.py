@@ -14,7 +14,7 @@ no_examples = pytest.mark.skipif(
 no_module = pytest.mark.skipif(MXNET2, reason="MXNet 2 has no Module")
 
 _ALONE = sys.version_info < (3, 12) and [int(n) for n in np.__version__.split(".")[:2]] < [1, 24]
-# For what imports MXNet before hvdlite.
+# For tests that import MXNet before hvdlite.
 mxnet_alone = pytest.mark.skipif(
     not _ALONE, reason="by itself MXNet needs NumPy before 1.24 and Python before 3.12"
 )

@@ -6,7 +6,7 @@ from libraries import first_of
 
 import hvdlite.numpy as neutral
 
-# By what a gradient is the derivative of the sum of all ranks' losses; docs/training.md has them.
+# gradient = factor * derivative of the sum of all ranks' losses; see docs/training.md.
 FACTORS = {
     "allreduce": lambda size: 1,
     "allgather": lambda size: 1 / size,
@@ -46,7 +46,7 @@ def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
     if base == "broadcast":
         options["root_rank"] %= size
     if base == "alltoall":
-        options["splits"] = [1 + to for to in range(size)]  # a row is left over
+        options["splits"] = [1 + to for to in range(size)]  # the splits leave one row over
 
     def weight(shape) -> np.ndarray:
         return np.random.RandomState(50 + rank).normal(size=shape)
@@ -68,7 +68,7 @@ def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
             moved = own.copy()
             if r == rank:
                 moved[i] += 1
-            difference = loss_by_numpy(moved) - total  # exact: all these are linear
+            difference = loss_by_numpy(moved) - total  # exact, because these functions are linear
             if r == rank:
                 differences[i] = difference
     np.testing.assert_allclose(gradient, FACTORS[base](size) * differences, rtol=1e-6, atol=1e-9)

@@ -21,9 +21,10 @@ class InJit(Trainer):
     takes = ("op", "gradient_predivide_factor", "compression", "process_set")
     codecs = ("own", "fp16")
     skips_layers = thaws = scales_loss = freezes = False
-    errors = (hvd.HvdliteError, jax.errors.JaxRuntimeError, ValueError)  # jaxlib raises either
+    # jaxlib may raise any of these
+    errors = (hvd.HvdliteError, jax.errors.JaxRuntimeError, ValueError)
     compiled = True
-    numbered = False  # by lines of the script: test_jax_collectives.py
+    numbered = False  # names come from lines of the script: test_jax_collectives.py
 
     def __init__(self, weights, **options) -> None:
         self.optimizer = hvd.DistributedOptimizer(optax.sgd(RATE, MOMENTUM), **options)

@@ -17,7 +17,7 @@ class KerasOptimizer(Trainer):
     skips_layers = thaws = False
     sums_passes = True
     loss_scale = False
-    errors = (Exception,)  # of each backend
+    errors = (Exception,)  # each backend raises its own errors
 
     def __init__(self, weights, **options) -> None:
         hidden = weights[1].size

@@ -18,7 +18,8 @@ class Gluon(Trainer):
     errors = (hvdlite.HvdliteError, mx.MXNetError)
 
     def __init__(self, weights, **options) -> None:
-        built = 8 if hvdlite.rank() == 0 else 0  # Trainers sort dense10 before dense9
+        # counted names, because Trainers sort dense10 before dense9
+        built = 8 if hvdlite.rank() == 0 else 0
         self.params = [
             mx.gluon.Parameter(f"dense{built + i}_w", shape=w.shape) for i, w in enumerate(weights)
         ]
@@ -89,7 +90,7 @@ class Gluon(Trainer):
 
     @staticmethod
     def end_all() -> None:
-        """Raise each error within the test; MXNet tells one of several at a time."""
+        """Raise each error within the test; MXNet raises only one of several at a time."""
         for _ in range(20):
             with contextlib.suppress(mx.MXNetError):
                 return mx.nd.waitall()
@@ -101,8 +102,8 @@ class Gluon(Trainer):
 @trainer
 class OptimizerInGluon(Gluon):
     joins = saves = True
-    skips_layers = False  # Gluon calls no optimizer for a gradient that is stale
-    scales_loss = False  # refused: gradients are averaged after the scaler has seen them
+    skips_layers = False  # Gluon does not call the optimizer for a stale gradient
+    scales_loss = False  # refused, because gradients are averaged after the scaler's check
 
     def make(self, sgd, **options):
         wrapped = hvdlite.DistributedOptimizer(sgd, **options)
@@ -148,7 +149,7 @@ class ShardedTrainerInTwoCalls(InTwoCalls, ShardedTrainer):
 
 class OnKVStore(Gluon):
     names_of_both = ("ranks disagree on the shape", "9", "8")
-    one_error = False  # MXNet tells any of several
+    one_error = False  # MXNet may raise any of several errors
     takes = ("compression",)
     skips_layers = False
     codecs = ("fp16", "2bit")
@@ -167,7 +168,7 @@ class OnKVStore(Gluon):
         )  # fmt: skip
 
     def rows_of(self, rows: int) -> int:
-        return rows * hvdlite.size()  # a store sums
+        return rows * hvdlite.size()  # the store sums over ranks
 
 
 @trainer

@@ -21,7 +21,7 @@ def called(module, verb: str, given):
 @pytest.mark.parametrize("given", [MASKED, [MASKED], [[1.0, np.ma.masked]] * 12], ids=type)
 @pytest.mark.parametrize("verb", OF_NUMPY)
 def test_a_masked_array_is_refused(verb, given):
-    for _repeat in range(3):  # the second call is prepared
+    for _repeat in range(3):  # from the second call on, calls are prepared
         called(hvdlite.numpy, verb, np.ones((12, 2)))
         with pytest.raises(ValueError, match=r"masked, .* such as array\.filled\(0\)"):
             called(hvdlite.numpy, verb, given)

@@ -16,7 +16,7 @@ from threads import in_threads
 import hvdlite as hvd
 from hvdlite.core import names, prepared
 
-COMES = 4  # times: first unknown, then noted, then prepared
+COMES = 4  # calls until a call is prepared: the first is unknown, the second noted
 preparing = libraries_that(lambda lib: lib.prepares)
 
 
@@ -39,7 +39,8 @@ def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
             results.append((lib.call("allreduce", x, name="of", **how), size - 1 + i))
         total = lib.call("allreduce", np.full(3, rank + i), name="of", op=hvd.Sum)
         results.append((total, n + size * i))
-    for got, expected in results:  # at last: no call has changed another's result
+    # checked at the end, so that no call may have changed another's result
+    for got, expected in results:
         np.testing.assert_allclose(got, np.full(got.shape, expected), rtol=1e-6)
 
 
@@ -70,7 +71,7 @@ def test_a_repeated_call_makes_few_python_calls_and_no_description(lib, name, mo
 
 @preparing
 def test_a_repeated_call_keeps_no_array(lib, size):
-    gc.freeze()  # what a library has made at its import
+    gc.freeze()  # leaves out objects that the library made at its import
     for form in forms_of(lib):
         for _ in range(COMES):
             x = lib.make(np.ones(3))
@@ -121,7 +122,7 @@ def in_two_threads(right) -> None:
                 assert right()
             except hvd.HvdliteError as error:
                 assert "'allreduce.two' was submitted twice on this rank" in str(error)
-                time.sleep(1e-3)  # lets the other one go on
+                time.sleep(1e-3)  # gives the other thread time to go on
             else:
                 left -= 1
 
@@ -206,7 +207,8 @@ def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
         hvd.numpy.barrier()
         if rank > 0:
             assert (call() == size).all()
-        assert wait_until(lambda: (x == size).all(), 10)  # on rank 0 nobody waits for the call
+        # on rank 0 no thread waits for the call any more
+        assert wait_until(lambda: (x == size).all(), 10)
         hvd.numpy.barrier()
         x[:] = 2
         assert (call() == 2 * size).all()
@@ -273,7 +275,7 @@ def gathered(shapes, i: int) -> np.ndarray:
     return np.concatenate([np.full(shape, float(r + i)) for r, shape in enumerate(shapes)])
 
 
-VERBS = {  # of NumPy: the call, and its result on this rank, in the use i
+VERBS = {  # verb -> a call of NumPy's in its use i, and its result on this rank
     "allgather": lambda x, i, size: gathered([x.shape] * size, i),
     "broadcast": lambda x, i, size: np.full_like(x, i),
     "alltoall": lambda x, i, size: gathered([(len(x) // size, *x.shape[1:])] * size, i),

@@ -6,7 +6,7 @@ from libraries import differentiable, every_library, libraries_that, of_framewor
 
 import hvdlite as hvd
 
-# What rank 0 calls otherwise than the others: name, verb, both calls, what the error tells of each.
+# Calls in which rank 0 differs: name, verb, both calls, and how the error describes each.
 ONES = {shape: np.ones(shape, "float32") for shape in ((3,), (6,), (2, 3), (4, 3), (5, 3), (4, 4))}
 SUM, AVERAGE = {"op": hvd.Sum}, {"op": hvd.Average}
 SPLITS = {"splits": [1] + [0] * (hvd.size() - 1)}
@@ -44,13 +44,14 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     text = f"'{verb}.w': ranks disagree on the {what}: "
     if ours:
         text += f"rank 0: {ours}; {rest}: {theirs}. Submit the same {what} on every rank."
-    assert text in str(caught.value).replace("w[0]'", "w'")  # TensorFlow's allgather is a group
-    if not lib.compiles:  # else it tells of a graph's nodes, too
+    # TensorFlow's allgather is a group, whose names end in [0]
+    assert text in str(caught.value).replace("w[0]'", "w'")
+    if not lib.compiles:  # errors from a graph also list its nodes
         assert len(set(hvd.allgather_object(str(caught.value)))) == 1
     assert lib.call("allreduce", np.ones(1), name="w", op=hvd.Sum) == size  # the job goes on
 
 
-# What is wrong with a call: the error's text, the verb, its array, its options.
+# Wrong calls: the error's text, the verb, its array, its options.
 TWO = np.ones(2, "float32")
 NO_ROWS = (-1, 0.5, 2**62, 2**63, 2**200, float("inf"), float("nan"))
 SIZE = hvd.size()
@@ -83,7 +84,7 @@ def test_a_wrong_call_is_refused(lib, number, size):
     if not np.shape(array) and not lib.has_0d:
         pytest.skip("has no 0-d arrays")
     if lib.compiles and (text.startswith("x' is") or "splits" in options):
-        text = None  # TensorFlow's own errors come first, on some
+        text = None  # TensorFlow may raise its own error first
     with pytest.raises((ValueError, TypeError, *lib.errors), match=text):
         lib.call(verb, array, **{"name": "x", **options})
     assert lib.call("allreduce", np.ones(1), name="größe/😀", op=hvd.Sum) == size

@@ -40,7 +40,7 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, ste
     with pytest.raises(kind.errors, match="loaded before.*rank 1: those w"):
         train(trainer, [3])
     kind.end_all()
-    if kind.waits:  # MXNet raises when this rank's gradient is applied, and the others' are not
+    if kind.waits:  # MXNet raises on this rank when the gradient is applied
         assert all(map(np.array_equal, before, trainer.weights()))
         trainer.follow(1)
         assert all(map(same_everywhere, train(trainer, range(4, 6))))

@@ -158,7 +158,7 @@ def test_two_trainers_at_once_keep_their_gradients_apart(kind, rank):
     trainers = [kind(start_weights(seed)) for seed in (1, 2)]
     expected = [OneProcess(start_weights(seed)) for seed in (1, 2)]
     in_any_order = not kind.waits and os.environ.get("MXNET_ENGINE_TYPE") != "NaiveEngine"
-    for step in range(3):  # the first one compares the networks
+    for step in range(3):  # the first step compares the networks of all ranks
         for i in (1, 0) if step and rank == 0 and in_any_order else (0, 1):
             train(trainers[i], expected[i], [step + 10 * i])
     for each, alone in zip(trainers, expected):

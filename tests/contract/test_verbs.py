@@ -59,7 +59,7 @@ def test_allreduce(lib, dtype, op, rank):
 def test_prescale_and_postscale_multiply_before_and_after_the_sum(lib, dtype, op, rank, size):
     for before, after in ((2.0, 1.0), (1.0, 0.5), (2.0, 0.5), (0.5, 3.0)):
         if dtype not in FLOATS and op == "Product":
-            continue  # wraps between the scales
+            continue  # integers wrap between the two scales
         how = {"op": getattr(hvd, op), "prescale_factor": before, "postscale_factor": after}
         own, expected = numbers(dtype, (19,), rank), model(dtype, (19,), op, before, after)
         check(lib.call("allreduce", own, dtype=dtype, **how), expected, dtype)
@@ -72,7 +72,8 @@ def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
     everyone = [np.random.RandomState(r).randn(5, 20_001).astype("float32") for r in range(size)]
     if dtype != "bfloat16":
         everyone = [each.astype(dtype) for each in everyone]
-    everyone = [lib.read(lib.make(each, dtype)) for each in everyone]  # rounded
+    # the values as the dtype rounds them
+    everyone = [lib.read(lib.make(each, dtype)) for each in everyone]
     got = lib.call("allreduce", everyone[rank], dtype=dtype, op=hvd.Sum)
     expected = np.sum(everyone, axis=0, dtype="float64")
     np.testing.assert_allclose(got, expected, EPSILON[dtype], 8 * EPSILON[dtype])
@@ -187,7 +188,7 @@ def rows_between(size: int) -> list:
     random = np.random.RandomState(3)
     uneven = random.randint(0, 5, (size, size))
     changed = uneven.copy()
-    changed[:-1] += 1  # the last rank's own rows stay
+    changed[:-1] += 1  # the last rank keeps its row counts
     return [
         np.full((size, size), 2),
         np.zeros((size, size), int),

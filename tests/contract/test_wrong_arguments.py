@@ -38,7 +38,8 @@ VERBS += ["grouped_allreduce", "grouped_allgather", "grouped_reducescatter"]
 FORMS = [f"{verb}{form}" for verb in VERBS for form in ("", "_", "_async", "_async_")]
 
 
-MODULES = {lib.hvd: lib for lib in reversed(LIBRARIES)}  # each once, with a library of its arrays
+# each module once, with a library for its arrays
+MODULES = {lib.hvd: lib for lib in reversed(LIBRARIES)}
 
 
 def weight():
@@ -47,7 +48,7 @@ def weight():
     return {"w": made}
 
 
-# What else takes arguments, and what makes those of a good call.
+# Other functions that take arguments, and a function that returns right arguments.
 OTHERS = [
     (hvd.broadcast_object, lambda: {"obj": 1}),
     (hvd.allgather_object, lambda: {"obj": 1}),

@@ -33,7 +33,8 @@ class OfTorch(Trainer):
         self.optimizer, self.options = None, options
 
     def make(self) -> None:
-        if self.optimizer is None:  # now that it is known what is frozen from the start
+        # made late, when it is known which weights are frozen from the start
+        if self.optimizer is None:
             self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
             self.distribute(**self.options)
 
@@ -82,7 +83,8 @@ class TorchOptimizer(OfTorch):
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
 
     def saved(self) -> dict:
-        return copy.deepcopy(self.optimizer.state_dict())  # PyTorch shares what it loads
+        # PyTorch shares the loaded states with the dict
+        return copy.deepcopy(self.optimizer.state_dict())
 
     def load(self, states: dict) -> None:
         self.make()
@@ -124,7 +126,7 @@ def meet() -> None:
 class HookOfDDP(OfTorch):
     takes = ()
     thaws = False
-    names_of_both = ()  # PyTorch compares them
+    names_of_both = ()  # PyTorch itself compares the networks
     state = hvd.AllreduceState
 
     @classmethod

@@ -31,18 +31,19 @@ class Halved:
 
 class Trainer:
     hvd = hvdlite
-    takes: tuple = EVERY  # which of the options
-    freezes = thaws = skips_layers = True  # what a script can do between steps
-    waits = True  # in each step, so that all ranks take trainers' steps in one order
-    sums_passes = False  # several passes' gradients are added up; else their mean is taken
-    scales_loss = True  # it can skip a step in which a rank's gradients overflow
-    joins = False  # ranks may have different numbers of batches
-    saves = False  # it has saved(), load(), committed(), and begin(): the first pass of a step
+    takes: tuple = EVERY  # options that the trainer takes
+    # whether a script can freeze, thaw or skip layers between steps
+    freezes = thaws = skips_layers = True
+    waits = True  # True: each step waits, so ranks take steps of several trainers in one order
+    sums_passes = False  # True: gradients of several passes are added; False: averaged
+    scales_loss = True  # True: a step in which a rank's gradients overflow can be skipped
+    joins = False  # True: ranks may have different numbers of batches
+    saves = False  # True: has saved(), load(), committed() and begin(), the first pass of a step
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
-    one_error = True  # on all ranks, where several weights differ
+    one_error = True  # True: if several weights differ, all ranks raise the same error
     names_of_both: tuple = ("(6, 9)", "(6, 8)")
-    numbered = True  # its tensors' names count what a process makes
-    rows: tuple = (4, 2, 7)  # of each step's batch
+    numbered = True  # True: names of tensors count the trainers of a process
+    rows: tuple = (4, 2, 7)  # rows of each step's batch
     errors: tuple = (hvdlite.HvdliteError,)
 
     @classmethod

@@ -12,7 +12,7 @@ from jobs import TESTS, Job, processes_of, wait_until
 
 HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
-TIMEOUT = 150  # of a busy machine; what hangs takes for ever
+TIMEOUT = 150  # generous, for a busy machine: only a job that hangs reaches it
 # A program whose ranks print where they are.
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
 
@@ -95,7 +95,7 @@ def assert_clean(cluster, host):
 
     What is left is ended: the next test is not to find it.
     """
-    deadline = time.monotonic() + 30  # of a busy machine
+    deadline = time.monotonic() + 30  # generous, for a busy machine
     while (left := (cluster.processes(host), cluster.shared_memory(host))) != ([], []):
         if time.monotonic() > deadline:
             cluster.clear(host)

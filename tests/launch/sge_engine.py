@@ -16,7 +16,8 @@ COMMON = f"{LIBRARY}/default/common"
 TOOLS = ("sge_qmaster", "sge_execd", "qconf", "qsub")
 UP_SECONDS = 30
 
-# Written over what `qconf -s...` prints: root may run jobs, each has its group, nobody waits.
+# Replaces values that `qconf -s...` prints: root may run jobs, each job gets a group, and
+# scheduling is immediate.
 CONFIGURATION = {"min_uid": "0", "min_gid": "0", "gid_range": "20000-20100"}
 SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1"}
 QUEUE = {

@@ -18,7 +18,7 @@ from hvdlite.launch import replacements
 from hvdlite.launch.job import Job
 from hvdlite.launch.ranks import Rank
 
-MARKER = uuid.uuid4().hex  # of this module's jobs: others on this machine run the script, too
+MARKER = uuid.uuid4().hex  # marks the jobs of this module; other tests run the same script
 
 
 def elastic(*words, **env):
@@ -32,7 +32,7 @@ def test_new_ranks_come_in_for_those_that_died(dead):
     done = elastic("-n", 3, dead, 5, 3).passed()
     ranks, places = ends_of(done)
     assert places == {"0 of 3", "1 of 3", "2 of 3"}
-    grown = "323" if dead == "0" else "32?12?3"  # or one by one
+    grown = "323" if dead == "0" else "32?12?3"  # new ranks may come in together or one by one
     for each in ranks:
         saw = "".join(str(size) for size, _ in itertools.groupby(each["sizes"]))
         assert re.fullmatch(grown, saw), done.out
@@ -146,7 +146,8 @@ def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
     assert done.code == 1, done.err
     assert "ranks have died 3 times, and elastic training goes on 2 times at most" in done.err
     assert "--reset-limit" in done.err.partition("hvdliterun: rank 0 on")[2], done.err
-    assert done.err.count("; the others go on") >= 2  # nobody may be left when the third is noticed
+    # no rank may be left to notice the third death
+    assert done.err.count("; the others go on") >= 2
     assert not left_with(MARKER)
 
 

@@ -7,7 +7,7 @@ from hvdlite.core import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
-# What hvdlite's own errors consist of, in a user's mouth; many lines, many bytes.
+# Texts of hvdlite's own errors in a user's exception, long and with many lines.
 LINES = """rank 12 left the job (its script has ended) before submitting it
 rank 1 (process 5 on host n7) is dead
 Error: tensor 'x["]' has waited for 5 s: submitted by rank 0, not by ranks 1-3, 5
@@ -43,7 +43,7 @@ def test_a_users_own_exception_is_shown_whole_whatever_words_it_has(error):
     assert own[-len(first) : -1] == first[1:]
     assert own[-1] == last + "y" * 100_000
     assert own[-len(first) - 1].endswith(first[0])
-    for rank, name in ((0, "a['\"]波"), (2, "b")):  # MXNet raises the one, hvdlite the other
+    for rank, name in ((0, "a['\"]波"), (2, "b")):  # MXNet raises the first, hvdlite the second
         (line,) = of_rank(rank, done.err)[-1:]
         assert not any("Traceback" in each for each in of_rank(rank, done.err))
         assert f"tensor 'allreduce.{name}' can't complete: rank 1 left the job" in done.err

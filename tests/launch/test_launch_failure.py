@@ -43,7 +43,7 @@ LOST = [ending(0, 14, False, 5.0), ending(2, 14, False, 5.1)]
 FIRST = [ending(0, 1, False, 5.0), ending(1, 1, False, 5.2), ending(2, -15, True, 6.0)]
 STOPPED = [ending(1, 1, False, 7.0), ending(2, 1, False, 7.01), ending(0, -9, True, 8.0)]
 SILENCES = {1: b"2 1 2", 2: b"2 1 0"}
-CULPRITS = {  # the ends of ranks, what they have told, who is to blame
+CULPRITS = {  # how ranks ended, what they reported, which rank is to blame
     "the first traceback counts though its rank ends last": (
         [ending(0, 1, False, 5.0), ending(1, -15, True, 6.0)], signs({1: 4.8, 0: 4.9}, {0: 4.9}), 1
     ),
@@ -137,12 +137,12 @@ def test_the_report_names_rank_host_code_and_last_lines():
         (b"1 1 2", (2,), [2]),
         (b"1 3 1 2 3", (1, 2, 3), [1, 2, 3]),
         (b"1 2 2 3", (1, 2, 3), [2, 3]),
-        (b"1 2 1 3", (2, 3), [3]),  # rank 1 has its own error
+        (b"1 2 1 3", (2, 3), [3]),  # rank 1 raised an error of its own
         (b"1 1 1", (2, 3), []),
         (b"1 30 1 2", (1, 2, 3), [1, 2]),
-        (b"0 1 1", (1, 2, 3), []),  # it did not stand still: it has left
-        (b"2 1 1", (1, 2, 3), [1]),  # it gave no sign of life
-        (b"2 1 1", (2, 3), []),  # it was dead
+        (b"0 1 1", (1, 2, 3), []),  # the rank did not stand still but left
+        (b"2 1 1", (1, 2, 3), [1]),  # the rank gave no sign of life
+        (b"2 1 1", (2, 3), []),  # the rank was dead
     ],
 )
 def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, still):
@@ -152,7 +152,8 @@ def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, st
     late, more = who_stood_still(endings[0], endings, told)
     assert [e.rank for e in late] == still
     earlier = [endings[0], *(end._replace(after=6.0) for end in endings[1:])]
-    assert who_stood_still(endings[0], earlier, told)[0] == []  # before the others failed for it
+    # these ranks ended before rank 0 failed
+    assert who_stood_still(endings[0], earlier, told)[0] == []
     if not late:
         return
     head, *lines = report_standstill(late, more, endings[0], ["x"])

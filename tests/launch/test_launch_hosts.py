@@ -64,7 +64,7 @@ def test_this_host_is_known_by_its_names_and_addresses():
     assert is_here("localhost")
     assert is_here("127.0.0.1")
     assert not is_here("192.0.2.77")
-    assert not is_here("a..b")  # Python can't even ask
+    assert not is_here("a..b")  # a name that Python refuses to look up
 
 
 def test_without_ssh_the_error_names_the_missing_command():

@@ -109,7 +109,7 @@ def test_silent_connections_are_dropped_late_or_when_too_many(opened, monkeypatc
     opened.turn()
     assert is_dropped(silent[0])
     newest = socket.create_connection(opened.address)
-    silent[1].close()  # in the moment in which it is dropped
+    silent[1].close()  # closed just as the listener drops it
     opened.turn()
     assert list(opened.listener._strangers)[1].sock.getpeername() == newest.getsockname()
 

@@ -60,7 +60,7 @@ def test_a_job_on_one_host_listens_on_the_loopback_alone(window, transport):
     options = ["--env", f"HVDLITE_WINDOW={window}", "--transport", transport, "-n", 2]
     done = call(*options, *python(helper + LISTENS)).passed()
     addresses, own = set(done.out.split()[1:]), "0100007F"  # 127.0.0.1
-    assert own in addresses  # hvdliterun's
+    assert own in addresses  # the address of hvdliterun
     assert addresses <= {own, "01000000".zfill(32)}, done.out  # ::1
 
 
@@ -198,7 +198,8 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
     [
         (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
         (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
-        (1, ["--stall-check-shutdown-time-seconds", 1]),  # of all ranks but 0, which leads
+        # the option of all ranks except 0, the coordinator
+        (1, ["--stall-check-shutdown-time-seconds", 1]),
     ],
 )
 def test_a_frozen_rank_is_blamed_and_ended(rank, limit):
@@ -280,7 +281,8 @@ def test_the_output_of_a_failed_backend_is_shown():
     done = call("-n", 2, "--mpi-args=--no-such-option", "true")
     assert done.code != 0
     assert "no-such-option" in done.err
-    assert f"mpirun ended (exit code {done.code})" in done.err  # Open MPI 5: 213, and no signal
+    # Open MPI 5 gives exit code 213 instead of a signal
+    assert f"mpirun ended (exit code {done.code})" in done.err
 
 
 def test_agents_report_no_failure_to_the_backend(tmp_path):

@@ -70,7 +70,7 @@ def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
     line = ["--transport", "tcp", "--elastic", "-H", "h1:1,h2:1,h0:1", "--host-timeout", 8]
     launcher = start_up(own_cluster, GOES_ON, *line)
     own_cluster.lose("h1", power=True)
-    said = "host h1 has been silent for"  # by the ranks; the launcher may be later
+    said = "host h1 has been silent for"  # the ranks print it; the launcher may notice later
     assert any(said in text for text in launcher.stderr)
     own_cluster.restart("h1")
     out, err = ends_without(own_cluster, launcher, None)
@@ -82,7 +82,7 @@ def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
 def test_a_power_cut_at_rank_0_ends_the_job_in_seconds(own_cluster):
     launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1:1,h2:2", "--host-timeout", 10)
     own_cluster.lose("h1", power=True)
-    _, err = ends_without(own_cluster, launcher, "h1", limit=40)  # 13, where nothing else runs
+    _, err = ends_without(own_cluster, launcher, "h1", limit=40)  # takes 13 s on an idle machine
     assert "hvdliterun: rank 0 on h1 was lost (its host has not answered for " in err
     raised = re.findall(r"RankFailedError: rank 0 .* on host h1\) is lost: its host has", err)
     assert len(raised) == 2, err

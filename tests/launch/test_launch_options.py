@@ -148,7 +148,7 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
         ("--nnodes 1 --nproc-per-node 3 t", {"workers": 3, "hosts": []}),
         ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", {"workers": 6, "hosts": SIX}),
         ("--np 4 --oversubscribe -x A=1 t", {"workers": 4, "hosts": []}),
-        ("-H a:2,b:2 t", {"workers": 4, "hosts": TWO}),  # all slots
+        ("-H a:2,b:2 t", {"workers": 4, "hosts": TWO}),  # without -np, ranks fill all slots
         ("t", {"workers": 1, "hosts": []}),
         ("--nproc-per-node=2 --max-restarts=3 --log-dir=d t", {"restarts": 3, "output_dir": "d"}),
         ("--use-env --nproc_per_node 2 -m t", {"command": [sys.executable, "-m", "t"]}),
@@ -200,7 +200,8 @@ def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):
     (tmp_path / "no_line.py").chmod(0o755)
     python = [sys.executable]
     assert job("-n", "2", "plain.py", "-x").command == [*python, "plain.py", "-x"]
-    assert job("own.py").command == [*python, "own.py"]  # not in PATH: a shell would not find it
+    # own.py is not in PATH, so a shell would not find it
+    assert job("own.py").command == [*python, "own.py"]
     assert job("./own.py").command == ["./own.py"]
     assert job("./no_line.py").command == [*python, "./no_line.py"]
     assert job("-m", "pkg.train", "a").command == [*python, "-m", "pkg.train", "a"]
@@ -211,7 +212,7 @@ def test_a_container_gets_threads_by_its_share_of_the_cores(monkeypatch):
     monkeypatch.setattr(sizing, "quota", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     assert environment.threads({}, 2) == {"OMP_NUM_THREADS": "1"}
-    ranks, threads, why = sizing.here("4,2")  # nested loops
+    ranks, threads, why = sizing.here("4,2")  # OMP_NUM_THREADS of nested loops
     assert (ranks, threads) == (1, 4) and "each with your OMP_NUM_THREADS=4" in why
 
 
@@ -302,7 +303,7 @@ def test_help_has_a_text_for_every_option():
     assert [action.option_strings for action in parser._actions if not action.help] == []
     text = " ".join(parser.format_help().split())
     assert "as many as workers in mode ps" in text
-    assert "process" not in text  # they are ranks
+    assert "process" not in text  # the help says "rank", not "process"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     """Also one that it cannot catch, and also what a rank has started in the background."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 600 &'); print('up', flush=True); time.sleep(600)"
-    env = {**os.environ, "MARKER": marker, "TMPDIR": str(tmp_path)}  # killed, it leaves a folder
+    # a killed launcher leaves its temporary folder
+    env = {**os.environ, "MARKER": marker, "TMPDIR": str(tmp_path)}
     launcher = start("-n", 2, *python(code), env=env)
     for _ in range(2):
         assert "up" in launcher.stdout.readline()
@@ -55,7 +56,7 @@ def test_a_signal_between_two_attempts_is_no_traceback(monkeypatch, capsys):
     assert "interrupted by SIGTERM: the job was ended" in capsys.readouterr().err
 
 
-# Stands for a command; it says by a file that it runs, and by its end what it was told.
+# Stands for a command: logs how it is called and the signals that it gets.
 COMMAND = """#!/bin/sh
 echo "$0 $*" >> {log}
 case $0 in *qdel) exit; esac
@@ -86,7 +87,7 @@ def wait_for(commands):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("-H far", []),  # killed, while it is asked whether it has hvdlite
+        ("-H far", []),  # killed while the launcher asks the host for hvdlite
         ("--launcher salloc", ["SIGTERM"]),
         ("--launcher sge --pe mpi", ["SIGTERM", "qdel 17"]),
     ],
@@ -98,13 +99,13 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
     launcher = start("-n", 2, *line, "true", env=env, stdin=subprocess.DEVNULL)
     wait_for(commands)
     launcher.send_signal(signal.SIGTERM)
-    _, err = launcher.communicate(timeout=TIMEOUT)  # the commands take longer
+    _, err = launcher.communicate(timeout=TIMEOUT)  # the commands would run longer
     assert (launcher.returncode, err.splitlines()[-1]) == (
         143, "hvdliterun: interrupted by SIGTERM: the job was ended"
     )  # fmt: skip
     text = commands.read_text()
     assert [each for each in ("SIGTERM", "qdel 17") if each in text] == told
-    for each in left_with(mark, 0):  # of the commands above
+    for each in left_with(mark, 0):  # processes of the commands above
         os.kill(each, signal.SIGKILL)
 
 

@@ -31,7 +31,7 @@ def test_mpirun_is_recognised_without_a_home_folder():
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_the_launcher_works_with_closed_or_full_streams(closed, tmp_path):
     code = f"{WHERE}; open('{tmp_path}/' + str(h.rank()), 'w')"
-    told = "--mpi"  # on stderr, that it has no effect
+    told = "--mpi"  # a warning on stderr that --mpi has no effect
     done = call(told, "-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
     assert done.code == 0, done.err
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
@@ -44,7 +44,8 @@ def test_a_reader_that_goes_away_is_no_traceback(option):
     ) as done:
         done.stdout.close()
         assert told(done.stderr.read()) == []
-        assert done.wait(TIMEOUT) == 141  # 128 + SIGPIPE, as of a program that it ends
+        # 128 + SIGPIPE, the exit code of a program that SIGPIPE ends
+        assert done.wait(TIMEOUT) == 141
 
 
 def test_a_slow_reader_gets_every_line_and_the_jobs_own_exit_code():
@@ -89,7 +90,7 @@ def test_without_room_for_temporary_files_the_error_says_so(monkeypatch):
 def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     memory = shared_memory.of_job("0123456789abcdef")
-    for name in ("sm", "vader"):  # synonyms, and the second one wins
+    for name in ("sm", "vader"):  # the two names are synonyms, and the second one wins
         found = memory.environment({f"OMPI_MCA_btl_{name}_backing_directory": "/mine"})
         assert not [each for each in found if "btl" in each]
     assert len(memory.environment({})) == 4
@@ -115,7 +116,8 @@ def test_the_folder_of_killed_agents_is_removed_after_the_last_one(tmp_path):
     for number, agent in enumerate(agents):
         assert folders == {bytes(path) for path in tmp_path.iterdir()}, f"{number} ended"
         os.killpg(agent.pid, signal.SIGKILL)
-        assert agent.communicate(timeout=TIMEOUT) == (b"", None)  # nobody holds its pipes
+        # no process holds the agent's pipes open
+        assert agent.communicate(timeout=TIMEOUT) == (b"", None)
     assert wait_until(lambda: not list(tmp_path.iterdir()), TIMEOUT)
 
 

@@ -25,10 +25,10 @@ class Work(NamedTuple):
     dtype: str
     op: int
     root: int
-    rows: np.ndarray  # of each rank; alltoall: [from, to]
+    rows: np.ndarray  # row counts of each rank; for an alltoall [from, to]
     trailing: tuple
     in_place: bool
-    wrong: str  # the field in which one rank differs, "": none
+    wrong: str  # the field in which one rank differs; "" if all agree
     wrong_rank: int
 
     def shape(self, rank: int) -> tuple:
@@ -76,7 +76,7 @@ def reduced(one: Work, size: int) -> np.ndarray:
     wide = stack.astype(np.float64)
     how = {hvd.Sum: wide.sum, hvd.Min: wide.min, hvd.Max: wide.max, hvd.Product: wide.prod}
     result = how.get(one.op, wide.mean)(axis=0)
-    return result.astype(one.dtype)  # integers truncate
+    return result.astype(one.dtype)  # an average of integers is truncated
 
 
 def result_of(one: Work, rank: int, size: int) -> np.ndarray:

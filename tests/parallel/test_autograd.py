@@ -105,7 +105,7 @@ def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronou
     x = leaf(mx.nd, np.ones((2, 2)))
     with autograd.record():
         y = hvd.allreduce(x, name="forward agrees", op=hvd.Sum)
-    if rank == 0:  # stands in for a rank whose script went another way
+    if rank == 0:  # stands for a rank whose script took another branch
         other = hvd.allreduce(mx.nd.ones((3,)), name="forward agrees.grad")
         with pytest.raises(mx.MXNetError, match="ranks disagree on the shape"):
             other.wait_to_read()

@@ -18,7 +18,7 @@ STEPS = 6
 
 
 def reduced(reducer, values, name, op=hvd.Average) -> np.ndarray:
-    with mx.util.np_shape(True):  # else none may be empty
+    with mx.util.np_shape(True):  # needed for empty arrays
         x = mx.nd.array(values)
     return reducer.allreduce_(x, name, op=op).asnumpy()
 
@@ -54,7 +54,7 @@ def test_casts_round_to_nearest_and_once(dtype, size):
     total = reduced(reducer, np.float32([3.0, -2.0]) * (hvd.rank() + 1), "sum", hvd.Sum)
     np.testing.assert_array_equal(total, np.array([3, -2]) * size * (size + 1) / 2)
     big = reduced(reducer, np.full(9000, 6e4, "float32"), "big")
-    assert np.isfinite(big).all()  # size * 6e4 is beyond float16, the average is not
+    assert np.isfinite(big).all()  # the sum, size * 6e4, overflows float16, but the average fits
 
 
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
@@ -90,7 +90,8 @@ def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)
     by_mpi = plain[0] > 0
-    times = 2 * (size - 1) / size if by_mpi else 1  # a ring; all but its chunk, and that summed
+    # in a ring each rank sends size - 1 chunks in each of two phases
+    times = 2 * (size - 1) / size if by_mpi else 1
     assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
     if size > 2 and bits < 4:
         others = (size - 1) / size
@@ -221,7 +222,7 @@ def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
     assert_equal_on_all_ranks(trained)
     expected = trained_by_sums(compression, steps=6)
     assert_close(trained, expected, 1e-6 if kind in STORES else 0)
-    if kind == "trainer":  # in memory that ranks share they are compressed, not reduced in place
+    if kind == "trainer":  # gradients in shared memory are compressed, not reduced in place
         hvd.share_gradients((net := dense_net()).collect_params().values())
         shared = make_trainer(kind, net.collect_params(), momentum_sgd(), **how)
         assert_close(train(net, shared, steps=6), expected, 0)

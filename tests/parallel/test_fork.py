@@ -25,7 +25,7 @@ def in_child(function):
         try:
             os.write(write, pickle.dumps(function()))
         finally:
-            os._exit(0)  # no exit functions: they are the parent's
+            os._exit(0)  # skip exit functions, which belong to the parent
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         data = pipe.read()
@@ -108,7 +108,7 @@ def test_a_data_loader_with_forked_workers_works(rank, size):
         loader = gluon.data.DataLoader(dataset, batch_size=4, num_workers=2, timeout=30)
         seen = []
         for x, index in loader:
-            index = index.asnumpy().astype(int)  # a float in MXNet 2
+            index = index.asnumpy().astype(int)  # MXNet 2 gives a float index
             np.testing.assert_array_equal(x.asnumpy(), rows[index])
             seen += index.tolist()
             backward(net, x)

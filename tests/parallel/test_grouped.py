@@ -15,7 +15,8 @@ def test_the_same_array_twice_does_not_deadlock(rank, size):
     x, y = mx.nd.full((3,), rank), mx.nd.full((3,), rank)
     hvd.grouped_allreduce_([x, y, x], op=hvd.Sum)
     np.testing.assert_array_equal(y.asnumpy(), sum(range(size)))
-    np.testing.assert_array_equal(x.asnumpy(), sum(range(size)) * size)  # one after the other
+    # x was reduced twice in place, so its sum was multiplied by size
+    np.testing.assert_array_equal(x.asnumpy(), sum(range(size)) * size)
     z = mx.nd.full((4, 2), rank)
     for result in hvd.grouped_allreduce([z, z], op=hvd.Sum):
         np.testing.assert_array_equal(result.asnumpy(), sum(range(size)))
@@ -42,15 +43,16 @@ def test_an_error_of_any_member_is_raised_by_the_first_wait(bad, waited, rank, s
 
 def test_a_group_is_sent_when_all_of_it_is_written(rank, size, several, asynchronous):
     """Each of its tensors waits for the one that MXNet has still to compute."""
-    batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1  # set to 1, it lets nothing be fused
-    late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # not so large that it is cut
+    # HVDLITE_BYTES_AHEAD is only set to 1, which prevents fusion
+    batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1
+    late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # small enough not to be cut into segments
     early.wait_to_read()
     hvd.barrier()
     before = hvd.stats()["batches"]
     for _ in range(1000):
         late = mx.nd.dot(late, late) / 100
     hvd.grouped_allreduce_([early, late], op=hvd.Sum)
-    assert hvd.stats()["batches"] == before  # else the early one would be under way
+    assert hvd.stats()["batches"] == before  # no batch has begun: the group waits for `late`
     assert (early.asnumpy() == size).all()
     np.testing.assert_allclose(late.asnumpy(), size, rtol=1e-4)
     assert hvd.stats()["batches"] == before + batches
@@ -77,7 +79,7 @@ def test_a_grouped_call_with_a_wrong_tensor_sends_nothing(rank, size):
     with pytest.raises(ValueError, match=r"\[1\]' is bool, which can't be averaged"):
         hvd.numpy.grouped_allreduce([np.ones(2), np.ones(2, bool)], name="w")
     assert (good.asnumpy() == 1).all()
-    y = hvd.grouped_allreduce([good], op=hvd.Sum, name="w")[0]  # its name is free
+    y = hvd.grouped_allreduce([good], op=hvd.Sum, name="w")[0]  # the name may be used again
     assert (y.asnumpy() == size).all()
 
 
@@ -93,7 +95,7 @@ def test_grouped_calls_of_different_lengths_fail_on_all_ranks(rank, size, severa
         for result in hvd.grouped_allreduce([mx.nd.array(x) for x in arrays], name="w"):
             result.wait_to_read()
     text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3, 2\); .*: \(1, 2, 2\)"
-    for kind in ("allgather", "reducescatter"):  # of MXNet: the rows are agreed on first
+    for kind in ("allgather", "reducescatter"):  # for MXNet's arrays ranks first agree on the rows
         with pytest.raises(mx.MXNetError, match=text % kind):
             getattr(hvd, f"grouped_{kind}")([mx.nd.array(x) for x in arrays], name="w")
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size

@@ -50,7 +50,7 @@ def test_group_with_a_name_under_way_is_sent_in_part(rank, size, several, asynch
 
     if rank == 0:
         first = group(1)
-        push.submit_all()  # MXNet runs operations on several threads, in any order
+        push.submit_all()  # MXNet may run operations on several threads in any order
         text = errors_of(array.wait_to_read for array in group(100))
         for i in range(3):
             assert f"'allreduce.twice[{i}]' was submitted twice on this rank" in text
@@ -98,7 +98,7 @@ def test_step_after_a_failed_one_is_paired_with_it(rank, size, several, asynchro
     gradient = gradient_of(rank, fails=ahead)
     for step in range(2):
         if step == 0 and not ahead:
-            hvd.barrier()  # the other one has submitted both steps
+            hvd.barrier()  # wait until the rank that failed has submitted both steps
         hvd.allreduce_(gradient, op=hvd.Sum, name="gradient")
         if step == 0:
             with pytest.raises(mx.MXNetError):
@@ -136,7 +136,7 @@ def test_layer_that_fails_on_one_rank_hangs_a_training(rank, several, asynchrono
         backward(net, mx.nd.array(batch_of(rank, step)) + noise * 0)
         trainer.step(4)
         if step == 2:
-            # waitall() first: what is raised while updates are still to come does not stop them
+            # call waitall() first: an error that it raises does not stop later updates
             text = errors_of([*[mx.nd.waitall] * 20, *(array.wait_to_read for array in arrays)])
             assert ("has to be positive" if rank == 0 else "no data from rank 0") in text
         changed = any((before[name] != w).any() for name, w in weights(net).items())
@@ -146,7 +146,7 @@ def test_layer_that_fails_on_one_rank_hangs_a_training(rank, several, asynchrono
 
 # ---- errors where a script of Horovod's catches them: at the call, as an MXNetError ----
 
-# Every collective of whose result the shape is only known from all ranks, or is in Horovod.
+# Collectives whose result has a shape that depends on all ranks, here or in Horovod.
 NEGOTIATED = {
     "allgather": lambda x: hvd.allgather(x, name="w"),
     "grouped_allgather": lambda x: hvd.grouped_allgather([x[:], x], name="w"),
@@ -157,7 +157,7 @@ NEGOTIATED = {
 }
 
 
-DIFFERENT = {  # on rank 0, on the others
+DIFFERENT = {  # the call on rank 0, and the call on the others
     "columns": lambda size: ({"shape": (size, 4)}, {"shape": (size, 3)}),
     "dimensions": lambda size: ({"shape": (size, 6)}, {"shape": (size, 2, 3)}),
     "dtype": lambda size: ({"shape": (size, 3), "dtype": "int32"}, {"shape": (size, 3)}),
@@ -174,7 +174,7 @@ def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, 
     ) as caught:
         NEGOTIATED[kind](mx.nd.ones(**DIFFERENT[differing](size)[rank > 0]))
     assert len(set(hvd.allgather_object(str(caught.value)))) == 1
-    mx.nd.waitall()  # nothing is left that would strike a later line
+    mx.nd.waitall()  # no error is left to be raised at a later line
     NEGOTIATED[kind](mx.nd.ones((size, 3)))
 
 
@@ -186,7 +186,7 @@ REFUSED = {
     "an average of bools": lambda: hvd.allreduce(mx.nd.ones(3, dtype="bool")),
     "a root that there is not": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
 }
-if SIZE > 1:  # one rank takes any number of rows
+if SIZE > 1:  # with one rank, any number of rows is right
     REFUSED["rows that can't be dealt out"] = lambda: hvd.alltoall(mx.nd.ones(SIZE + 1))
 
 

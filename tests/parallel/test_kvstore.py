@@ -9,7 +9,7 @@ from trained import assert_equal_on_all_ranks
 import hvdlite as hvd
 
 SHAPE = (2, 3)
-KEYS = (3, "weight")  # Trainer's are ints, Module's strings
+KEYS = (3, "weight")  # keys of Trainer are ints, keys of Module are strings
 NAMES = ("dist_sync_mpi", "DIST_SYNC_MPI", "horovod")
 
 
@@ -70,7 +70,7 @@ def test_pushpull_into_out_leaves_the_value_unchanged(kv, key, rank, size):
     a, outs = filled(rank + 1), [filled(0), filled(0)]
     kv.pushpull(key, a, outs, 0)
     assert_all(outs, sum_of_ranks(size))
-    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # the names of the proposal
+    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # with the proposal's names of arguments
     assert_all(outs[0], sum_of_ranks(size))
     assert_all(a, rank + 1)
     kv.pushpull(key, a, out=a)
@@ -160,14 +160,14 @@ def test_a_push_replaces_the_value_that_init_kept(kv, key, rank, size):
     out = filled(0)
     kv.pull(key, out=out)
     assert_all(out, 7)
-    for step in (1, 2):  # the sum replaces what was there
+    for step in (1, 2):  # each push replaces the value by the sum
         pushed = filled(step * (rank + 1))
         kv.push(key, pushed)
         kv.pull(key, out=out)
         assert_all(out, step * sum_of_ranks(size))
         assert_all(pushed, step * (rank + 1))
     outs = [filled(0) for _ in range(10)]
-    for i, out in enumerate(outs):  # nobody waits
+    for i, out in enumerate(outs):  # several pulls without a wait in between
         kv.push(key, filled(i))
         kv.pull(key, out=out)
     for i, out in enumerate(outs):
@@ -180,7 +180,8 @@ def test_row_sparse_pull_gives_the_rows_asked_for(kv, stype, ids, rank):
     value = (nd.arange(12).reshape((4, 3)) + 1) * (rank + 1)
     kv.init("x", value.tostype(stype))
     out, dense = nd.zeros((4, 3)).tostype("row_sparse"), nd.zeros((4, 3))
-    with mx.util.np_shape(not ids or mx.util.is_np_shape()):  # else MXNet can't make an empty array
+    # MXNet makes empty arrays only with np_shape
+    with mx.util.np_shape(not ids or mx.util.is_np_shape()):
         row_ids = nd.array(np.array(ids, "int64"), dtype="int64")
     kv.row_sparse_pull("x", out=out, row_ids=row_ids)
     expected = np.zeros((4, 3))
@@ -197,9 +198,10 @@ def test_row_sparse_pull_of_lists(kv):
     first, second = nd.array([0, 1], dtype="int64"), nd.array([3], dtype="int64")
     both = [nd.zeros((4, 2)).tostype("row_sparse") for _ in range(2)]
     for keys, row_ids, rows in (
-        ("a", first, [[0, 1], [0, 1]]),  # one for all
-        ("a", [first, second], [[0, 1], [3]]),  # one each
-        (["a", "b"], [second, first], [[3], [0, 1]]),  # one each key
+        ("a", first, [[0, 1], [0, 1]]),  # one array of rows for all outputs
+        ("a", [first, second], [[0, 1], [3]]),  # one array of rows for each output
+        # one output and one array of rows for each key
+        (["a", "b"], [second, first], [[3], [0, 1]]),
         (["a", "b"], second, [[3], [3]]),
     ):
         kv.row_sparse_pull(keys, out=both, row_ids=row_ids)
@@ -257,7 +259,7 @@ def test_half_precision_weights_with_float32_masters(kv, size):
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
     kv.init("x", filled(1, dtype="float16"))
     weight = filled(0, dtype="float16")
-    for _ in range(4):  # in float16 alone 1 - 2**-12 is 1
+    for _ in range(4):  # 1 - 2**-12 is rounded to 1 in float16
         kv.pushpull("x", filled(2**-12, dtype="float16"), out=weight)
     np.testing.assert_array_equal(weight.asnumpy(), np.float16(1 - size * 2**-10))
 
@@ -316,7 +318,7 @@ def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
     a = filled(1)
     kv.pushpull("x", a)
     assert_all(a, size)
-    # MXNet's servers would give the sum back; here it would cost a copy at every step.
+    # MXNet's servers would return the sum; here that would need a copy at each step.
     with pytest.raises(ValueError, match="after a pushpull without optimizer only push and pull"):
         kv.pull("x", out=filled(0))
 

@@ -12,8 +12,8 @@ import hvdlite as hvd
 
 pytestmark = no_module
 
-ROWS, STEPS, CLASSES = 6, 4, 3  # rows: of one rank and step
-BOUND = 1e-4  # of the relative difference from one process's weights
+ROWS, STEPS, CLASSES = 6, 4, 3  # ROWS is per rank and step
+BOUND = 1e-4  # bound of the relative difference from the weights of one process
 on_store = pytest.mark.parametrize("on_store", [None, "0", "1"], ids=["default", "own", "on store"])
 
 
@@ -119,7 +119,7 @@ def test_a_module_resumes_from_a_checkpoint(update_on_kvstore, tmp_path_factory,
         resumed[kvstore] = weights_of(module)
     straight = weights_of(fit(None, joined=True, num_epoch=4))
     parity("Module, resumed", resumed["dist_sync_mpi"], straight, BOUND)
-    with pytest.raises(AssertionError):  # the momentum was needed
+    with pytest.raises(AssertionError):  # without the saved momentum the weights differ
         assert_close(resumed[None], straight, tolerance=1e-3)
 
 

@@ -15,7 +15,7 @@ from versions import no_sparse_gluon
 import hvdlite as hvd
 from hvdlite.mxnet.zero_copy import is_shared
 
-BOUND = 1e-4  # of the relative difference from one process's weights
+BOUND = 1e-4  # bound of the relative difference from the weights of one process
 
 
 def kv_trainer(net, optimizer=None, kvstore="dist_sync_mpi", **more):
@@ -63,7 +63,7 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, 
     with pytest.raises((mx.MXNetError, hvd.HvdliteError), match="loaded before.*rank 1: those w"):
         train(net, trainer, steps=1)
         mx.nd.waitall()
-    for _ in net.collect_params():  # each has an error of its own
+    for _ in net.collect_params():  # each parameter raises an error of its own
         with contextlib.suppress(mx.MXNetError):
             mx.nd.waitall()
 
@@ -85,7 +85,7 @@ def test_the_first_gradient_is_computed_with_rank_0s_weights(shapes, on_store, r
     nets = [net_of(rank), net_of(0)]
     trainer = kv_trainer(nets[0], update_on_kvstore=on_store)
     for seed, net in zip((rank, 0), nets):
-        mx.random.seed(seed)  # deferred weights are drawn by the first forward
+        mx.random.seed(seed)  # the first forward draws the deferred weights
         backward(net, batch_of(rank))
     assert_close(weights(nets[0]), weights(nets[1]))
     assert_close(gradients(nets[0]), gradients(nets[1]))
@@ -146,7 +146,7 @@ def test_each_trainer_of_a_store_compresses_its_gradients():
         for step in range(2):
             step_of_all(net, trainer, step)
         assert_close(weights(net), expected, tolerance=2e-3)
-        with pytest.raises(AssertionError):  # it did go through float16
+        with pytest.raises(AssertionError):  # the difference shows that float16 was used
             assert_close(weights(net), expected, tolerance=1e-7)
 
 
@@ -205,7 +205,8 @@ def test_a_sparse_weight_with_a_dense_gradient_is_refused_by_step(rank):
     """MXNet makes one and reads rows of the weight; only step() is an error of its own."""
 
     def sparse_weight(value):
-        weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")  # its gradient is dense
+        # weight is sparse, its gradient dense
+        weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")
         weight.initialize(mx.init.Constant(value))
         return weight
 
@@ -249,7 +250,7 @@ def test_sparse_weights_with_rows_from_the_store_train_as_one_process(
         joined = np.concatenate([words_of(r, step) for r in range(size)])
         for net, trainer, words in zip(nets, trainers, (words_of(rank, step), joined)):
             backward(net, words)
-            trainer.step(4 * size + step)  # another batch size each time
+            trainer.step(4 * size + step)  # the batch size differs in each step
     trained, expected = ({"weight": all_rows(net)} for net in nets)
     parity(f"Trainer, sparse weights, {optimizer}", trained, expected, BOUND)
     assert_equal_on_all_ranks(trained)

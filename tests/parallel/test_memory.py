@@ -44,7 +44,7 @@ def test_slices_of_one_array_are_reduced_at_once(rank, size):
 def test_one_array_is_reduced_into_several_results(rank, size):
     x = mx.nd.ones((5,)) * rank
     results = [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, size - 1), hvd.allgather(x)]
-    x += 100  # after the calls: must not be seen by them
+    x += 100  # written after the calls, which must not see it
     sums = [y.asnumpy().sum() for y in results]
     assert sums == [5 * total(size), 5 * (size - 1), 5 * total(size)]
 
@@ -107,12 +107,12 @@ def test_weights_in_onednns_blocked_layout_are_reduced(hybridize, rank, size):
         net.hybridize(static_alloc=True, static_shape=True)
     images = mx.nd.ones((8, 16, 12, 12))
     weights = {}
-    for _ in range(2):  # the second time what was mended is blocked again
+    for _ in range(2):  # twice, because the second forward makes the layout blocked again
         before = net(images).asnumpy()
         weights = net._collect_params_with_prefix()
         own = {name: p.data().copy().asnumpy() for name, p in weights.items()}
         everyone = hvd.allgather_object(own)
-        net(images)  # pushed, not waited for: the layout changes while the broadcast is on its way
+        net(images)  # not waited for, so the layout changes during the broadcast
         hvd.broadcast_parameters(weights, root_rank=size - 1)
         for name, p in weights.items():
             np.testing.assert_array_equal(p.data().asnumpy(), everyone[size - 1][name], name)

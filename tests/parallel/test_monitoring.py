@@ -63,7 +63,7 @@ def test_only_rank_0_writes_a_timeline_without_rank_in_its_path(folder, rank):
     hvd.start_timeline(path, mark_cycles=True)
     push(["x"])
     hvd.stop_timeline()
-    hvd.stop_timeline()  # nothing more to stop
+    hvd.stop_timeline()  # a second stop does nothing
     if rank == 0:
         events = events_of(path)
         spans_of(events)
@@ -77,7 +77,7 @@ def test_a_forked_child_writes_nothing_to_the_timeline(folder, rank):
     push(["before"])
     child = os.fork()
     if not child:
-        ctypes.CDLL(None).fflush(None)  # as its exit does
+        ctypes.CDLL(None).fflush(None)  # a child that exits flushes its streams, too
         os._exit(0)
     os.waitpid(child, 0)
     push(["after"])
@@ -117,7 +117,7 @@ def test_stop_timeline_reports_a_full_disk(folder, rank):
     hvd.start_timeline("/dev/full")
     push([f"lost{i}" for i in range(100)])
     if rank:
-        hvd.stop_timeline()  # rank 0 writes
+        hvd.stop_timeline()  # rank 0 writes the timeline
     else:
         with pytest.raises(ValueError, match="'/dev/full' can't be written: No space left on"):
             hvd.stop_timeline()
@@ -179,14 +179,14 @@ def test_stats_show_the_shares_of_the_last_steps(rank, size):
     shares = [told[part] for part in ("waiting", "moving", "input", "update")]
     assert all(0 <= share <= 1 for share in shares)
     if size > 1 and rank < size - 1:
-        assert told["waiting"] > 0.05  # 0.8 on a machine that does nothing else
+        assert told["waiting"] > 0.05  # about 0.8 on an idle machine
 
 
 def test_a_script_may_ask_for_the_build_mpi_and_whether_hosts_are_alike():
     assert hvd.mpi_built() is True and hvd.mpi_enabled() is True
     for ask in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "cuda_built", "rocm_built"):
         assert getattr(hvd, ask)() is False
-    assert hvd.nccl_built() == 0  # scripts compare it with version numbers
+    assert hvd.nccl_built() == 0  # an int, because scripts compare it with version numbers
     assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
     assert len(set(hvd.allgather_object(hvd.mpi_threads_supported()))) == 1
     ranks_of_hosts = set(hvd.allgather_object((hvd.cross_rank(), hvd.local_size())))

@@ -39,7 +39,8 @@ def test_input_of_any_layout(view, rank, size):
     expected = np.concatenate([once * r for r in range(size)])
     gathered = hvd.numpy.allgather(x)
     np.testing.assert_array_equal(gathered, expected)
-    assert gathered.flags.owndata  # small as it is, it keeps none of the C library's memory alive
+    # a small result is copied, so it keeps no memory of the C library
+    assert gathered.flags.owndata
 
 
 # ---- out= ----
@@ -103,7 +104,7 @@ def test_out_that_does_not_fit_is_refused(rank, size):
         hvd.numpy.allgather(x, name="x", out=np.zeros((4 * size, 3)))
     with pytest.raises(ValueError, match="out has 1 arrays: expected 2"):
         hvd.numpy.grouped_allreduce([x, x], out=[x])
-    # The rows are known only when all ranks have told theirs: no other rank is harmed.
+    # Only this rank's out is wrong; ranks learn the rows from each other, and the others succeed.
     wrong = rank == size - 1
     out = np.zeros((3 * size + wrong, 2))
     if wrong:
@@ -128,7 +129,7 @@ def test_grouped_calls_write_into_out(rank, size):
         for out, result, each in zip(outs, results, expected):
             assert result is out
             np.testing.assert_array_equal(out, each)
-    x, y = own(rank), own(rank) + 1  # in place, one of them twice
+    x, y = own(rank), own(rank) + 1  # arrays in place, one of them twice
     hvd.numpy.grouped_allreduce([x, y, x], op=hvd.Sum, out=[x, y, x])
     np.testing.assert_array_equal(x, sum(own(r) for r in range(size)))
     np.testing.assert_array_equal(y, x + size)
@@ -139,10 +140,10 @@ def test_grouped_calls_write_into_out(rank, size):
     (
         [slice(0, 6), slice(6, 12), slice(12, 18)],  # in place
         [slice(18, 24), slice(24, 30), slice(30, 36)],
-        [slice(6, 12), slice(18, 24), slice(24, 30)],  # where another one's input is
+        [slice(6, 12), slice(18, 24), slice(24, 30)],  # one's output is another one's input
         [slice(3, 9), slice(18, 24), slice(24, 30)],
-        [slice(18, 24), slice(20, 26), slice(30, 36)],  # two that overlap
-        [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one that is not contiguous
+        [slice(18, 24), slice(20, 26), slice(30, 36)],  # two outputs overlap
+        [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one output is not contiguous
     ),
 )
 def test_grouped_calls_write_into_overlapping_outs_correctly(rank, size, outs):
@@ -186,7 +187,7 @@ def test_barrier_waits_for_all(rank, size, tmp_path):
         (folder / f"{turn}.{rank}").touch()
         hvd.barrier()
         assert len(list(folder.glob(f"{turn}.*"))) == size
-        hvd.barrier()  # from another line, as it may be on another rank
+        hvd.barrier()  # called at another line, as other ranks may
 
 
 def test_the_error_of_several_tensors_has_fields(rank, size):

@@ -62,7 +62,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     net, alone = dense_net(), dense_net()
     compression = hvd.Compression.two_bit(1e-9) if trained_before else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
-    if trained_before:  # then it has a param_dict, which MXNet drops when it pickles
+    if trained_before:  # after training it has a param_dict, which MXNet drops in pickling
         other = dense_net(seed=9)
         train(other, plain_trainer(other, optimizer), steps=1)
         optimizer.rescale_grad = 1.0
@@ -76,7 +76,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     else:
         assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
     owners = [each._averaging.gradients.owner for each in (optimizer, cloned)]
-    assert owners[0] != owners[1]  # both may be in use: they must not mix up their tensors
+    assert owners[0] != owners[1]  # the copies need different names, because both may be in use
 
 
 def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):

@@ -22,11 +22,11 @@ def test_an_extra_unnamed_call_on_one_rank_renames_no_other(rank, size, asynchro
         y = hvd.allreduce(mx.nd.full((7,), step + rank), op=hvd.Sum)
         np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, step))
     if pending is None:
-        pending = extra()  # the others come to it later
+        pending = extra()  # the other ranks submit it later
     np.testing.assert_array_equal(pending.asnumpy(), 1)
 
 
-ONE_GROUP = 2**18  # float32: a mebibyte
+ONE_GROUP = 2**18  # float32 elements: 1 MiB
 
 
 def parameters(number: int) -> list:
@@ -74,7 +74,7 @@ def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asyn
             np.testing.assert_array_equal(param.data().asnumpy(), -1)
     else:
         trainer._gradients.average({i: params[i].list_grad() for i in range(4)})
-    MPI.COMM_WORLD.Barrier()  # only now the others submit the late gradient
+    MPI.COMM_WORLD.Barrier()  # the other ranks submit the late gradient only now
     if rank:
         trainer._gradients.average({4: params[4].list_grad()})
     np.testing.assert_array_equal(params[4].grad().asnumpy(), 1)

@@ -108,7 +108,7 @@ def test_networks_that_differ_in_shapes_are_named(rank, several):
     with pytest.raises((hvd.HvdliteError, mx.MXNetError), match=r"disagree.*\(8,.*\(9,"):
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
-    try:  # MXNet tells one error of several at a time
+    try:  # MXNet raises only one of several errors at a time
         mx.nd.waitall()
     except mx.MXNetError as error:
         assert "disagree" in str(error)

@@ -17,7 +17,7 @@ from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
-ROWS = (3, 5, 2)  # of the passes of a step: unequal, as at an epoch's end
+ROWS = (3, 5, 2)  # rows of each pass of a step; unequal, as at the end of an epoch
 
 
 def alone(steps: int, batches_of_step) -> dict:
@@ -109,7 +109,7 @@ def test_a_layer_that_adds_keeps_its_sum_when_stale(rank, size):
         model[1].weight.grad_req = "add"
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
     plain = plain_trainer(twin, sgd())
-    for step in range(3):  # never cleared
+    for step in range(3):  # the gradient is never set to zero
         backward(net[0] if (step + rank) % 2 else net, batch_of(rank, step))
         trainer.step(4, ignore_stale_grad=True)
         models = [twin[0] if (step + r) % 2 else twin for r in range(size)]

@@ -57,7 +57,7 @@ def test_only_members_take_part(sets, rank, size):
         outside = next(r for r in range(size) if r not in ranks)
         with pytest.raises(ValueError, match=f"rank {outside} is not in the process set"):
             hvd.broadcast(mx.nd.ones((2,)), outside, **of_set)
-        if len(ranks) > 1:  # errors name members by their global ranks
+        if len(ranks) > 1:  # errors give global ranks
             with pytest.raises(hvd.HvdliteError) as shapes:
                 hvd.numpy.allreduce(np.ones(rank + 1), name="differs", **of_set)
             with pytest.raises(hvd.HvdliteError) as roots:
@@ -118,14 +118,14 @@ def test_a_wrong_or_existing_process_set_is_refused(size, rank):
     """As by Horovod; also where all ranks are one: a set of rank 0 is that of all."""
     with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
         hvd.add_process_set(range(size))
-    assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # it is not registered
+    assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # this set is not registered
     for ranks in ([], [0, 0], [-1], [99]):
         with pytest.raises(ValueError, match="expected different ranks from 0 to"):
             hvd.add_process_set(ranks)
     if size == 1:
         return
     with pytest.raises(hvd.HvdliteError, match=r"process set \[0\]"):
-        hvd.add_process_set([rank])  # ranks add different ones
+        hvd.add_process_set([rank])  # ranks add different sets
     first = hvd.add_process_set([0])
     with pytest.raises(ValueError, match=r"there is a process set of ranks \[0\] already"):
         hvd.add_process_set([0])
@@ -190,16 +190,17 @@ def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
         hvd.shutdown()
         return seen
 
-    if world.rank in (0, 2):  # a list: only those ranks call init, and rank 2 comes first
+    if world.rank in (0, 2):  # only the ranks in the list call init, and rank 2 is first in it
         assert job([2, 0]) == [int(world.rank == 0), 2, 2, 2]
     else:
         left_out = f"this process is rank {world.rank}, which the list leaves out"
         with pytest.raises(ValueError, match=left_out):
             hvd.init([2, 0])
-    part = world.Split(world.rank % 2, -world.rank)  # two jobs at once, in reverse order
+    # two jobs at the same time, with ranks in reverse order
+    part = world.Split(world.rank % 2, -world.rank)
     own = range(size)[world.rank % 2 :: 2]
     assert job(part)[:3] == [part.rank, len(own), sum(own)]
-    part.Free()  # hvdlite works on duplicates, and has freed them
+    part.Free()  # hvdlite uses duplicates, which shutdown() frees
     duplicate = world.Dup()
     hvd.init(duplicate)
     duplicate.Free()

@@ -35,7 +35,7 @@ import hvdlite as hvd
 PROGRAMS = int(os.environ.get("HVDLITE_TEST_PROGRAMS", 60))
 SECONDS = float(os.environ.get("HVDLITE_TEST_SECONDS", 0))
 SEED = int(os.environ.get("HVDLITE_TEST_SEED", 0))
-HANGS = 60  # seconds
+HANGS = 60  # seconds after which a program counts as hanging
 PULSES = 15
 
 of = hvd.numpy
@@ -52,10 +52,10 @@ def waited_later(*args):
 class Task(NamedTuple):
     """A work of one thread, among the ranks of a process set."""
 
-    work: Work  # its ranks are those of the set
+    work: Work  # the work's ranks are those of the process set
     name: str
     process_set: Any
-    dropped: bool  # nobody waits for its handle
+    dropped: bool  # True: nobody waits for the handle
 
 
 class Program(NamedTuple):
@@ -63,9 +63,9 @@ class Program(NamedTuple):
 
     seed: int
     threads: List[List[Task]]
-    extras: List[int]  # of each rank: what each of its threads still sums up before it joins
-    join_in: Any  # the set that joins; None: nobody does
-    ends: bool  # the job ends, with a handle that rank 0 still has
+    extras: List[int]  # for each rank: tensors that each thread reduces before the rank joins
+    join_in: Any  # the process set whose ranks join; None if none joins
+    ends: bool  # True: the job ends while rank 0 still has a handle
 
 
 def random_sets(random, size: int) -> list:
@@ -79,7 +79,8 @@ def random_task(random, seed: int, thread: int, number: int, sets: list) -> Task
     process_set = sets[random.randint(len(sets))]
     work = random_work(random, 1000 * thread + number, process_set.size())
     dropped = random.rand() < 0.1
-    # Names come again, with other shapes: but a dropped one may still be under way then.
+    # Names are used again with other shapes, except of dropped tasks, which may still be in
+    # progress.
     name = f"{thread}.{number}" if not dropped else f"dropped.{seed}.{thread}.{number}"
     return Task(work, name, process_set, dropped)
 
@@ -203,7 +204,7 @@ def told(seed: int, rank: int, size: int):
     """Name the seed and the rank where the program fails or hangs."""
     which = f"HVDLITE_TEST_SEED={seed}: rank {rank} of {size}"
     say = functools.partial(print, f"\n{which} hangs", file=sys.__stderr__, flush=True)
-    timer = threading.Timer(HANGS, say)  # pytest shows the stacks when its own time is over
+    timer = threading.Timer(HANGS, say)  # pytest prints the stacks at its own time limit
     timer.start()
     try:
         yield

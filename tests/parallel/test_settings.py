@@ -15,9 +15,9 @@ NO_SENSE = {
     "HVDLITE_SEGMENTS_IN_FLIGHT=65": "expected a number from 1 to 64",
     "HVDLITE_BYTES_AHEAD=4MB": "expected a whole number of at least 0",
     "HVDLITE_DETERMINISTIC=yes": "expected 0 or 1",
-    "HVDLITE_WINDOW=garbage": "expected 0 or 1",  # it counted as 1
+    "HVDLITE_WINDOW=garbage": "expected 0 or 1",  # "garbage" used to count as 1
     "HVDLITE_NUDGE=2": "expected 0 or 1",
-    "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",  # it was reported as HVDLITE_...
+    "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",  # the error used to name HVDLITE_LOG_LEVEL
     "HVDLITE_DATA_TIMEOUT_SECONDS=nan": NUMBER,
     "HOROVOD_STALL_CHECK_TIME_SECONDS=inf": NUMBER,
     "HVDLITE_TIMELINE_MARK_CYCLES=yes": "expected 0 or 1",
@@ -68,4 +68,4 @@ def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_j
     hvd.numpy.barrier()
     hvd.shutdown()
     told = "the timeline is not whole: its file '/dev/full' can't be written"
-    assert (told in capfd.readouterr().err) == (rank == 0)  # which writes it
+    assert (told in capfd.readouterr().err) == (rank == 0)  # only rank 0 writes the timeline

@@ -48,7 +48,7 @@ def trained(kind, optimizer, args, flags=None, clip=False, evaluate=False, **opt
     trainer = kind(net.collect_params(), optimizer, dict(args), **options)
     for step in range(STEPS):
         one_step(net, trainer, images(step), clip)
-        if evaluate:  # oneDNN gives the weights another layout, in place
+        if evaluate:  # an evaluation makes oneDNN change the layout of the weights in place
             net(mx.nd.ones((2, 8, 8, 8))).wait_to_read()
     assert_equal_on_all_ranks(trained_weights(net))
     return bits(net, trainer)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise
 
 STRIPE = lib.HVD_STRIPE // 4
 COLUMNS = 350
-UNITS = (300, 70, 5)  # weights of seven stripes, of two, and of less than one
+UNITS = (300, 70, 5)  # the weights have seven stripes, two, and less than one
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,11 @@ def test_a_host_holds_weights_and_momentum_once(shares):
     held = trainer._updaters[0]._weights.by_index.values()
     arrays = [a for host_weight in held for a in host_weight.arrays]
     needed = sum(array.nbytes for array in arrays)
-    assert needed >= 4 * 2_002_000  # the weights at least
-    hvd.barrier()  # each rank has mapped it
+    assert needed >= 4 * 2_002_000  # at least the weights are in the shared memory
+    hvd.barrier()  # now each rank has mapped the memory
     held = sum(hvd.allgather_object(memory_of(arrays[0]))) / hvd.cross_size()
     assert 0.99 * needed < held < 1.02 * needed
-    hvd.barrier()  # no rank has unmapped it
+    hvd.barrier()  # until here no rank has unmapped the memory
 
 
 def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
@@ -156,7 +156,8 @@ def test_an_error_of_one_rank_reaches_all(asynchronous, several):
         with autograd.record():
             (w.data() * 1).sum().backward()
         if fails and hvd.rank() == 0:
-            wrong = mx.nd.random.normal(loc=0, scale=-1, shape=(3,))  # fails when it runs
+            # fails when MXNet runs it, not at the call
+            wrong = mx.nd.random.normal(loc=0, scale=-1, shape=(3,))
             w.grad()[:] = wrong
         trainer.step(1)
         if fails:

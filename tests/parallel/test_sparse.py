@@ -121,7 +121,8 @@ def embedding_net(sparse: bool = True):
     net.add(
         gluon.nn.Embedding(HEIGHT, 4, sparse_grad=sparse),
         gluon.nn.Dense(3, in_units=8, activation="tanh"),
-        gluon.nn.Embedding(HEIGHT, 2, sparse_grad=sparse),  # its input: whole numbers from 0 to 2
+        # an Embedding takes whole numbers, here 0 to 2
+        gluon.nn.Embedding(HEIGHT, 2, sparse_grad=sparse),
     )
     net.initialize()
     random = np.random.RandomState(1)
@@ -198,7 +199,7 @@ def test_a_dense_gradient_on_one_rank_is_an_error_on_all(rank, several):
 @no_sparse_gluon
 def test_sparse_layers_that_ranks_number_differently(rank, several):
     """Ranks would wait for each other's embedding."""
-    with mx.name.NameManager():  # counts from 0
+    with mx.name.NameManager():  # names in it count from 0
         for _ in range(9 if rank == 0 else 0):
             gluon.nn.Embedding(2, 1)
         net = gluon.nn.Sequential()

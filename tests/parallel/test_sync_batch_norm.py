@@ -10,7 +10,8 @@ from trained import assert_equal_on_all_ranks
 import hvdlite as hvd
 
 CASES = {
-    "images": ((5, 6), 1, {"in_channels": 0}),  # which are known when the data is
+    # the number of channels is known only at the first forward
+    "images": ((5, 6), 1, {"in_channels": 0}),
     "channels last": ((5, 6), -1, {}),
     "sequences": ((7,), 1, {"scale": False}),
     "rows": ((), 1, {"center": False}),
@@ -72,7 +73,7 @@ def check_joined_batch(inner, axis, options, uneven, hybridize, rank, size):
         np.testing.assert_allclose(own_y, own_part(y, uneven), rtol=1e-4, atol=2e-5)
         np.testing.assert_allclose(own_dx, own_part(dx, uneven), rtol=1e-3, atol=5e-5)
         trained = [n for n in ("gamma", "beta") if getattr(twin, n).grad_req != "null"]
-        for name in trained:  # each rank has its own part of these, as of any gradient
+        for name in trained:  # these gradients are of this rank's rows only
             total = hvd.allreduce(getattr(ours, name).grad(), op=hvd.Sum).asnumpy()
             expected = getattr(twin, name).grad().asnumpy()
             np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4, err_msg=name)
@@ -151,7 +152,7 @@ def test_a_layer_called_twice_in_one_forward_keeps_calls_apart(hybridize, attach
             total = hvd.allreduce(getattr(ours, name).grad(), op=hvd.Sum).asnumpy()
             expected = getattr(twin, name).grad().asnumpy()
             np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-3, err_msg=name)
-        for of in parts:  # one after the other, in the order of the calls
+        for of in parts:  # the calls' sums come one after the other, in the order of the calls
             running = 0.7 * running + 0.3 * np.concatenate(of).var((0, 2))
         np.testing.assert_allclose(ours.running_var.data().asnumpy(), running, rtol=1e-5)
 

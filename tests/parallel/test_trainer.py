@@ -66,7 +66,7 @@ def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind
     units, make = (8, 7, 6, 5, 4), OPTIMIZERS[name]
     net, alone = dense_net(units), dense_net(units)
     trained = train(net, make_trainer(kind, net.collect_params(), make()))
-    # Adam and its kin divide by the root of a gradient, so rounding shows where that is near 0.
+    # Adam and similar rules divide by the root of a squared gradient; near 0 rounding errors grow.
     assert_close(trained, train(alone, plain_trainer(alone, make()), joined=True), 2e-4)
     assert_equal_on_all_ranks(trained)
 
@@ -221,7 +221,7 @@ def test_each_gradient_is_sent_once_a_step(name):
     """Also where update_multi_precision() calls update(), and where it takes lists."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(mx.optimizer.create(name)))
-    train(net, trainer, steps=1)  # pairs the parameters, too
+    train(net, trainer, steps=1)  # the first step also pairs the parameters
     before = hvd.stats()["tensors"]
     train(net, trainer, steps=3)
     assert hvd.stats()["tensors"] - before == 3 * len(net.collect_params().keys())
@@ -255,7 +255,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     monkeypatch.setattr(
         InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
     )
-    trainer._gradients.forget()  # which keeps the method
+    trainer._gradients.forget()  # which still holds the original method
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]

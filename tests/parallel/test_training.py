@@ -75,7 +75,7 @@ def test_an_elastic_sampler_gives_what_no_rank_has_trained_on(size):
     sampler = hvd.elastic.ElasticSampler(10 * size, seed=3)
     trained = hvd.allgather_object(list(sampler)[:4])
     sampler.record_batch(0, 4)
-    sampler.load_state_dict(sampler.state_dict())  # as after a death
+    sampler.load_state_dict(sampler.state_dict())  # as after the death of a rank
     left = hvd.allgather_object(list(sampler))
     assert sorted(sum(trained + left, [])) == list(range(10 * size))
 
@@ -85,7 +85,7 @@ def test_an_elastic_state_goes_on_from_the_newest_commit_of_any_rank(rank, size)
     for _ in range(rank):
         state.step += 1
         state.save()
-    state.step = -1  # after the commit
+    state.step = -1  # changed after the commit, so not part of it
     state.sync()
     assert state.step == (size - 1 if size > 1 else -1)
 
@@ -119,7 +119,7 @@ def test_a_metric_of_all_ranks_counts_every_sample(kind, options, classes, rank,
     total = hvd.allreduce_metric(own)
     assert total.get()[0] == whole.get()[0]
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
-    labels, guesses = samples(size, classes)  # and it goes on
+    labels, guesses = samples(size, classes)  # the metric can be used further
     for each in (total, whole):
         each.update([labels], [guesses])
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)

@@ -121,7 +121,8 @@ def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank,
         (net(mx.nd.ones((2, 3))) * (rank + 1)).sum().backward()
     trainer.allreduce_grads()
     average = net.weight.grad().asnumpy()
-    np.testing.assert_allclose(average, size + 1)  # two rows of ones
+    # each rank's gradient is a sum over two rows of ones
+    np.testing.assert_allclose(average, size + 1)
     if rank == size - 1:
         array = held[0] if isinstance(held, list) else held
         np.testing.assert_array_equal(array.asnumpy(), average[: array.shape[0]])

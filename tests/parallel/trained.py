@@ -9,7 +9,7 @@ from nets import backward, weights
 
 import hvdlite as hvd
 
-# Optimizers with a rule of the core's own; test_sharded.py has others that MXNet runs.
+# Optimizers whose updates the core computes; test_sharded.py has others, which MXNet computes.
 RULES = [
     ("sgd", {"learning_rate": 0.05}),
     ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
@@ -40,7 +40,7 @@ def trained_weights(net) -> dict:
 def bits(net, trainer) -> dict:
     """The weights, and the states as a file of the trainer has them."""
     states, _ = pickle.loads(trainer._updaters[0].get_states(dump_optimizer=True))
-    # Trainers number parameters by names that count the blocks of the process.
+    # Trainers order parameters by names that contain a count of the process's blocks.
     names = {param.name: name for name, param in net._collect_params_with_prefix().items()}
     flat = {
         f"state {k} of {names[trainer._params[i].name]}": array.asnumpy()

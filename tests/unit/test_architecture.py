@@ -13,7 +13,7 @@ HEADERS = sorted(CSRC.rglob("*.h"))
 SOURCES = sorted(CSRC.rglob("*.c"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# The rooms of csrc, lowest first; "" is csrc itself, which holds the public interface.
+# The folders of csrc, lowest layer first; "" is csrc itself, with the public interface.
 ROOMS = ["base", "kernels", "negotiation", "shm", "transport", "collectives", "engine", ""]
 ROOMS += ["job", "mxnet"]
 PURE_ROOMS = ("kernels", "negotiation")
@@ -220,7 +220,7 @@ def mutable_statics(source: Path) -> list:
     return found
 
 
-PREPARED = PACKAGE / "core" / "prepared.c"  # of Python's C interface
+PREPARED = PACKAGE / "core" / "prepared.c"  # uses Python's C interface
 BINDINGS = sorted(
     [*PACKAGE.glob("jax/*.[ch]"), *PACKAGE.glob("torch/**/*.h"), *PACKAGE.glob("torch/**/*.cpp")]
 )
@@ -230,11 +230,11 @@ BINDINGS = sorted(
 def test_no_mutable_globals_but_the_one_pointer(source):
     """And but for what signal handlers and exit functions need, which have no argument."""
     allowed = {
-        "prepared.c": ["methods", "definition"],  # Python wants both, and changes one
+        "prepared.c": ["methods", "definition"],  # CPython needs both as statics, and changes one
         "context.c": ["current", "lock", "writers"],
         "stacks.c": ["users", "before", "stacks_file"],
         "lifecycle.c": ["exit_code"],
-        "calls.c": ["module"],  # XLA calls without an argument for a state
+        "calls.c": ["module"],  # XLA calls it without an argument for state
         "clique.c": ["library", "clique_failure"],
         "clique.h": ["library", "clique_failure"],
         "process.h": ["process"],  # C10D calls without an argument for a state
@@ -249,7 +249,7 @@ def test_no_mutable_globals_but_the_one_pointer(source):
         ("int counter = 3;\n", ["counter"]),
         ("static int f(void) {\n    static int calls;\n    return calls++;\n}\n", ["calls"]),
         ("static struct a *list[3] = {0};\n", ["list"]),
-        ("static const char *name = 0;\n", ["name"]),  # the pointer can be changed
+        ("static const char *name = 0;\n", ["name"]),  # the pointer itself is mutable
         ("static const char *const NAMES[] = {0};\n", []),
         ("static const int TABLE[] = {1, 2};\nstatic void f(int a) {\n    int b = a;\n}\n", []),
         ("_Thread_local int x;\n", ["x"]),

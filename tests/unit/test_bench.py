@@ -113,7 +113,7 @@ def test_the_options_choose_the_cases():
     args = cli.parse_args(["--memory=zero-copy", "--models=all", "--kinds=broadcast,allreduce"])
     planned = [case for _, case in cli.plan(args)]
     assert {case.label for case in planned} >= set(models.NAMES)
-    assert all(case.kind != "broadcast" for case in planned)  # no trainer broadcasts gradients
+    assert all(case.kind != "broadcast" for case in planned)  # trainers never broadcast gradients
 
 
 @pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet", "--idle=nan"])

@@ -13,7 +13,7 @@ from test_modules import module_name
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
 
-# The public names of horovod.mxnet 0.28.1 with their parameters; for hvdlite the same defaults.
+# The public names of horovod.mxnet 0.28.1 with parameters; hvdlite has the same defaults.
 HOROVOD = """
 init(comm=None, process_sets=None)
 shutdown() is_initialized() rank() size()

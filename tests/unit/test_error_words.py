@@ -40,7 +40,7 @@ def searched_for(code: str) -> list:
     tree, named = ast.parse(code), {}
     for node in ast.walk(tree):
         target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
-        if isinstance(target, ast.Name):  # assigned, or the variable of a loop
+        if isinstance(target, ast.Name):  # a name that is assigned or is a loop variable
             named[target.id] = getattr(node, "iter", None) or getattr(node, "value", None)
 
     def texts_of(part, depth=3) -> list:
@@ -118,7 +118,8 @@ def test_the_search_for_kinds_finds_them(code):
     assert kinds_in(code)
 
 
-# What a term was called before, in identifiers or prose; docs/design.md, Glossary, has the terms.
+# Old words for terms, in identifiers or prose; the glossary in docs/design.md has the present
+# terms.
 RETIRED = {
     "rerendezvous": "roll ?calls?",
     "replacement": "newcomers?",

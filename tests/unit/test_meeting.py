@@ -15,7 +15,8 @@ from hvdlite.core import limits, start
 from hvdlite.core.native import HvdliteError, RankFailedError
 
 JOB = "torchrun 29500 x"
-# Below those that the system gives to anybody; other tests run in processes beside this one.
+# Below the ephemeral ports, and different in each process, because test processes run at the same
+# time.
 _ports = itertools.count(20_000 + os.getpid() % 180 * 64)
 
 
@@ -37,7 +38,7 @@ def met(place, patience=30.0, joined=0) -> tuple:
         received += [handshake.receive(stream) for stream in streams.values()]
         for stream in streams.values():
             stream.close()
-    own.allgather(None)  # none is gone before all are done
+    own.allgather(None)  # so that no rank leaves before all have finished
     own.close()
     return all_values, own_mesh.lowest, sorted(received)
 
@@ -117,7 +118,8 @@ def replay(address, place):
     for data in told.sent:
         again.sendall(data)
     again.settimeout(5)
-    assert len(again.recv(1000)) == len(told.sent[0])  # its hello, no proof
+    # only the hello that every client gets, and no proof of the key
+    assert len(again.recv(1000)) == len(told.sent[0])
     with contextlib.suppress(ConnectionResetError):
         assert again.recv(1000) == b""
 
@@ -140,10 +142,10 @@ def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
     room = acceptor.Acceptor(listener, own, b"key", set(), lambda: None)
     callers = [socket.create_connection(listener.getsockname()) for _ in range(2)]
     room._selector.register(listener, 1)
-    room._admit()  # more than there is room for: it has to go at once
+    room._admit()  # one connection more than there is room for: a pending one is dropped
     assert not room._pending
     (gone,) = [c for c in [callers[0]] if c.recv(1) == b""]
-    room._serve(gone)  # of the same turn
+    room._serve(gone)  # the selector's event for the dropped connection, from the same select()
     room._close()
     for caller in callers:
         caller.close()
@@ -151,11 +153,13 @@ def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
 
 @pytest.mark.parametrize("who", STRANGERS)
 def test_strangers_only_cause_a_line_in_the_log(who, caplog, monkeypatch):
-    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)  # nobody waits until they go
+    # strangers are never dropped for slowness, so no rank may wait for that
+    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
     assert len(told) <= acceptor.MOST_LINES + 1
-    if who not in ("slow", "flood"):  # those may be unknown yet when the port is closed
+    # the port may be closed before these are recognized as strangers
+    if who not in ("slow", "flood"):
         assert len(told) >= 1
 
 
@@ -181,7 +185,7 @@ def test_a_rank_that_ends_without_init_is_named(gone, monkeypatch):
         if place.rank != gone:
             return met(place)
         if place.rank:
-            assert is_in.wait(30)  # rank 2 waits at rank 0's
+            assert is_in.wait(30)  # rank 2 has connected to rank 0's port
         exchange.report_gone(place, 0, 10, set())
 
     monkeypatch.setattr(acceptor.Acceptor, "_accept_peer", noted)
@@ -237,7 +241,8 @@ def test_the_error_names_two_ranks_that_a_firewall_separates(monkeypatch):
     calls, reach, over = itertools.count(), mesh.reach, threading.Barrier(3)
 
     def cut(*arguments):
-        if arguments[2].rank == 2 and next(calls) >= 2:  # its two streams with rank 0 are there
+        # rank 2 already has its two connections to rank 0
+        if arguments[2].rank == 2 and next(calls) >= 2:
             while True:
                 arguments[-1]()
                 time.sleep(0.01)

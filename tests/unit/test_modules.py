@@ -9,16 +9,16 @@ from test_architecture import MODULES, PACKAGE, circle
 
 from hvdlite.core import launchers
 
-# What modules keep between calls outside of a ModuleState, and why.
+# State that modules keep between calls outside of a ModuleState, and why.
 KEPT = {
-    "core/module_state.py": ["process"],  # owns all ModuleStates
-    "core/native.py": ["_own", "_as_both"],  # each thread's hvd_error, read in every call; classes
-    "core/collectives.py": ["_limit"],  # of a thread, within one ``with``
+    "core/module_state.py": ["process"],  # holds all ModuleStates
+    "core/native.py": ["_own", "_as_both"],  # read in every call: thread's hvd_error, classes
+    "core/collectives.py": ["_limit"],  # belongs to one thread, within one ``with``
     # Notes about objects of a framework; each note is freed with its object.
     "mxnet/zero_copy.py": ["_moved", "_direct", "_references_of_new"],  # and counts of MXNet
     "tensorflow/exchange.py": ["_names_in"],
     "torch/gradients.py": ["_alive"],
-    "jax/start.py": ["_kept"],  # JAX uses it until the process ends
+    "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
     # What depends on the arguments alone.
     "mxnet/push.py": ["_described", "made"],
@@ -34,7 +34,7 @@ CHANGES = {*CHANGES.split(), "clear", "__setitem__"}
 def kept_by(code: str) -> list:
     """The names, of a module or a class, by which the code keeps what it changes later."""
     tree, found = ast.parse(code), []
-    names = set()  # those that the module binds itself
+    names = set()  # names that the module itself assigns
     for body in [tree.body, *(c.body for c in ast.walk(tree) if isinstance(c, ast.ClassDef))]:
         for node in body:
             target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
@@ -127,7 +127,7 @@ def test_the_search_for_what_modules_keep_finds_it(code, expected):
     assert kept_by(code) == expected
 
 
-# What makes files: functions, and methods of any object; open() with such a mode is one, too.
+# Calls that make files: functions, methods of any object, and open() with one of these modes.
 MAKES_FILES = {
     *(
         "os.mkfifo",
@@ -201,17 +201,18 @@ def test_the_search_for_made_files_finds_them(code, expected):
     assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 
-# What only some modules may import, and which.
+# Imports that only the listed modules may use.
 IMPORTERS = {
-    # Describes them to cffi; loads and checks the one for an MPI; loads the core; looks for it.
+    # The modules that describe the libraries to cffi, load one for an MPI, load the core, and look
+    # for it.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
         "_build.py", "mpi.py", "native.py", "probe.py"
     },
-    # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
+    # mpi.py explains a missing MPI; slurm.py's probe must not import hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
-    # Tells whether MPI runs, without loading it.
+    # start.py checks whether MPI runs without loading it.
     r"modules(?:\.get\(|\[)\"mpi4py\.MPI": {"start.py"},
-    r"hvdlite\.core(?:\.| import )mpi\b": {  # all else knows the World of the job
+    r"hvdlite\.core(?:\.| import )mpi\b": {  # all other modules use the World of the job
         "mpi_world.py", "mpi_life.py", "probe.py"
     },
 }  # fmt: skip
@@ -235,10 +236,10 @@ def test_variables_of_launchers_stand_in_one_table():
     assert users == {"launchers.py", "mpi_init_wait.py"}
 
 
-# Where each framework may be imported: Keras trains on some of the others.
+# Packages that may import each framework; Keras uses some of the others as backends.
 FRAMEWORKS = {
     "mxnet": {"mxnet", "bench"},
-    "torch": {"torch", "backend", "keras"},  # backend: of torch
+    "torch": {"torch", "backend", "keras"},  # backend is hvdlite.torch.backend
     "tensorflow": {"tensorflow", "keras"},
     "jax": {"jax", "keras"},
     "keras": {"keras", "tensorflow"},
@@ -277,8 +278,8 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circle({name: every[name] for name in every if name != "hvdlite"}) == set()
 
 
-# The packages of hvdlite, and the modules of its own, lowest first. What stands on a lower line may
-# be imported; hvdlite itself finds every public name when it is first used.
+# The packages of hvdlite and its top-level modules, lowest layer first. A module may import from
+# earlier lines; hvdlite itself imports each public name at its first use.
 FLOORS = [
     {"_version"},
     {"core"},
@@ -295,14 +296,14 @@ FLOORS = [
     {"tensorflow", "horovod"},
     {"as_horovod", "__main__", "_build"},
 ]
-# The only imports that run back up, and why.
+# The only imports of a higher layer, and why they are needed.
 UPWARD = {
-    ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # called by MXNet, as it makes a store
-    ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # where TensorFlow is Keras's backend
+    ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # MXNet calls it when it makes a kvstore
+    ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # for Keras on TensorFlow
     (
         "hvdlite.launch.job_site.sitecustomize",
         "hvdlite.as_horovod",
-    ),  # runs in a rank, as Python starts
+    ),  # runs in each rank as Python starts
 }
 
 

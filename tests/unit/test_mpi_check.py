@@ -15,7 +15,8 @@ MPICH = "MPICH Version:      4.3.2\nMPICH Release date: Wed Jul 30 2025\n"
     "built_for, loaded, theirs",
     [
         ("Open MPI 5.0.11", "Open MPI v5.0.11", OPEN_MPI_5),
-        ("Open MPI 5.0.11", "Open MPI v4.1.4", OPEN_MPI_4),  # one ABI: libmpi.so.40
+        # both versions have the same ABI, libmpi.so.40
+        ("Open MPI 5.0.11", "Open MPI v4.1.4", OPEN_MPI_4),
         ("MPICH 4.0.2", "MPICH Version:      4.3.2", MPICH),
         ("MPICH 4.3.2", "Intel(R) MPI Library 2021.9", "Intel(R) MPI Library 2021.9 for Linux"),
     ],
@@ -29,7 +30,7 @@ def test_an_mpi_with_the_same_abi_is_accepted(built_for, loaded, theirs):
     [
         ("MPICH 4.3.2", "MPICH Version: 4.3.2", OPEN_MPI_5, ("MPICH 4.3.2", "Open MPI 5.0.11")),
         ("Open MPI 5.0.11", "Open MPI v5.0.11", MPICH, ("Open MPI 5.0.11", "MPICH 4.3.2")),
-        # linked to MPICH, but the symbols of Open MPI took over
+        # mpi4py is linked to MPICH, but an Open MPI in the process answers its calls
         ("MPICH 4.3.2", "Open MPI v4.1.4", OPEN_MPI_4, ("MPICH 4.3.2", "Open MPI 4.1.4")),
         ("Open MPI 5.0.11", "Open MPI v5.0.11", OPEN_MPI_4, ("5.0.11", "4.1.4")),
         ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),

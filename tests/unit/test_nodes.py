@@ -11,7 +11,8 @@ from hvdlite.launch.job import Job
 from hvdlite.monitor import why
 from hvdlite.monitor.memory import Snapshot
 
-STAT = "{} (a) b) S " + "0 " * 10 + "{} 0 " + "0 " * 23 + "{} 0\n"  # proc_pid_stat(5)
+# a line of /proc/PID/stat, see proc_pid_stat(5)
+STAT = "{} (a) b) S " + "0 " * 10 + "{} 0 " + "0 " * 23 + "{} 0\n"
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_ranks_are_not_bound_without_several_nodes(host, number_of_nodes, size, 
 
 def test_a_rank_is_bound_within_the_cores_that_a_container_allows(host):
     host(2, 4)
-    allowed = [2, 3, 4, 5, 10, 11, 12]  # of core 5 one hardware thread
+    allowed = [2, 3, 4, 5, 10, 11, 12]  # core 5 with only one of its hardware threads
     bound = [nodes.binding(rank, 4, allowed) for rank in range(4)]
     assert bound == [[{2, 10}], [{3, 11}], [{4, 12}], [{5}]]
 
@@ -86,7 +87,7 @@ def test_the_number_of_ranks_follows_the_nodes(host, monkeypatch):
     ("allowed", "how", "place"),
     [
         ([[0, 1], [0, 1]], {}, (1, 2)),
-        ([[0], [1]], {}, None),  # mpirun or Slurm has bound them
+        ([[0], [1]], {}, None),  # mpirun or Slurm has already bound the ranks
         ([[0, 1], [0, 1]], {"unbound": True}, None),
         ([[0, 1], [0, 1]], {"binding": ["--bind-to", "none"]}, None),
     ],
@@ -114,7 +115,8 @@ LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
     ("threads", "memory", "says"),
     [
         ([(500, 0), (400, 3)], SHARED + LITTLE, ""),
-        ([(500, 0), (1, 4)], LITTLE, ""),  # node 1 ran a thread that has done nothing
+        # the thread on node 1 has used no CPU time, so it doesn't count
+        ([(500, 0), (1, 4)], LITTLE, ""),
         ([(500, 0), (400, 4)], LITTLE, "its threads run on NUMA nodes 0, 1"),
         ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on others"),
     ],
@@ -125,7 +127,7 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
     told = nodes.misplaced(4711)
     assert bool(told) == bool(says)
     assert says in told
-    assert nodes.misplaced(4712) == ""  # has ended
+    assert nodes.misplaced(4712) == ""  # this process has ended
 
 
 def test_why_names_the_rank_that_is_on_two_nodes():

@@ -66,7 +66,7 @@ def called(
         call = rerendezvous.Rerendezvous(
             number, old, port, b"key", lambda: silent, coming, 1.0, own
         )
-        met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
+        met = call.meet((votes or {}).get(number, 0), number, 0)  # ranks also pass different epochs
         for connection in met.connections.values():
             connection.close()
         return met[:3]
@@ -104,7 +104,8 @@ def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
 def unreachable():
     """A port like that of a host without power: the kernel tries again and again to connect."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-    with listener, socket.create_connection(listener.getsockname()):  # its queue is full
+    # this connection fills the listener's queue
+    with listener, socket.create_connection(listener.getsockname()):
         yield listener.getsockname()
 
 
@@ -142,7 +143,7 @@ def test_strangers_at_an_open_port_delay_no_rank():
     for stranger, junk in zip(
         strangers, itertools.cycle([b"", b"GET /", b"hvdlite\0", bytes(100)])
     ):
-        with contextlib.suppress(OSError):  # the port may have rejected the stranger
+        with contextlib.suppress(OSError):  # the port may already have refused the stranger
             stranger.sendall(junk)
     with socket.create_connection(port.address, timeout=30) as peer:
         handshake.introduce(peer, handshake.Hello(handshake.READY, 1, 0, 0), b"key")
@@ -227,7 +228,7 @@ def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
     monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())
     monkeypatch.setattr(host_watch, "_LONGEST_PAUSE", 1e4)
     watching.set_limit(1e6)
-    assert looked.wait(60)  # and its pause begins
+    assert looked.wait(60)  # then the watch's pause begins
     looked.clear()
     watching.set_limit(0.1)
     assert looked.wait(60)
@@ -235,7 +236,7 @@ def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
 
 def test_a_rank_that_was_paused_declares_no_host_lost(monkeypatch, watching):
     """The rank had no core, or the script kept Python's lock from the watch's thread."""
-    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # it counts from when the limit was set
+    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # silence counts only from when the limit was set
 
     def silence(_) -> float:
         time.sleep(silences[0])

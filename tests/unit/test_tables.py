@@ -37,7 +37,7 @@ def test_every_operation_has_its_name_in_python_and_in_the_docs():
     for c_name, value in values("hvd_op").items():
         name = c_name[len("HVD_") :].capitalize()
         assert getattr(hvd, name, None) == value and name in NEUTRAL, name
-        assert reduce_ops.NAMES.get(value) == name  # in error texts
+        assert reduce_ops.NAMES.get(value) == name  # the name that error texts use
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
@@ -49,7 +49,8 @@ DTYPE_TABLES = {
         "torch/backend/start.h", "csrc/mxnet/api.c",
     )
 }  # fmt: skip
-# What only these dtypes can do stands elsewhere, too: codecs and updates, casts, logical or.
+# These dtypes are also named elsewhere, for what only they can do: codecs, updates, casts, logical
+# or.
 SPECIAL = {"HVD_FLOAT16", "HVD_BFLOAT16", "HVD_FLOAT32", "HVD_FLOAT64", "HVD_BOOL"}
 
 
@@ -58,14 +59,17 @@ def test_a_dtype_occurs_only_in_its_tables():
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     for name in values("hvd_dtype"):
         found = {file for file, text in texts.items() if re.search(rf"\b{name}\b", text)}
-        missing = {PACKAGE / "csrc/mxnet/api.c"} if name == "HVD_INT16" else set()  # not in MXNet
+        # MXNet has no int16
+        missing = {PACKAGE / "csrc/mxnet/api.c"} if name == "HVD_INT16" else set()
         assert found >= DTYPE_TABLES - missing, name
-        some = {PACKAGE / "jax" / name for name in ("library.c", "clique.c")}  # of XLA: fewer
+        # XLA lacks some dtypes
+        some = {PACKAGE / "jax" / name for name in ("library.c", "clique.c")}
         assert name in SPECIAL or found - some <= DTYPE_TABLES, name
 
 
 def test_every_dtype_has_its_array_in_python():
-    ours = {*DTYPES.values(), lib.HVD_BFLOAT16}  # ml_dtypes', where it is installed
+    # bfloat16 comes from ml_dtypes, where that is installed
+    ours = {*DTYPES.values(), lib.HVD_BFLOAT16}
     assert ours == set(values("hvd_dtype").values())
     assert DTYPE_CODES.items() >= {(str(dtype), code) for dtype, code in DTYPES.items()}
     for name in values("hvd_dtype"):
@@ -94,7 +98,7 @@ def test_every_kind_of_collective_has_a_python_function():
         assert callable(getattr(hvdlite.numpy, name[len("HVD_") :].lower())), name
 
 
-# Between the launcher, its agents and their ranks; HVDLITE_DEBUG is the build's.
+# Variables between the launcher, its agents and the ranks; HVDLITE_DEBUG is of the build.
 INTERNAL = {
     "HVDLITE_AGENT_RANK", "HVDLITE_AS_HOROVOD", "HVDLITE_ELASTIC_ADDRESS",
     "HVDLITE_JOB", "HVDLITE_LAUNCHER", "HVDLITE_REPLACEMENT", "HVDLITE_NEWS",
@@ -102,7 +106,7 @@ INTERNAL = {
 }  # fmt: skip
 
 
-ENGINE = {  # the options of C: variable, default
+ENGINE = {  # the engine's options in C: variable -> default
     f"HVDLITE_{name}": default
     for name, default in re.findall(
         r" ROW\(\w+, \w+, ([A-Z_]+), ([^,]+),", (PACKAGE / "csrc/base/options.h").read_text()
@@ -127,7 +131,8 @@ def test_every_variable_has_its_row_and_every_row_its_variable():
     assert read >= INTERNAL, "internal variables that are gone"
 
 
-MEASURED = {"HVDLITE_SEGMENTS_IN_FLIGHT": "16 to 64", "HVDLITE_THREADS": "1 to 8"}  # if unset
+# variables whose default is measured when they are unset
+MEASURED = {"HVDLITE_SEGMENTS_IN_FLIGHT": "16 to 64", "HVDLITE_THREADS": "1 to 8"}
 
 
 def test_the_defaults_in_the_docs_are_those_of_the_engine():
@@ -150,7 +155,7 @@ def test_every_option_of_the_launcher_is_in_the_docs():
     told = set(re.findall(r"(?<![\w-])-[\w-]*\w", words))
     for action in parser(list(BACKENDS))._actions:
         if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS:
-            known = action.option_strings or told  # the command has none
+            known = action.option_strings or told  # this command has no such options
             assert told.intersection(known), known
 
 

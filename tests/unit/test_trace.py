@@ -86,11 +86,11 @@ def test_the_time_of_a_step_is_divided_into_its_causes():
     assert len(found) == 4
     step = found[1]
     assert step.seconds == pytest.approx(0.1)
-    assert step.moving == pytest.approx(0.02)  # 0.04 to 0.06, both tensors
+    assert step.moving == pytest.approx(0.02)  # both tensors move from 0.04 to 0.06
     assert step.queued == pytest.approx(0.01)
     assert step.waiting == pytest.approx(0.02)
     assert step.alone == pytest.approx(0.05)
-    assert step.hidden == 0  # both are submitted before any moves
+    assert step.hidden == 0  # nothing moves before both have been submitted
 
 
 WAITED = [  # a call in the middle of the step, during which the rank does nothing else
@@ -103,9 +103,9 @@ WAITED = [  # a call in the middle of the step, during which the rank does nothi
 
 def test_communication_that_nothing_hides_is_counted():
     (step,) = steps.steps_of(WAITED, "a", [Note(0, "update", 0.10, 0.11), Note(0, "input", 0, 1)])
-    assert step.hidden == pytest.approx(0.01)  # of a
-    assert step.exposed == pytest.approx(0.03 + 0.01)  # of c, of b
-    assert step.lost == pytest.approx(0.02)  # of c
+    assert step.hidden == pytest.approx(0.01)  # tensor a
+    assert step.exposed == pytest.approx(0.03 + 0.01)  # tensors c and b
+    assert step.lost == pytest.approx(0.02)  # tensor c
     assert step.noted == pytest.approx({"update": 0.01, "input": 0.12})
 
 
@@ -120,7 +120,7 @@ def way(rank=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.Ways:
 
 LATE = way(1, late=0.4)
 READS = LATE._replace(steps=way(input=0.05).steps)
-VERDICTS = [  # the ranks; what is found, its share, words of the text
+VERDICTS = [  # ranks -> the finding, its share of the time, words of its text
     ([way(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
     ([way(lost=0.04), READS], "slow rank", 0.4, "its input 50%"),
     ([way(lost=0.02, late=0.3), way(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "by turns"),
@@ -210,7 +210,8 @@ def test_a_wait_that_a_small_tensor_follows_is_exposed(tmp_path):
         own += [tensor("a", (0.1 * i, 0.1 * i + 0.01, 0.1 * i + 0.01, 0.1 * i + 0.07))]
         own += [tensor("loss", [0.1 * i + 0.071] * 4)]
     assert steps.steps_of(own, "a")[1].exposed == pytest.approx(0.06)
-    own[2] = own[2]._replace(ended=0.13)  # long before the loss: the rank computes meanwhile
+    # ends long before the loss, as the rank computes in between
+    own[2] = own[2]._replace(ended=0.13)
     assert steps.steps_of(own, "a")[1].exposed == 0
 
 
