@@ -28,13 +28,14 @@ typedef enum hvd_code {
 } hvd_code;
 
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */
+#define HVD_MAX_HOST 64  /* bytes of a host's name, with the final zero */
 #define HVD_MAX_BLAMED 8
 typedef struct hvd_error {
     int code;                   /* an hvd_code */
     int nblamed;                /* number of ranks that caused the error; 0: none, or not known */
     int blamed[HVD_MAX_BLAMED]; /* the first of these ranks, numbered as in the job */
     int64_t pid;                /* process id of blamed[0]; 0: not known */
-    char host[64];              /* host of blamed[0]; "": not known */
+    char host[HVD_MAX_HOST];    /* host of blamed[0]; "": not known */
     char tensor[HVD_MAX_NAME];  /* name; "": the error is about no tensor, or about all */
     char text[1024];            /* UTF-8; a longer text is cut */
 } hvd_error;

@@ -109,8 +109,8 @@ typedef struct hvd_topology {
 /* Connected stream sockets to the other ranks of a job that MPI did not start. */
 typedef struct hvd_sockets {
     int rank, size;
-    const int *lowest;   /* [size]: for each rank the lowest rank of its host */
-    const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
+    const int *lowest; /* [size]: for each rank the lowest rank of its host */
+    const int *data;   /* [size]: descriptors of the streams for data; -1 at `rank` */
     /* [size]: streams for negotiation; one that ends without a farewell means a death */
     const int *messages;
 } hvd_sockets;
@@ -137,6 +137,11 @@ const char *dtype_name(int dtype);
 const char *op_name(int op);
 const char *codec_name(int codec);
 const char *rule_name(int rule);
+
+/* A group's rank as a rank of the job; job_ranks NULL: the same number. */
+static inline int job_rank(const int *job_ranks, int rank) {
+    return job_ranks ? job_ranks[rank] : rank;
+}
 
 /* Bytes of one element; 0 for a value out of range. */
 size_t dtype_size(int dtype);

@@ -77,10 +77,6 @@ void pending_explain_wait(const struct pending *p, size_t more, const struct pen
 void ranks_text(const bool *set, bool value, int size, const int *job_ranks, char *text,
                 size_t length);
 
-static inline int job_rank(const int *job_ranks, int rank) {
-    return job_ranks ? job_ranks[rank] : rank;
-}
-
 /* ---- waiting.c: the tensors that at least one rank has not submitted ---- */
 
 /* A zeroed struct waiting is empty. */

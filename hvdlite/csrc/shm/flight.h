@@ -59,7 +59,7 @@ struct flight_memory {
     int64_t pid;
     int32_t rank, size, local_rank;
     int32_t stacks; /* a signal on which the process appends its stacks to this file; 0: none */
-    char host[FLIGHT_LABEL], job[FLIGHT_LABEL], transport[8];
+    char host[HVD_MAX_HOST], job[FLIGHT_LABEL], transport[8];
     double began; /* by clock_now */
     /* seconds by which rank 0's clock is ahead of this rank's, and the largest error of that
      * value */

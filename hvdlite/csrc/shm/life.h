@@ -6,9 +6,9 @@
 #ifndef HVDLITE_SHM_LIFE_H
 #define HVDLITE_SHM_LIFE_H
 
-#include <stdint.h>
+#include "base/error.h"
 
-enum { LIFE_HOST = 64 };
+#include <stdint.h>
 
 /* What has become of a rank. */
 enum fate {
@@ -21,7 +21,7 @@ struct life_card {
     /* the pid namespace; only process ids of the same one can be compared; 0: unknown */
     uint64_t space;
     int64_t pid;
-    char host[LIFE_HOST];
+    char host[HVD_MAX_HOST];
 };
 
 struct life_card life_card_of_this_process(void);

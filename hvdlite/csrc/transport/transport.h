@@ -79,7 +79,7 @@ struct transport {
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
-    return t->job_ranks ? t->job_ranks[rank] : rank;
+    return job_rank(t->job_ranks, rank);
 }
 
 /* True: the arrival of a message wakes this rank at once. */
