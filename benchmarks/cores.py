@@ -30,7 +30,7 @@ TITLES = {
     4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB",
     64 << 20: "64 MiB",
 }  # fmt: skip
-OPENMP = {"OMP_PROC_BIND": "false"}  # its threads share the rank's cores, not one of them
+OPENMP = {"OMP_PROC_BIND": "false"}  # lets a rank's threads use all of its cores instead of one
 
 
 def layouts_of(cores: int) -> List[str]:
@@ -96,7 +96,7 @@ def run_layout(layout: str) -> Dict[str, Any]:
         )
         try:
             found.update(small.slowest(list(of_ranks)))
-        except SystemExit as failed:  # the table has the others
+        except SystemExit as failed:  # the table still gets the other rows
             print(failed, file=sys.stderr)
         print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
     return found

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-UNLIMITED = "unlimited"  # the rate of links that are left as they are
-PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
+UNLIMITED = "unlimited"  # links without a limit of their rate
+PAYLOAD = 0.956  # share of data: 1,448 of a frame's 1,514 bytes, with TCP's time stamps
 
 
 # ---- options, tables, pages ----
@@ -121,7 +121,7 @@ class Kept:
 
         :param run: takes work and contestant; returns what it finds by the contestants' names.
         """
-        from tqdm import tqdm  # not where bench-cores runs
+        from tqdm import tqdm  # imported here, because bench-cores runs without tqdm
 
         for _ in tqdm(range(rounds), unit="round", disable=None):
             for work in works:

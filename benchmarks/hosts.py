@@ -25,12 +25,13 @@ from typing import Dict, List, Optional
 from benchmarks import harness, hosts_rank, plan
 from benchmarks.harness import Kept, bytes_a_second, markdown, parser_of, show
 
-TIMEOUT = 240  # seconds, of one run
+TIMEOUT = 240  # seconds that one run may take
 LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
 SIZES = [4096, 64 * 1024, 1_000_000, 40_000_000]
 OURS = "hvdlite"
 SHOWN = [OURS, "hvdlite, tcp", "Horovod", "MPI_Allreduce", "parameter server"]
-Calls = List[Dict[str, float]]  # of each: seconds of the slowest rank, most bytes sent, busy cores
+# per call: seconds of the slowest rank, most bytes that a rank sent, busy cores
+Calls = List[Dict[str, float]]
 
 
 class Layout:
@@ -60,7 +61,7 @@ def run(rate: str, sizes: List[int], text: str, library: str) -> Dict[str, Dict]
         [*start, *(["-s", str(layout.hosts)] if library == "ps" else [])],
         "hosts_rank", [library, *map(str, sizes)], TIMEOUT,
         python=python if library == "horovod" else Path(sys.executable),
-        OMPI_MCA_mpi_yield_when_idle="1",  # the hosts share the cores
+        OMPI_MCA_mpi_yield_when_idle="1",  # the emulated hosts share this machine's cores
     )  # fmt: skip
     return joined(list(ranks))
 

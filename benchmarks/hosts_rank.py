@@ -14,12 +14,12 @@ from typing import Callable, Dict, List
 
 from benchmarks import harness
 
-SECONDS = 2.0  # of calls of each size, about
-LEAST, MOST = 3, 50  # calls
+SECONDS = 2.0  # about the seconds of calls per size
+LEAST, MOST = 3, 50  # numbers of calls
 LATE, LATE_CALLS = 0.05, 20  # seconds
 LATE_BYTES = 4096
 
-Calls = Dict[str, Callable[[], object]]  # contestant -> one allreduce
+Calls = Dict[str, Callable[[], object]]  # library -> a function that does one allreduce
 
 
 class OverMPI:
@@ -53,7 +53,7 @@ class Hvdlite(OverMPI):
         import hvdlite.numpy
 
         x = np.ones(size // 4, "float32")
-        y = np.zeros_like(x)  # its pages are there
+        y = np.zeros_like(x)  # so that the pages of y exist
         return {
             self.name: lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
             "MPI_Allreduce": lambda: self.comm.Allreduce(x, y),
@@ -94,7 +94,7 @@ class Servers:
 
         self.store = mx.kv.create("dist_sync")
         self.rank, self.size = self.store.rank, self.store.num_workers
-        self.meet = self.store._barrier  # MXNet has no public name for it
+        self.meet = self.store._barrier  # the barrier of MXNet's store is private
         self.keys = 0
 
     def key_of(self, array) -> int:
@@ -153,7 +153,7 @@ def measure(library, call: Callable[[], object]) -> Dict[str, float]:
 def of_size(library, size: int) -> Dict[str, List[Dict[str, float]]]:
     """Return what each call of each contestant took on this rank; they take turns."""
     calls = library.calls(size)
-    for call in calls.values():  # connects, and negotiates the name
+    for call in calls.values():  # the first call connects and negotiates the name
         measure(library, call)
     first = max(measure(library, call)["seconds"] for call in calls.values())
     number = min(MOST, max(LEAST, int(SECONDS / library.mean(first))))

@@ -22,12 +22,13 @@ from benchmarks.plan import CORES, KEEP_MEMORY, SETTINGS
 from hvdlite.core.start import free_port
 
 OURS, GLOO, MPI = "hvdlite", "Gloo", "Open MPI"
-SIZES = {  # iterations of a loop, calls
+SIZES = {  # size -> iterations of a loop, number of calls
     4: ("4 B", 200, 100), 64 << 10: ("64 KiB", 100, 50), 1 << 20: ("1 MiB", 20, 20),
     16 << 20: ("16 MiB", 3, 7),
 }  # fmt: skip
 KINDS = "psum", "all_gather", "psum_scatter", "all_to_all", "ppermute"
-WIDTHS = {512: "step, 1.6 M parameters", 1024: "step, 6.3 M parameters"}  # of the MLP's layers
+# widths of the MLP's layers
+WIDTHS = {512: "step, 1.6 M parameters", 1024: "step, 6.3 M parameters"}
 
 
 def microseconds(run, array, times: int) -> float:
@@ -58,7 +59,7 @@ def measure() -> dict:
     }  # fmt: skip
 
     def mapped(kind: str, count: int):
-        def once(_, a):  # needs the result, and costs no pass over the array
+        def once(_, a):  # depends on the result without reading the whole array
             result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
             return a.at[:1].set(result[:1])
 
@@ -103,7 +104,7 @@ def on_rank(folder: str, system: str, port: str) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo" if system == GLOO else "mpi")
         jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
     harness.write(folder, jax.process_index(), measure())
-    if system == MPI:  # else JAX frees communicators after MPI_Finalize, and Open MPI aborts
+    if system == MPI:  # otherwise JAX frees communicators after MPI_Finalize, and Open MPI aborts
         from mpi4py import MPI as openmpi
 
         openmpi.Finalize()

@@ -97,7 +97,8 @@ class ParameterServer(MXNetArrays):
 
     def allreduce(self, array, name: str, priority: int):
         if name not in self.keys:
-            self.keys[name] = 10**6 + len(self.keys)  # a trainer's are 0, 1, ...
+            # far from the keys of a trainer, which are 0, 1, ...
+            self.keys[name] = 10**6 + len(self.keys)
             self.kvstore.init(self.keys[name], array)
         self.kvstore.pushpull(self.keys[name], array, out=array, priority=priority)
         return array

@@ -9,9 +9,9 @@ from hvdlite.bench import cases
 from hvdlite.bench.cases import Case, parse_size
 
 CORES = len(os.sched_getaffinity(0))
-KEPT, ROUNDS = "bench", 5  # build/bench.json
+KEPT, ROUNDS = "bench", 5  # results are in build/bench.json
 RANKS = (2, 4)
-RATE = "200mbit"  # of the links of hosts that tests/cluster.py makes
+RATE = "200mbit"  # rate of the links between the hosts of tests/cluster.py
 
 # The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
 # cores.
@@ -19,7 +19,8 @@ _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 SETTINGS = {
     **dict(line.split("=") for line in _LINES if not line.startswith("#")), "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-# Open MPI allocates working memory in each large allreduce; else half of its time is page faults.
+# Open MPI allocates memory in each large allreduce. Without these settings malloc returns it to the
+# kernel, and page faults take half of the time.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
@@ -77,7 +78,8 @@ CONTESTANTS: List[Contestant] = [
 ]  # fmt: skip
 
 
-UPDATING = [HVDLITE, HOROVOD_TUNED, ZERO_TUNED, ALONE]  # average and update weights
+# libraries that average gradients and update weights
+UPDATING = [HVDLITE, HOROVOD_TUNED, ZERO_TUNED, ALONE]
 HELD_RANKS = (1, 2, 4, 8)
 
 # ---- works ----
@@ -125,12 +127,12 @@ def small() -> List[Case]:
 SUITES = {
     "small": small,
     "speed": speed,
-    # The gradients of one model in the way that training has them.
+    # The gradients of one model as a trainer holds them.
     "memory": lambda: [cases.model("resnet50", "trainer")],
     "memory_zero_copy": lambda: [cases.model("resnet50", "zero-copy")],
     "update": update,
     "update_large": lambda: updates("update_large"),
-    # One update: what a host holds for it.
+    # The memory that a host needs for one update.
     "held_trainer": lambda: [cases.update("resnet50", "trainer", "momentum")],
     "held_sharded": lambda: [cases.update("resnet50", "sharded", "momentum")],
 }

@@ -34,12 +34,12 @@ from benchmarks import harness, plan
 from benchmarks.harness import Kept, markdown, parser_of, show
 from benchmarks.libraries import join_gloo
 
-MODELS = {"mlp": 60, "resnet18": 12, "small": 60}  # steps that are measured
+MODELS = {"mlp": 60, "resnet18": 12, "small": 60}  # model -> number of measured steps
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
 HOROVOD = "Horovod"
 SHARED = "Gloo, shared memory"
 SLOWER = "alone, the slower process"
-WARM_UP = 5  # steps
+WARM_UP = 5  # steps before the measured ones
 STEPS_ON_HOSTS = 20
 _HERE = "127.0.0.1"
 
@@ -272,7 +272,8 @@ def parse_args() -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
     add("--hosts", type=int, help="so many, a rank on each; one model (mlp)")
-    add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
+    # how the program starts itself on a rank
+    add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)
     add("--steps", type=int, help=argparse.SUPPRESS)
     add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)

@@ -24,8 +24,8 @@ from benchmarks import plan
 from benchmarks.harness import ROOT, Kept
 from benchmarks.plan import Contestant
 
-TIMEOUT = 180  # seconds, of a job
-IDLE = {"memory": 3}  # seconds at the end of a suite
+TIMEOUT = 180  # seconds that a job may take
+IDLE = {"memory": 3}  # suite -> idle seconds at its end
 SECONDS = {"held_sharded": 0.1, "held_trainer": 0.1, "memory": 0.3, "memory_zero_copy": 0.3}
 
 

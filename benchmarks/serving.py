@@ -19,7 +19,7 @@ from benchmarks import harness
 
 SYSTEMS = {"Gloo": "0", "hvdlite": "1"}
 LAYERS, WIDTH, HEADS, PROMPT = 4, 256, 8, 8
-TURNS = 3  # that are measured, after one that is not
+TURNS = 3  # measured turns; one more turn before them is for warm-up
 
 
 # ---- on each rank ----
@@ -186,7 +186,8 @@ def parse_args() -> argparse.Namespace:
     add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
     add("--tokens", type=int, default=64, help="(%(default)s)")
-    add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
+    # how the program starts itself on a rank
+    add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--model", help=argparse.SUPPRESS)
     add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -36,7 +36,7 @@ IN_C = "hvdlite, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo")
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
-BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
+BATCHES, SECONDS = 7, 0.02  # batches per library and size; about the seconds of a batch
 SPINS = {"DeepSpeed": 0.05}  # its OpenMP threads take cores from the next library for so long
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {
@@ -139,7 +139,8 @@ def of_deepspeed(comm) -> Callable[[int], Callable]:
     """Return what makes calls of DeepSpeed's operation, which spins in shared memory."""
     import torch
 
-    where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}  # in its memory's name, too
+    # also part of the name of its shared memory
+    where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}
     os.environ.update(where, MASTER_PORT=str(free_port(comm)))
     sys.path.insert(0, str(DEEPSPEED))
     import deepspeed_shm_comm

@@ -45,7 +45,7 @@ def rank(way: str, folder: str) -> None:
     begin = time.perf_counter()
     hvdlite.init() if way == WAYS[2] else dist.init_process_group(way)
     print(time.perf_counter() - begin, flush=True)
-    meet(folder)  # with rank 0 PyTorch's store goes, which others may still read
+    meet(folder)  # rank 0 holds PyTorch's store, which others may still read, so it waits
     hvdlite.shutdown() if way == WAYS[2] else dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ from typing import Dict, List
 
 from benchmarks import harness
 
-EACH = 16  # MiB
+EACH = 16  # MiB of a tensor
 SYSTEMS = ("gloo", "hvdlite")
 
 

@@ -29,7 +29,8 @@ def main() -> None:
         row = measure.measure(library, case, comm, args.seconds)
         if row:
             result["rows"].append(row)
-            keep(result, args.out, comm)  # what is measured stays if a later case hangs
+            # written after each case, so that results stay if a later case hangs
+            keep(result, args.out, comm)
     result["peak_memory"] = comm.allgather(machine.peak_memory())
     result["own_memory"] = comm.allgather(machine.own_memory())
     if args.idle:

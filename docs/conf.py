@@ -13,7 +13,8 @@ from sphinx.ext.autodoc.mock import MockFinder  # noqa: E402
 import hvdlite  # noqa: E402
 
 reference.write(HERE / "reference")
-# Not autodoc_mock_imports: that ends with the import of hvdlite.torch, which imports names later.
+# Instead of autodoc_mock_imports, which ends after the import of a module: hvdlite.torch imports
+# names later.
 sys.meta_path.insert(0, MockFinder([*reference.FRAMEWORKS, "jax"]))
 
 project = "hvdlite"
@@ -28,17 +29,17 @@ html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
 
-myst_heading_anchors = 3  # links to #headings, as on GitHub
+myst_heading_anchors = 3  # makes links to #headings work as on GitHub
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# A role in a docstring that names nothing is an error; types are only shown.
+# A role in a docstring that names nothing is an error, except for types.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
-autodoc_preserve_defaults = True  # process_set=global_process_set, not its repr
+autodoc_preserve_defaults = True  # shows process_set=global_process_set instead of its repr
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 
-# Pages of the repository that are pages of the site, too; their links are made to fit.
+# Pages of the repository that are also pages of the site, with links adapted.
 ROOT_PAGES = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
 
 

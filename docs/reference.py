@@ -11,7 +11,8 @@ from pathlib import Path
 import hvdlite as hvd
 import hvdlite.numpy
 
-# File, heading, modules whose public names the page has; the first one's docstring introduces it.
+# File, heading, and modules whose public names the page lists; the docstring of the first module is
+# its introduction.
 PAGES = (
     ("job", "The job", ("job", "core.topology", "monitor.counts", "core.native")),
     ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
@@ -28,7 +29,7 @@ PAGES = (
     ("run", "Jobs from Python", ("launch.api",)),
     ("build", "What this build has", ("core.build_queries",)),
 )  # fmt: skip
-# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
+# Packages for other frameworks, which need not be installed: conf.py mocks them.
 FRAMEWORKS = {
     "torch": "PyTorch",
     "tensorflow": "TensorFlow",
@@ -121,7 +122,7 @@ def page(heading: str, modules: tuple) -> str:
     return "\n".join([heading, "=" * len(heading), text, "", *map(directive, names)])
 
 
-# What a page has besides.
+# Further contents of a page.
 MORE = {
     "numpy": lambda: [f"hvdlite.numpy.{name}" for name in numpy_functions()],
     "launch.api": lambda: ["hvdlite.launch.api.JobFailed"],

@@ -32,7 +32,7 @@ def main():
     train_set, held_back = read_images(args.data_dir)
     net = lenet()
     net.initialize(mx.init.Xavier())
-    net(mx.nd.array(train_set[0][0][None]))  # every parameter has a value now
+    net(mx.nd.array(train_set[0][0][None]))  # the first forward gives every parameter a value
     state = hvd.elastic.GluonState(
         net=net,
         trainer=hvd.DistributedTrainer(net.collect_params(), mx.optimizer.SGD(momentum=0.9)),
@@ -83,7 +83,7 @@ def die_once(state):
     if state.killed > state.epoch or hvd.size() == 1:
         return
     state.killed = state.epoch + 1
-    state.commit()  # a commit that the others go back to: nobody dies twice
+    state.commit()  # the others go back to this commit, so no rank dies twice
     if hvd.rank() == state.epoch % hvd.size():
         os.kill(os.getpid(), signal.SIGKILL)
 

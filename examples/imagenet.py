@@ -39,7 +39,8 @@ from mnist import progress_bar
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
-DROPS = (30 / 90, 60 / 90, 80 / 90)  # of the epochs: where the learning rate is divided by 10
+# parts of the epochs after which the learning rate is divided by 10
+DROPS = (30 / 90, 60 / 90, 80 / 90)
 PIXELS = {"mean_r": 123.68, "mean_g": 116.779, "mean_b": 103.939,
           "std_r": 58.393, "std_g": 57.12, "std_b": 57.375}  # fmt: skip
 AUGMENT = {
@@ -134,7 +135,8 @@ def train(args, store, rank, ranks):
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
         # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may train on before it has
-        # put them back; the broadcast does so. Without it the same run ends with other weights.
+        # converted them back. The broadcast converts them; without it, equal runs end with
+        # different weights.
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
         if rank == 0:
@@ -174,7 +176,8 @@ def make_net(args):
     net = gluon.model_zoo.vision.get_model(args.model, classes=args.classes)
     net.apply(begin_as_identity)
     net.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2))
-    net.hybridize()  # static_alloc=True: MXNet 1.9.1 then trains at random after an inference
+    # without static_alloc=True, with which MXNet 1.9.1 trains wrongly after an inference
+    net.hybridize()
     for param in net.collect_params(".*(beta|gamma|bias)").values():
         param.wd_mult = 0.0
     return net
@@ -191,7 +194,7 @@ def make_optimizer(args, steps, ranks):
 
     :param steps: of an epoch.
     """
-    rate = args.lr * args.batch_size / 256  # of one rank
+    rate = args.lr * args.batch_size / 256  # the rate for one rank
     drops = sorted({max(1, round(part * args.epochs * steps)) for part in DROPS})
     schedule = mx.lr_scheduler.MultiFactorScheduler(
         drops, 0.1, rate * ranks, warmup_steps=args.warmup_epochs * steps, warmup_begin_lr=rate

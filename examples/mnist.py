@@ -36,7 +36,8 @@ def main():
     np.random.seed(args.seed + rank)
 
     train_set, held_back = read_images(args.data_dir)
-    train_set = train_set.take(len(train_set) // ranks * ranks)  # equal parts, so equal steps
+    # equal parts, so that all ranks take equally many steps
+    train_set = train_set.take(len(train_set) // ranks * ranks)
     train_set = train_set.shard(ranks, rank)  # hvdlite
     held_back = held_back.shard(ranks, rank)  # hvdlite
     batches = gluon.data.DataLoader(train_set, args.batch_size, shuffle=True)
@@ -126,7 +127,7 @@ def progress_bar(steps, hidden):
     """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
     try:
         terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
-    except OSError:  # no terminal: a batch job, or a test
+    except OSError:  # there is no terminal, as in a batch job or a test
         terminal = None
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # under `stty tostop` a write would stop the rank
     return tqdm(total=steps, unit="step", file=terminal, disable=not terminal, leave=False,

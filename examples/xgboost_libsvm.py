@@ -34,7 +34,7 @@ def main(args, load, rank, ranks):
         "num_class": args.classes,
         "max_depth": args.depth,
         "eta": args.eta,
-        "eval_metric": "merror",  # over the samples of all ranks
+        "eval_metric": "merror",  # the error over the samples of all ranks
     }
     start, errors = time.perf_counter(), {}
     booster = xgb.train(

@@ -1,5 +1,6 @@
-/* Before every file of a wheel: the functions that glibc has had since 2018. Version 2.34 moved these
-   from libpthread and libdl, and gave them a second number, which a linker takes. */
+/* Included before every file of a wheel: makes the linker choose symbol versions of 2018. glibc
+ *    2.34 moved these functions from libpthread and libdl and gave them newer versions, which a
+ *    linker prefers. */
 #ifdef __cplusplus // and those of GCC's library
 #include <bits/c++config.h>
 #undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // another function, then a look at the right clock

@@ -21,12 +21,12 @@ PLATFORM = """<?xml version="1.0"?>
 {}
 </zone></platform>
 """
-# Links share their rate between what is on them, and nothing else takes of it.
+# Options of SimGrid: transfers share the rate of a link, and nothing else uses it.
 SIMGRID = [
     "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0",
     "--cfg=contexts/stack-size:512", "--cfg=contexts/guard-size:0", "--log=root.thres:error",
 ]  # fmt: skip
-Tensors = Sequence[Tuple[int, float]]  # elements, and the share of the compute; first layers first
+Tensors = Sequence[Tuple[int, float]]  # (elements, share of the compute), first layers first
 
 
 class Costs(NamedTuple):
@@ -38,21 +38,22 @@ class Costs(NamedTuple):
     memory_byte: float = 0.1e-9
     call: float = 20e-6
     burst: float = 0  # bytes
-    wake: float = 0  # as of a rank that does not sleep
+    wake: float = 0  # 0, as if ranks never slept
 
 
 class Place(NamedTuple):
     """Hosts and how they are joined. ``rate``: bits a second, with headers."""
 
     hosts: int
-    ranks: int = 1  # on each
+    ranks: int = 1  # ranks on each host
     rate: float = 10e9
-    topology: str = "star"  # tree:N, racks with uplinks of 1/N of their hosts' links; torus
-    rack: int = 16  # hosts in it
-    cores: int = 0  # that all hosts share, as emulated ones do; 0: each rank has its own
+    # star, torus, or tree:N (the uplinks of a rack have 1/N of the rate of its hosts' links)
+    topology: str = "star"
+    rack: int = 16  # hosts in a rack
+    cores: int = 0  # cores that all hosts share, as emulated hosts do; 0: each rank has a core
     costs: Costs = Costs()
-    servers: int = 0  # of a parameter server, instead of the core; 0: the core
-    apart: bool = False  # the servers have hosts of their own
+    servers: int = 0  # number of parameter servers; 0: hvdlite's core instead
+    apart: bool = False  # True: servers have hosts of their own
 
     @property
     def machines(self) -> int:

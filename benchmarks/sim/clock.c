@@ -17,13 +17,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static aid_t dead; /* its actor's number; 0: all live */
+static aid_t dead; /* number of the actor that died; 0: all live */
 
 static bool is_dead(sg_actor_t actor) {
     return dead && (sg_actor_get_pid(actor) == dead || sg_actor_get_ppid(actor) == dead);
 }
 
-/* The simulation does not wait for them. */
+/* Makes the actors of a rank daemons, for which the simulation does not wait. */
 void sim_end(void *program_actor) {
     dead = sg_actor_get_pid(program_actor);
     sg_actor_t *all = sg_actor_list();
@@ -32,7 +32,8 @@ void sim_end(void *program_actor) {
     free(all);
 }
 
-/* After each call in which others may have gone on. SimGrid can kill no actor that waits. */
+/* Stops this actor for ever if its rank has died. Called after each wait, because SimGrid can't
+ * kill a waiting actor. */
 static void live(void) {
     while (is_dead(sg_actor_self())) sg_actor_sleep_for(1e9);
 }
@@ -62,7 +63,7 @@ void sim_work(double seconds) {
 }
 
 struct room {
-    sg_sem_t door; /* NULL: nobody has waited yet */
+    sg_sem_t door; /* NULL until an actor has waited */
     int waiting;
 };
 
@@ -74,13 +75,13 @@ _Static_assert(sizeof(struct simulated) <= sizeof(struct mutex), "it lies in a m
 
 static struct simulated *of(struct mutex *m) { return (struct simulated *)(void *)m; }
 
-/* From here on a ring counts. */
+/* Enters the room: from now on a ring wakes this actor. */
 static void come(struct room *r) {
     if (!r->door) r->door = sg_sem_init(0);
     r->waiting++;
 }
 
-/* The clock would not go on by less than the shortest. */
+/* Sleeps at least the shortest time by which SimGrid's clock can move. */
 static void stay(struct room *r, double seconds) {
     static const double SHORTEST = 1e-6;
     if (seconds < SHORTEST) seconds = SHORTEST;
@@ -90,7 +91,7 @@ static void stay(struct room *r, double seconds) {
 
 static void let_in(struct room *r, int most) {
     while (r->waiting > 0 && most-- > 0) {
-        r->waiting--; /* first: who is let in goes on meanwhile */
+        r->waiting--; /* before the release, because the released actor runs at once */
         sg_sem_release(r->door);
     }
 }
@@ -149,7 +150,7 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
     *s = (struct start){run, arg};
     sg_actor_t actor = sg_actor_init(name, sg_actor_get_host(sg_actor_self()));
     sg_actor_set_data(actor, s);
-    sg_actor_ref(actor); /* it may have ended before it is joined */
+    sg_actor_ref(actor); /* an actor may end before it is joined */
     memcpy(thread, &actor, sizeof actor);
     sg_actor_start(actor, begin, 0, NULL);
     return HVD_OK;
@@ -162,7 +163,7 @@ void thread_join(pthread_t thread) {
     sg_actor_unref(actor);
 }
 
-void thread_give_way(void) {} /* simulated threads have cores enough */
+void thread_give_way(void) {} /* simulated threads need not give way: each has a core */
 
 int fork_watch(void (*in_child)(void), hvd_error *err) {
     (void)in_child, (void)err;
@@ -187,7 +188,8 @@ void *sim_memory(size_t bytes) {
     exit(1);
 }
 
-/* What the ranks agree on is small; pointers lie where large memory begins. These are kept. */
+/* Memory that repeats, except for its beginning, where small values and pointers keep their
+ * contents. */
 static void *large(size_t bytes) {
     enum { KEPT = 256 << 10 };
     void *all = sim_memory(bytes);

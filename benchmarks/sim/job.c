@@ -39,7 +39,7 @@ static int fail(const char *what, const char *why) {
 }
 /* ---- a rank's program ---- */
 
-/* All ranks that live, at no cost. */
+/* A barrier of all live ranks, which costs no simulated time. */
 static void meet(void) {
     mutex_lock(&job.meeting);
     int meeting = job.meetings;
@@ -73,7 +73,7 @@ static void await(struct program *p, int k) {
     if (sleeps) sim_work(set.wake);
 }
 
-/* Computes for so long, if it is long enough to tell; returns what is left. */
+/* Computes for these seconds, unless they are too few to simulate; returns what is left. */
 static double compute(const struct program *p, double seconds) {
     static const double LEAST = 10e-6;
     if (seconds < LEAST) return seconds;

@@ -10,7 +10,7 @@
 
 enum { MOST_STEPS = 256 };
 
-/* What each key=value sets, and its default; all are numbers. */
+/* The settings (key=value) and their defaults; all are numbers. */
 /* clang-format off */
 #define SETTINGS(ROW) \
     ROW(hosts, 2) ROW(ranks, 1) ROW(steps, 5) ROW(warm, 2) ROW(meet, 1) ROW(compute, 0) \
@@ -32,24 +32,26 @@ struct program {
     bool done[MOST_TENSORS];
     struct tensor tensors[MOST_TENSORS];
     double began[MOST_STEPS], submitted[MOST_STEPS], front[MOST_STEPS], ended[MOST_STEPS];
-    hvd_error error; /* how it ended */
+    hvd_error error; /* how the rank ended */
 };
 
 extern struct job {
     struct sim_network *network;
-    struct servers servers; /* of set.servers; else the core sums */
+    struct servers servers; /* used if set.servers > 0 */
     struct program *programs;
-    sg_actor_t *actors; /* [rank] */
+    sg_actor_t *actors; /* by rank */
     size_t elements[MOST_TENSORS];
     double share[MOST_TENSORS];
     int n, size;
-    char *memory; /* of all tensors, of all ranks */
+    char *memory; /* memory of all tensors of all ranks */
     struct timeline timeline;
     struct cost cost;
-    enum coll_cheap chosen; /* for the last allreduce by messages, if none is forced */
+    /* algorithm chosen for the last allreduce by messages, unless one is forced */
+    enum coll_cheap chosen;
     size_t depth;
     char choices[200];
-    struct sim_counts *before, *after; /* [rank]: when the steps that count began and ended */
+    /* by rank: the counts at the begin and at the end of the measured steps */
+    struct sim_counts *before, *after;
     struct mutex meeting;
     int met, meetings;
 } job;

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Tuple
 
 from hvdlite.bench.models import bert_shapes
 
-Layers = List[Tuple[int, float]]  # elements and multiplications
+Layers = List[Tuple[int, float]]  # (elements, multiplications) of each layer
 
 
 def _conv(size: int, inputs: int, outputs: int, side: int) -> Tuple[int, float]:

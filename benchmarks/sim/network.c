@@ -21,15 +21,15 @@ enum { KEPT = 4096, STACK = 64 << 10 };
 
 struct wire {
     struct queue queue;
-    sg_sem_t ready; /* NULL: not yet used */
+    sg_sem_t ready; /* NULL until the stream is used */
 };
 
 struct sim_rank {
-    struct transport transport; /* first: cast back by self() */
+    struct transport transport; /* must be the first member, for the cast in self() */
     struct sim_network *network;
     struct mutex mutex;
     unsigned events;
-    struct queue messages, *transfers; /* [from] */
+    struct queue messages, *transfers; /* by the sending rank */
     struct wire *streams, arriving;    /* [to] */
     struct window window;
     struct sim_counts counts;
@@ -88,7 +88,8 @@ struct way {
     int from, to;
 };
 
-/* The negotiation's messages are short; headers are in the rate that a link has for data. */
+/* Sends the parcels of a stream in order. Headers are not counted: the rate of a link is that of
+ * data. */
 static void stream(int argc, char **argv) {
     (void)argc, (void)argv;
     struct way *way = sg_actor_self_get_data();
@@ -135,8 +136,8 @@ static void count(struct sim_network *n, const struct parcel *p) {
     if (p->message) from->sent++, n->ranks[p->to].counts.received++;
 }
 
-/* What its rank does with a message, at either end. Data between ranks of a host goes by
- * windows. */
+/* Costs of a message for the CPU of its rank, at either end. Ranks of one host use a window
+ * instead. */
 static void handle(const struct transport *t, const struct parcel *p) {
     const struct sim_network *n = self(t)->network;
     bool here = p->from / n->ranks_a_host == p->to / n->ranks_a_host;
@@ -183,7 +184,8 @@ static int sim_irecv(struct transport *t, void *data, size_t bytes, int from, st
     return HVD_OK;
 }
 
-/* Receives complete in the order of their tests: collectives wait in the order of their posts. */
+/* Receives complete in the order in which they are tested, as collectives wait in the order in
+ * which they have posted them. */
 static int sim_test(struct transport *t, struct transfer *x, hvd_error *err) {
     (void)err;
     struct parcel *p = take(&self(t)->transfers[x->peer]);
@@ -223,7 +225,8 @@ static void sim_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 static void sim_wake(struct transport *t) { ring(self(t)); }
 
-static void sim_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
+/* nothing to do, as receives copy only in their test */
+static void sim_abandon(struct transport *t) { (void)t; }
 
 static const struct transport_ops SIM_OPS = {
     .name = "the simulator",
@@ -298,7 +301,8 @@ static bool share(struct sim_network *n, int host) {
     int many = n->ranks_a_host;
     size_t bytes = window_bytes(many);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return false; /* zeros, which take no room until they are used */
+    /* pages of zeros, which take no memory until they are written */
+    if (memory == MAP_FAILED) return false;
     for (int i = 0; i < many; i++) {
         struct sim_rank *r = &n->ranks[host * many + i];
         window_init(&r->window, memory, many, i);

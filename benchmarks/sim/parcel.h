@@ -1,4 +1,4 @@
-/* What goes from a simulated rank to another, and lines of it. */
+/* A parcel: what a simulated rank sends to another; and queues of parcels. */
 #ifndef HVDLITE_SIM_PARCEL_H
 #define HVDLITE_SIM_PARCEL_H
 
@@ -10,7 +10,7 @@ struct parcel {
     int from, to;
     bool message;
     size_t size;
-    double due; /* when it arrives; set once it has left the stream */
+    double due; /* when the parcel arrives; set when it leaves the stream */
     unsigned char data[];
 };
 

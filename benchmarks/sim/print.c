@@ -11,7 +11,7 @@ static double seconds_of(const struct program *p, int s) {
 
 static double front_of(const struct program *p, int s) { return p->front[s] - p->submitted[s]; }
 
-/* The longest of all ranks, of each step that counts. */
+/* Prints, for each measured step, the longest time of all ranks. */
 static void print_worst(const char *name, double (*of)(const struct program *p, int s)) {
     printf("\"%s\": [", name);
     for (int s = (int)set.warm; s < (int)set.steps - !set.meet; s++) {

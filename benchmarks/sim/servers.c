@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BIG = 1000000 /* elements: MXNET_KVSTORE_BIGARRAY_BOUND */, HASH = 9973 /* of a key */ };
+/* MXNet puts a small tensor on server key * HASH % servers. */
+enum { BIG = 1000000 /* elements; MXNET_KVSTORE_BIGARRAY_BOUND */, HASH = 9973 };
 
 struct actor {
     struct servers *servers;
     int number;
-    int *parts; /* [tensor]: of a server, how many workers have pushed; of a worker, parts pulled */
+    /* by tensor: on a server, workers that have pushed; on a worker, parts that it has pulled */
+    int *parts;
 };
 
 int servers_rank_of_worker(const struct servers *s, int worker) {
@@ -28,7 +30,7 @@ static int worker_at(const struct servers *s, int rank) { return s->apart ? rank
 
 static bool is_parted(const struct servers *s, int tensor) { return s->elements[tensor] >= BIG; }
 
-/* Bytes of a tensor on a server. */
+/* How many bytes of a tensor a server has. */
 static size_t part(const struct servers *s, int tensor, int server) {
     size_t many = (size_t)s->many, k = (size_t)server, n = s->elements[tensor];
     if (!is_parted(s, tensor)) return tensor * HASH % s->many == server ? n * sizeof(float) : 0;

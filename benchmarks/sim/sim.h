@@ -10,18 +10,19 @@
 
 enum { MOST_TENSORS = 1024 };
 
-/* What the platform file does not tell. */
+/* Costs that the platform file lacks. */
 struct sim_costs {
-    double latency; /* of a message between hosts, from its last byte out to the rank's wake-up */
-    double message, byte; /* of a core: for each message and byte, at each of its two ends */
-    double wake;          /* of a core, to go on after a sleep */
-    double memory_byte;   /* of a core, for each byte that a rank writes for ranks of its host */
-    double call;          /* of a core: from a program's call to the engine */
-    double burst, rate; /* bytes that a link which was idle carries at once; a second, of a link */
+    /* seconds from sending a message's last byte to the wake-up of the receiving rank */
+    double latency;
+    double message, byte; /* CPU seconds per message and per byte, at each of the two ends */
+    double wake;          /* CPU seconds to wake from a sleep */
+    double memory_byte;   /* CPU seconds per byte that a rank writes to memory of its host */
+    double call;          /* CPU seconds from a program's call to the engine */
+    double burst, rate;   /* bytes that an idle link passes at once; bytes a second of a link */
 };
 
 struct sim_counts {        /* between hosts */
-    size_t bytes, data;    /* of data, and its messages */
+    size_t bytes, data;    /* bytes of data, and messages of data */
     size_t sent, received; /* messages of the negotiation */
 };
 
@@ -31,19 +32,19 @@ struct sim_network;
  * have a host "machine" in the platform file. */
 void sim_work(double seconds);
 
-/* The program of a rank, and its engine's thread, do nothing any more. */
+/* Stops a rank for ever: its program and its engine's thread. */
 void sim_end(void *program_actor);
 
-/* Memory of a few MB that repeats: its contents are nothing. Exits if there is none. */
+/* Memory whose few MB repeat, for contents that don't matter. Exits if there is none. */
 void *sim_memory(size_t bytes);
 
-/* As many ranks on each host, which are h0, h1, ... in the platform. NULL: no memory. */
+/* A network of hosts h0, h1, ... of the platform, with equally many ranks each. NULL: no memory. */
 struct sim_network *sim_network_new(int hosts, int ranks_a_host, const struct sim_costs *costs);
 struct transport *sim_network_rank(struct sim_network *n, int rank);
 struct sim_counts *sim_network_counts(struct sim_network *n, int rank);
 
-/* Parcels of a parameter server, without contents: a tag and so many bytes. next: waits for one and
- * returns its tag. */
+/* Parcels of a parameter server, without contents: a tag and a number of bytes. next: waits for
+ * a parcel and returns its tag. */
 void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t bytes);
 int sim_network_next(struct sim_network *n, int rank);
 
@@ -51,15 +52,16 @@ int sim_network_next(struct sim_network *n, int rank);
  * send the sums back. Where there are more elements than MXNet's bound, each server has a part. */
 struct servers {
     int workers, many;
-    bool apart; /* on hosts of their own, behind those of the workers; else on the first of these */
+    /* true: on hosts after those of the workers; false: on the first hosts of the workers */
+    bool apart;
     struct sim_network *network;
-    const size_t *elements;                 /* [tensor] */
-    void (*pulled)(int worker, int tensor); /* the whole sum is there */
+    const size_t *elements;                 /* by tensor */
+    void (*pulled)(int worker, int tensor); /* called when a worker has the whole sum */
 };
 
-/* Their number in the network. */
+/* The rank in the network of a worker. */
 int servers_rank_of_worker(const struct servers *s, int worker);
-/* Starts the servers and what receives on the workers; *s stays. */
+/* Starts the servers and the workers' receiving actors; *s must stay valid. */
 void servers_start(struct servers *s);
 void servers_push(const struct servers *s, int worker, int tensor);
 

@@ -24,16 +24,17 @@ from benchmarks.harness import PAYLOAD, ROOT, markdown
 sys.path.insert(0, str(ROOT / "tests"))
 
 SIZES = [64_000, 1_000_000, 10_000_000]
-SECONDS, LEAST, MOST = 2.0, 3, 20  # of calls of each size, about; calls
-ROUNDS = 2  # of everything; the less disturbed one counts, as the simulation knows no other load
-BURST = "8kb"  # more would carry small arrays above the rate
-# All hosts share the machine's cores, so no rank spins.
+SECONDS, LEAST, MOST = 2.0, 3, 20  # about the seconds of calls per size; least and most calls
+ROUNDS = 2  # rounds of everything; the faster one counts, as the simulation has no other load
+BURST = "8kb"  # a larger burst would send small arrays faster than the rate
+# Ranks must not spin, because all hosts share the machine's cores.
 WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
-# As on a machine whose two cores the hosts share. None is fitted: a call of 64 bytes, which told a
-# message's cost, takes 0.06 to 0.11 ms, which moved 64 KB on 4x2 by 10 %.
+# Costs on a machine whose two cores the hosts share, not fitted. The cost of a message comes from a
+# call of 64 bytes, which takes 0.06 to 0.11 ms; that range changes 64 KB on 4x2 by 10 %.
 COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
-SHARP = 0.003  # 64 KB on 4x2 take 4.4 ms at 0.9605 of the links' rate, 4.8 at 0.961
+# a small change may matter: 64 KB on 4x2 take 4.4 ms at 0.9605 of the rate, 4.8 at 0.961
+SHARP = 0.003
 
 
 class Layout(NamedTuple):
@@ -47,7 +48,8 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-# The last gradient comes in the middle between two decisions: at 0.02 it met the second one or not.
+# With this nap the last gradient comes in the middle between two decisions; with 0.02 it came at
+# the second one, before or after it by chance.
 GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.0205, 9
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
@@ -218,7 +220,7 @@ def main() -> None:
     lacks = sim.missing() or cluster.missing()
     if lacks:
         sys.exit(f"sim-validate: {lacks}")
-    with suppress(OSError):  # what else the machine does must wait
+    with suppress(OSError):  # real-time priority, if allowed, so that other programs disturb less
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(20))
     rows, errors, replay_errors = compare()
     print(markdown(["hosts x ranks", "", "emulated, ms", "simulated, ms", "error"], rows, texts=2))

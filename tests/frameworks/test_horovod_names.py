@@ -86,7 +86,7 @@ def test_the_table_explains_each_name_that_differs_from_horovods(module):
     assert not wrong, f"docs/{PAGES[module]} has no row of {', '.join(wrong)}"
 
 
-# What programs for Horovod import of it, beside horovod.mxnet (tests/test_as_horovod.py).
+# Imports in programs for Horovod; those of horovod.mxnet are in tests/test_as_horovod.py.
 IMPORTS = """
 common
 common.basics HorovodBasics

@@ -12,10 +12,10 @@ from places import results_without, start_ranks
 
 
 class Example(NamedTuple):
-    library: str  # that it needs
-    ending: str  # its last line
-    accuracy: float  # the least
-    accuracy_alone: float = 0  # of the script without hvdlite
+    library: str  # the library that the program needs
+    ending: str  # the last line that the program prints
+    accuracy: float  # the least accuracy that is enough
+    accuracy_alone: float = 0  # the least accuracy of the script without hvdlite
     arguments: tuple = ()
     arguments_alone: tuple = ()
 
@@ -98,7 +98,7 @@ MODELS = str(TESTS / "scripts" / "elastic_models.py")
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
 def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(dead, where):
     results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
-    # After backward all its gradients may have gone off, so that the others end the step.
+    # After backward the dead rank may have sent all gradients; then the others end the step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
     for result in results.values():
         assert result["went_on"] in commits
@@ -135,4 +135,4 @@ def test_one_process_needs_no_libmpi(library):
     code = f"import hvdlite; import hvdlite.{library} as hvd\n"
     code += "getattr(hvd, 'init', hvdlite.init)()\n" + ALONE[library]
     done = alone(code, MPI4PY_LIBMPI="/nowhere/libmpi.so")
-    assert re.search(r"^1\b", done, re.MULTILINE), done  # libraries log lines, too
+    assert re.search(r"^1\b", done, re.MULTILINE), done  # libraries may log other lines

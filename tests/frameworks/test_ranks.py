@@ -32,7 +32,7 @@ TOGETHER = {
     "jax": ("jax",),
 }
 
-# Of PyTorch, what pairs of ranks do otherwise than three: process groups.
+# PyTorch tests in which two ranks behave otherwise than three: process groups.
 OF_PAIRS = [
     "tests/contract/test_prepared.py",
     *(
@@ -48,7 +48,7 @@ CONTRACT_OF = {
     "jax": ("jax", "tests/contract/test_trainers.py tests/contract/test_verbs.py"),
 }
 
-pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
+pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit of its own
 
 
 def framework_of(file: Path) -> str:
@@ -91,7 +91,8 @@ def test_keras_tests_pass_on_other_backends(backend):
     passed("keras", 2, KERAS_BACKEND=backend)
 
 
-@pytest.mark.parametrize("framework", ["keras", "xgboost"])  # torch: mpirun -n 2, below
+# PyTorch is tested below, with mpirun -n 2
+@pytest.mark.parametrize("framework", ["keras", "xgboost"])
 def test_the_whole_program_of_the_docs_learns(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
@@ -104,7 +105,7 @@ def test_the_code_on_the_page_runs(page, tmp_path):
 START = (
     r"(?:[A-Z_]+=\S+ )?(?:python|mpirun|torchrun|hvdlite run|hvdliterun) [^#\n]*?train\.py[^#\n]*"
 )
-# What else it takes: other hosts, MXNet's servers, a second terminal.
+# Commands that need other hosts, MXNet's servers or a second terminal.
 MORE = re.compile(r" -H | -s |--nnodes|--kvstore|RANK=|--as-horovod")
 
 

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 def test_a_data_loader_may_have_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    contexts = ["--contexts", "fork", "spawn"]  # forkserver: tests/test_start.py
+    contexts = ["--contexts", "fork", "spawn"]  # tests/test_start.py tests forkserver
     job = mpirun(2, "-m", "hvdlite.as_horovod", str(script), *contexts, timeout=150)
     assert assert_passed(job).lines("SUM ") == ["56.0"] * 4
 

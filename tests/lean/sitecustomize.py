@@ -18,9 +18,9 @@ IMPORTERS = ("mxnet", "tensorflow", "keras")
 CHANGED = ("mxnet.base", "torch._compile", "torch.optim.optimizer")
 LEFT_OUT = ("scipy", "sklearn", "matplotlib", "jax")
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    LEFT_OUT = ()  # PyTorch asks where they are, JAX is one of them
+    LEFT_OUT = ()  # nothing is left out: PyTorch searches for these, and JAX is one of them
 if os.environ.get("HVDLITE_TEST_WITHOUT_MPI"):
-    sys.modules["mpi4py"] = None  # seems not to be installed
+    sys.modules["mpi4py"] = None  # makes mpi4py seem not installed
 
 
 def made_late(make):

@@ -12,7 +12,7 @@ from horovod.mxnet.mpi_ops import rank, size
 
 try:
     import horovod.mxnet as hvd
-except ImportError:  # as in libraries that take Horovod where it is installed
+except ImportError:  # as libraries do that use Horovod only if it is installed
     hvd = None
 
 from jobs import report
@@ -41,7 +41,8 @@ net = mx.gluon.nn.Dense(3, in_units=5)
 net.initialize(mx.init.Uniform())
 random = np.random.RandomState(3)
 for param in net.collect_params().values():
-    param.set_data(mx.nd.array(random.uniform(-1, 1, param.shape) + rank()))  # rank 0's count
+    # different on each rank; the broadcast gives all of them rank 0's
+    param.set_data(mx.nd.array(random.uniform(-1, 1, param.shape) + rank()))
 hvd.broadcast_parameters(net.collect_params(), root_rank=0)
 data = random.uniform(-3, 3, (STEPS, ROWS, 5))[:, rank() :: size()]
 trainer = ClippingTrainer(

@@ -12,9 +12,9 @@ import time
 
 case = json.loads(sys.argv[1])
 rng = random.Random(f"{case['seed']} {os.getpid()}")
-SIZES = (1, 4, 250, 4_000, 30_000, 500_000, 4_000_000)  # float32
+SIZES = (1, 4, 250, 4_000, 30_000, 500_000, 4_000_000)  # numbers of float32 elements
 KINDS = ("allreduce", "allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-ROUNDS = 8  # of a job that comes to its end
+ROUNDS = 8  # rounds of a job in which no rank dies
 
 
 class Broken(Exception):
@@ -71,7 +71,7 @@ from hvdlite import job  # noqa: E402
 from hvdlite.core import registry  # noqa: E402
 from hvdlite.core.process_set import ProcessSet  # noqa: E402
 
-if "host" in case:  # sockets between hosts, on one
+if "host" in case:  # uses the sockets of several hosts on one host
     from hvdlite.bootstrap import mesh
 
     mesh._identity = lambda: f"h{number * 2 // case['ranks']}"
@@ -167,7 +167,7 @@ for each in threads:
 note("joined")
 dies_now = number == case["victim"] and case["when"]
 if dies_now == "collectives":
-    time.sleep(60)  # its time comes
+    time.sleep(60)  # waits to be killed
 enters("closing")
 if failures and case["then"] == "raise":
     raise failures[0]

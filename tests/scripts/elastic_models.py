@@ -50,11 +50,12 @@ class Gluon(Model):
     """`how` is the trainer."""
 
     def make(self):
-        mx.random.seed(hvd.rank())  # sync() makes them equal
+        mx.random.seed(hvd.rank())  # sync() makes the weights equal
         net = mx.gluon.nn.HybridSequential()
         net.add(
             mx.gluon.nn.HybridLambda(lambda F, x: F.reshape(x, (-1, 1, 2, 3))),
-            mx.gluon.nn.Conv2D(16, 2, activation="tanh"),  # its weights lie as oneDNN wants them
+            # a layer whose weights are in oneDNN's layout
+            mx.gluon.nn.Conv2D(16, 2, activation="tanh"),
             mx.gluon.nn.BatchNorm(),
             mx.gluon.nn.Dense(4),
         )
@@ -145,7 +146,8 @@ class Keras(Model):
             hvd.elastic.UpdateBatchStateCallback(state),
             hvd.elastic.CommitStateCallback(state, 2),
         ]
-        while state.epoch < self.epochs:  # one at a time: of the first some batches may be done
+        # one epoch at a time; some batches of the first may be done already
+        while state.epoch < self.epochs:
             x = own[BATCH * state.batch :]
             state.model.fit(x, x, BATCH, 1, callbacks=callbacks, shuffle=False, verbose=0)
 

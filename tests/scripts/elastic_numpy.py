@@ -71,7 +71,7 @@ def train(state):
             if "EXITS" in os.environ:
                 sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The last rank waits for rank 0 alone, which learns of the death by another call.
+        # The last rank waits only for rank 0, which notices the death in another call.
         early = dead and state.step == when and not resets and first == hvd.size() - 1
         if early:
             sum_of_pair()
@@ -83,7 +83,7 @@ def train(state):
         state.members.append(members.tolist())
         state.step += 1
         if wanted:
-            time.sleep(0.005)  # the job has but to wait for the size
+            time.sleep(0.005)  # only waits until the job has the size
             if state.end is None and [hvd.size()] == wanted and state.step > when:
                 state.end = state.step + steps
         state.commit()

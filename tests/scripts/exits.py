@@ -138,4 +138,4 @@ for each in how.split("+"):
     hvd.init()
     globals()[each]()
 if how.endswith("pushed_then_end"):
-    sys.exit(0)  # no failure either
+    sys.exit(0)  # exit code 0 is no failure

@@ -22,9 +22,10 @@ for framework in sys.argv[1:]:
 before, found = threads(), []
 for module in pkgutil.walk_packages(hvdlite.__path__, "hvdlite.", onerror=lambda name: None):
     last = module.name.rpartition(".")[2]
-    if last.startswith("_") or last in ("job_site", "as_horovod"):  # change other modules
+    # importing these changes other modules
+    if last.startswith("_") or last in ("job_site", "as_horovod"):
         continue
-    with contextlib.suppress(ImportError):  # of a framework that is not here
+    with contextlib.suppress(ImportError):  # the module's framework may not be installed
         imported = importlib.import_module(module.name)
         found.append(module.name)
         for name in dir(imported):

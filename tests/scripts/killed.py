@@ -30,7 +30,7 @@ for i in range(10):
     hvd.numpy.allreduce(np.ones(1000), name=f"warm{i % 2}")
 if rank == dead:
     subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(0.2)  # the others wait
+    time.sleep(0.2)  # by then the others wait
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "later":
     while lives(pids[dead]):

@@ -31,7 +31,7 @@ checkpoint = hvd.Checkpoint(folder, net=net)
 begin, text = checkpoint.load()[0], ""
 try:
     for epoch in (begin + 1, begin + 2):
-        hvd.barrier()  # all have ended the first save
+        hvd.barrier()  # after the first save has ended on all ranks
         checkpoint.save(epoch)
 except hvd.RankFailedError as error:
     assert error.rank == 0

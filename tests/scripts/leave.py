@@ -92,12 +92,12 @@ def leave() -> None:
     if how == "interrupt":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         hvd.numpy.allreduce(np.ones(2), name="interrupted")
-    if how == "failed operator":  # so the gradient never gets ready on this rank
+    if how == "failed operator":  # MXNet then never computes the gradient on this rank
         x = mx.nd.random.normal(0, -1, (3,))
         hvd.allreduce_(x, name="w").wait_to_read()
     if how == "shutdown":
         hvd.shutdown()
-    # "end": by falling off the end
+    # "end": the script just ends
 
 
 all_together()
@@ -108,7 +108,7 @@ else:
         waiting_for_rank_1()
     except tuple(errors) as error:
         report(rank, text=str(error))
-        hvd.barrier(survivors)  # else one of them may end before the other one waits for rank 1
+        hvd.barrier(survivors)  # otherwise a survivor may end before another one waits for rank 1
         if how not in ("caught exit", "end", "exit 0", "shutdown"):
             raise
     try:

@@ -35,7 +35,7 @@ order = WORLD.Dup()
 if WORLD.rank == 0:
     thread = threading.Thread(target=open_group, daemon=True)
     thread.start()
-    thread.join(0.5)  # by now it waits for rank 1
+    thread.join(0.5)  # now the thread waits for rank 1
     leave()
 if not leaves:
     hvd.shutdown()
@@ -44,7 +44,7 @@ if WORLD.rank == 0:
     thread.join(20)
 else:
     if not leaves:
-        hvd.init(MPI.COMM_SELF)  # opens it from another job
+        hvd.init(MPI.COMM_SELF)  # the group is opened by another job
     open_group()
 code, text, group = opened
 if leaves:

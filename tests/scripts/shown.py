@@ -70,7 +70,7 @@ def nudged() -> None:
     for _ in range(int(given)):
         MPI.COMM_WORLD.Barrier()
         if rank == size - 1:
-            time.sleep(0.02)  # the others' engines are asleep
+            time.sleep(0.02)  # so that the engines of the other ranks sleep
         right &= bool((hvd.numpy.allreduce(np.ones(4), name="late", op=hvd.Sum) == size).all())
     report(rank, threads=before >= 0, wakes=sleeps("hvdlite-nudge") - before, right=right)
 
@@ -90,7 +90,7 @@ def large() -> None:
     where = [at % x.size for at in SAMPLES]
     for i, at in enumerate(where):
         x[at] = i + 10 * (rank + 1)
-    last = {at: sums[i] for i, at in enumerate(where)}  # of samples that fell on one place
+    last = {at: sums[i] for i, at in enumerate(where)}  # the last sample at each place
     if given == "numpy":
         y = hvd.numpy.allreduce(x, op=hvd.Sum)
         report(rank, zeros=int(np.count_nonzero(y)) == len(last), bytes=y.nbytes)

@@ -23,19 +23,19 @@ import hvdlite.numpy
 
 LIBC = ctypes.CDLL(None)
 WORLD = MPI.COMM_WORLD
-WARM = 5  # rounds: until caches and pools have their size
-GROWTH_KB = 4096  # what allocators and MPI may take more
+WARM = 5  # rounds until caches and pools have their final size
+GROWTH_KB = 4096  # growth that allocators and MPI may cause
 
 
 def descriptors() -> int:
-    time.sleep(0.002)  # a thread that reads a file has it open for less
+    time.sleep(0.002)  # a thread that reads a file closes it in less time
     return len(os.listdir("/proc/self/fd"))
 
 
 def held() -> Dict[str, int]:
-    time.sleep(0.1)  # a thread that was joined stands in /proc a moment longer
-    gc.collect()  # of errors, whose frames keep arrays
-    LIBC.malloc_trim(0)  # else free memory counts: a little, or much
+    time.sleep(0.1)  # a joined thread stays in /proc for a moment
+    gc.collect()  # frees errors, whose frames hold arrays
+    LIBC.malloc_trim(0)  # otherwise memory that malloc has freed would count
     status = Path("/proc/self/status").read_text().split()
     return {
         "descriptors": min(descriptors() for _ in range(20)),
@@ -76,7 +76,7 @@ def one_round(number: int) -> None:
     for _ in range(hvd.rank()):
         hvd.numpy.allreduce(np.ones(100), name="late")
     hvd.join()
-    if number % 2:  # else shutdown ends the set
+    if number % 2:  # every second set is left to shutdown()
         hvd.remove_process_set(some)
     hvd.shutdown()
 

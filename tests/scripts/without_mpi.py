@@ -57,7 +57,7 @@ def bits():
 def waits():
     """Until a signal comes; the line says that it may."""
     hnp.allreduce(np.ones(1), name="first")
-    print("READY\n", end="", flush=True)  # in one write: ranks share the pipe
+    print("READY\n", end="", flush=True)  # one write, because ranks share the pipe
     hnp.allreduce(np.ones(1), name=f"only rank {rank}")
 
 

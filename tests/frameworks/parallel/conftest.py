@@ -18,7 +18,8 @@ def groups():
     import hvdlite.torch.backend  # noqa: F401 - test_torch_backend.py beside this folder does without
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    new = not dist.is_initialized()  # the contract's trainers may have made one
+    # tests/contract/torch_trainers.py may have made a group already
+    new = not dist.is_initialized()
     if new:
         dist.init_process_group("hvdlite", init_method="hvdlite://")
     yield dist.new_group(backend="hvdlite"), dist.new_group(backend="gloo")

@@ -54,7 +54,7 @@ def test_a_loaded_model_goes_on_with_steps_of_the_same_size(how, batches, rank, 
     assert trained(model, x, batches) == pytest.approx(a_batch * (batches - batches % passes))
     path = str(tmp_path / f"{rank}.keras")
     model.save(path)
-    assert trained(keras.models.load_model(path), x) < 0  # without hvdlite
+    assert trained(keras.models.load_model(path), x) < 0  # loaded without hvdlite
     loaded = hvd.load_model(path)
     if batches % passes:
         hint = f"rank 0 has saved the model after pass 1.*rank {rank} goes on"
@@ -118,7 +118,8 @@ def test_a_rank_at_another_step_is_named_in_the_error(what, rank, size, several,
         trained(model, x, 2)
     assert re.search(shown[what], str(caught.value)), str(caught.value)
     if rank and what == "another optimizer":
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))  # owners are counted alike again
+        # now all ranks have made equally many optimizers again
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
 
 
 def test_a_file_that_does_not_say_how_passes_are_added_is_refused(rank, tmp_path):

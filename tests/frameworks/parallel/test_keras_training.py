@@ -6,7 +6,7 @@ import pytest
 
 import hvdlite.keras as hvd
 
-SAMPLES, BATCH, EPOCHS = 96, 24, 3  # BATCH: of all ranks together; divided by 1 to 4 ranks
+SAMPLES, BATCH, EPOCHS = 96, 24, 3  # BATCH is of all ranks together, and divisible by 1 to 4 ranks
 BACKEND = keras.backend.backend()
 
 
@@ -35,7 +35,7 @@ def difference(model, other) -> float:
 
 def check_equal(model) -> None:
     values = [*model.get_weights(), *optimizer_values(model)]
-    own = [(value + 0).tobytes() for value in values]  # PyTorch clears to -0.0 as well
+    own = [(value + 0).tobytes() for value in values]  # + 0 because PyTorch may clear to -0.0
     assert all(other == own for other in hvd.allgather_object(own))
 
 
@@ -43,7 +43,7 @@ def optimizer_values(model) -> list:
     return [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.optimizer.variables]
 
 
-OPTIMIZERS = {  # with momentum: tests/contract
+OPTIMIZERS = {  # momentum is tested in tests/contract
     "adam": lambda: keras.optimizers.Adam(0.01),
     "clipped": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
 }

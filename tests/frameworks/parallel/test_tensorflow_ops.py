@@ -119,13 +119,14 @@ def test_wrong_arguments_of_collectives_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
-    if hvd.rank() == 0:  # raises before anything is sent: the others need not come
+    if hvd.rank() == 0:  # raises before anything is sent, so only rank 0 calls it
         with pytest.raises(NotImplementedError, match="is IndexedSlices"):
             hvd.grouped_allreduce([tf.ones(1), slices], op=hvd.Max)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
         hvd.allreduce(tf.ones(1, tf.complex64))
     with pytest.raises(ValueError, match="root_rank is '0': expected a rank of the job"):
-        tf.function(lambda x: hvd.reducescatter(hvd.broadcast(x, "0")))(tf.ones(2))  # when traced
+        # the error comes when the function is traced
+        tf.function(lambda x: hvd.reducescatter(hvd.broadcast(x, "0")))(tf.ones(2))
 
 
 @everywhere

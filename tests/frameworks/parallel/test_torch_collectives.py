@@ -13,7 +13,8 @@ def test_tensors_of_any_strides(rank, size):
     assert torch.equal(hvd.allreduce(whole[:, ::2], op=hvd.Sum), expected[:, ::2])
     hvd.allreduce_(whole[:, 1:3], op=hvd.Sum)
     assert torch.equal(whole[:, 1:3], expected[:, 1:3])
-    assert torch.equal(whole[:, 0], torch.arange(0.0, 24, 6) * (rank + 1))  # no other column
+    # the allreduce has changed no other column
+    assert torch.equal(whole[:, 0], torch.arange(0.0, 24, 6) * (rank + 1))
 
 
 def test_alltoall_takes_its_splits_in_a_tensor(rank, size):

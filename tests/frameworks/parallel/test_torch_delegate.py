@@ -55,7 +55,7 @@ def test_delegated_tensors_may_have_different_rows(rank, size):
     assert gathered[:, 0].tolist() == [r for r in range(size) for _ in range(r)]
     splits = [(rank + to) % 3 for to in range(size)]
     rows, came = hvd.alltoall(torch.full((sum(splits) + 1,), rank), splits)
-    assert came.tolist() == splits  # (from + to) % 3, both ways
+    assert came.tolist() == splits  # (from + to) % 3 rows in both directions
     assert rows.tolist() == [r for r in range(size) for _ in range(splits[r])]
 
 
@@ -82,7 +82,7 @@ def test_delegation_works_for_one_rank_and_for_empty_tensors(rank, size):
 def test_a_tensor_on_the_host_on_only_one_rank_is_refused(rank, size):
     if size == 1:
         return
-    hvd.allreduce(torch.ones(1), name="first")  # the ranks agree on what moves
+    hvd.allreduce(torch.ones(1), name="first")  # ranks first agree on which gradients are moved
     if rank:
         tensors.DELEGATED.discard("cpu")
     match = r"disagree on the memory: rank 0: a GPU's; ranks? 1.*: the host's.*HVDLITE_GPU=host"

@@ -59,7 +59,7 @@ def test_a_limit_of_many_years_is_no_time_out(days, groups, several):
     limit, t = datetime.timedelta(days), torch.ones(4)
     group = dist.new_group(backend="hvdlite", timeout=limit)
     if dist.get_rank() == 1:
-        time.sleep(0.1)  # else the others have nothing to wait for
+        time.sleep(0.1)  # so that the other threads have to wait
     work = start(groups[0], t)
     group.monitored_barrier(limit)
     if dist.get_rank() == 1:
@@ -114,7 +114,7 @@ def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, seve
         work = start(groups[0], torch.ones(3))
         child = os.fork()
         if child == 0:
-            signal.alarm(60)  # ends it
+            signal.alarm(60)  # the signal ends the process if it hangs
             texts = []
             for look in (work.get_future().wait, work.wait):
                 try:
@@ -133,7 +133,8 @@ def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, seve
 def test_calls_that_nobody_waits_for_end(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
-    tensors = [torch.full((10 + i,), float(i)) for i in range(150)]  # more than there are names
+    # more tensors than prepared names
+    tensors = [torch.full((10 + i,), float(i)) for i in range(150)]
     works = [dist.all_reduce(t, group=groups[0], async_op=True) for t in tensors]
     assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
     for i, t in enumerate(tensors):

@@ -10,7 +10,7 @@ from torch_tensors import same_everywhere
 
 import hvdlite.torch as hvd
 
-N = 100  # parameters
+N = 100  # number of parameters
 
 
 def parameters() -> list:

@@ -67,10 +67,10 @@ def test_reports_show_waiting_sends_and_receives(groups):
     with memory.Recorder(path) as recorder:
         seen = recorder.snapshot()
         waits = live.pending(seen)[-1]
-        alone = seen._replace(ops=[waits])  # other tests have left calls that ranks did not follow
+        alone = seen._replace(ops=[waits])  # without the calls that other tests have left unmatched
         text = report.summary(alone, [alone])
         dist.isend(t, other, groups[0], 8)
-        dist.recv(t.clone(), other, groups[0], 8)  # its wait has timed out, too
+        dist.recv(t.clone(), other, groups[0], 8)  # the receive of this call has timed out, too
         dist.isend(t, other, groups[0], 9)
         late.wait()
         ended = [op["phase"] for op in recorder.ops() if op["number"] == waits["number"]]

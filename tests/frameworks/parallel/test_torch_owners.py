@@ -269,7 +269,7 @@ def test_reading_param_groups_averages_the_gradients_first(op, rank, size):
     for number in range(3):
         optimizer.zero_grad()
         plain.zero_grad()
-        if number == 1:  # given up
+        if number == 1:  # the optimizer is dropped
             loss_of(model, batch_of(rank, 9)).backward()
             optimizer.zero_grad()
         for each in (2 * number, 2 * number + 1):

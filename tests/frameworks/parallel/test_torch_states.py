@@ -82,7 +82,7 @@ def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wr
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     assert table.weight.grad.to_dense().tolist() == torch.zeros(4, 3).tolist()
     assert given.grad.to_dense().tolist() == [1, 1] and frozen.grad is None
-    if kind != "LBFGS":  # whose step wants a closure
+    if kind != "LBFGS":  # LBFGS's step needs a closure
         before = table.weight.detach().clone()
         table(torch.tensor([1])).sum().backward()
         optimizer.step()
@@ -184,7 +184,8 @@ def test_gradients_of_gradients_through_sync_batch_norm(rank, size):
 
 def test_sync_batch_norm_counts_anew_in_a_new_job(rank, size):
     layer = hvd.SyncBatchNorm(3)
-    if rank == 0 and size > 1:  # it fails here alone, as if this rank had trained before the others
+    # the step fails on rank 0 only, as if it had trained before the others
+    if rank == 0 and size > 1:
         with pytest.raises(ValueError, match="dtype"):
             layer(torch.ones(4, 3, dtype=torch.complex64))
     names._counts.begin_job()
@@ -207,7 +208,7 @@ def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
     """PyTorch refuses it, too: its deviation is 0."""
     layer = hvd.SyncBatchNorm(3)
     if size > 1:
-        assert torch.isfinite(layer(torch.full((1, 3), float(rank)))).all()  # one a rank
+        assert torch.isfinite(layer(torch.full((1, 3), float(rank)))).all()  # one row per rank
     with pytest.raises(ValueError, match="(?i)expected more than 1 value per channel"):
         layer(torch.ones(int(rank == 0), 3))
     assert torch.isfinite(layer.running_var).all()

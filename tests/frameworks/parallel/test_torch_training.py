@@ -105,7 +105,7 @@ def test_gradients_are_averaged_after_a_script_has_replaced_their_memory(rank, r
     optimizer = distributed(model)
     for batch in own_batches(rank):
         train(model, optimizer, [batch])
-        model.double().float()  # as to save it in another dtype
+        model.double().float()  # as scripts do to save the model in another dtype
         for param in model.parameters():
             param.grad.data = param.grad.data.clone()
     train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
@@ -118,7 +118,7 @@ def test_a_rank_without_a_batch_counts_as_zero_after_a_skipped_step(rank):
     optimizer = distributed(model)
     train(model, optimizer, [batch_of(rank, 0)])
     loss_of(model, batch_of(rank, 1)).backward()
-    assert optimizer.param_groups  # as GradScaler reads it, which then skips the step
+    assert optimizer.param_groups  # GradScaler reads the gradients, and then skips the step
     optimizer.zero_grad()
     if rank == 0:
         loss_of(model, batch_of(rank, 2)).backward()
@@ -149,7 +149,7 @@ def test_step_after_synchronize_warns_unless_it_is_skipped(skip, rank):
     loss_of(model, batch_of(rank, 2)).backward()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optimizer.step()  # nobody has said synchronize() since the last step
+        optimizer.step()  # synchronize() has not been called since the last step
 
 
 def test_each_parameter_has_a_name_of_its_own_on_all_ranks():
@@ -212,7 +212,7 @@ def test_schedulers_made_before_or_after_the_optimizer_work(before, rank, report
         warnings.simplefilter("error")
         assert run(model, hvd.DistributedOptimizer, own_batches(rank)) == expected
     gc.enable()
-    assert used[-1]() is None  # nothing has a reference to itself
+    assert used[-1]() is None  # freed at once, so there is no cycle of references
     report_parity("PyTorch, scheduler", difference(model, alone), 5e-6)
 
 
@@ -286,7 +286,7 @@ def test_a_thawed_parameter_is_averaged_once(rank, size):
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], 0.1), op=hvd.Sum)
     for step in range(4):
-        frozen.requires_grad_(step > 1)  # by then trained.grad is sent while backward goes on
+        frozen.requires_grad_(step > 1)  # the gradient of `trained` is then sent during backward
         optimizer.zero_grad()
         ((trained + frozen) * (rank + 1)).sum().backward()
         optimizer.step()

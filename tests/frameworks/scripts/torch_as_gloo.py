@@ -27,7 +27,7 @@ def run(how: str) -> None:
     t = torch.full((4,), rank + 1.0)
     dist.all_reduce(t)
     assert t.tolist() == [size * (size + 1) / 2] * 4
-    if dist.get_backend() == "gloo":  # PyTorch's own test
+    if dist.get_backend() == "gloo":  # this is PyTorch's own test
         dist.monitored_barrier(timeout=timedelta(seconds=30))
     pair = dist.new_group([0, 1], backend="gloo", timeout=timedelta(seconds=30))
     if rank < 2:
@@ -59,14 +59,15 @@ def run(how: str) -> None:
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": r} for r in range(size)]
     one = torch.sparse_coo_tensor([[rank]], [1.0], (size,), check_invariants=True)
-    dist.all_reduce(one)  # hvdlite leaves this to Gloo
+    dist.all_reduce(one)  # hvdlite passes this call on to Gloo
     assert one.to_dense().tolist() == [1.0] * size
 
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=20), dist.group.WORLD)
     dist.barrier()
     dist.destroy_process_group()
-    print(f"MOVED BY {backend.name()}\n", end="", flush=True)  # one write: ranks share the output
+    # one write, because ranks share the output
+    print(f"MOVED BY {backend.name()}\n", end="", flush=True)
 
 
 for how in sys.argv[1:]:

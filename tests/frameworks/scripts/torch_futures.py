@@ -24,7 +24,7 @@ LIMIT = timedelta(seconds=120)
 problems: list = []
 
 
-# ---- calls: each returns a work, if any is to be waited for later, and what checks its result ----
+# ---- calls: each returns a work to wait for, or None, and a function that checks the result ----
 
 
 def all_reduce(group, n, value, later):
@@ -142,7 +142,7 @@ def note(what, look, *args):
 def finish(lookers, started):
     """Look at the work in these ways; a work that is dropped has its result some time."""
     what, work, is_right, looks = started
-    started.clear()  # nobody else has the work
+    started.clear()  # this thread has the only reference to the work
     others = [lookers.submit(note, what, look, work) for look in looks[1:]]
     for look in looks[:1]:
         note(what, look, work)
@@ -161,14 +161,15 @@ def calls_of(thread, group, calls, seed, lookers):
     own = random.Random(f"{seed} {thread} {dist.get_rank()}")
     left, later = [], 0
     for number in range(calls):
-        if number % 50 == 0:  # with 0 on all ranks, those of a repeated name take the fast path
+        if number % 50 == 0:  # a pause of 0 on all ranks lets repeated names take the fast path
             later = own.choice((0, 0.1, 1)) if alike.random() < 0.6 else 0
         call, n, value = alike.choice(CALLS), alike.choice((1, 300, 20_000)), float(number % 50)
         what = f"call {number} of thread {thread} ({call.__name__}, {n})"
         work, is_right = call(group, n, value, own.random() < later)
         looks = own.sample(LOOKS, own.randint(0, 3)) if work else []
         started = [what, work, is_right, looks]
-        if work and call is not another_follows:  # that callback's call comes before the next one
+        # the call that the callback makes must precede the next one
+        if work and call is not another_follows:
             left.append(started)
         else:
             finish(lookers, started)

@@ -71,7 +71,8 @@ def ddp_power_sgd() -> float:
         powerSGD_hook,
     )
 
-    # It starts collectives as others end: only of one bucket in the same order on each rank.
+    # The hook starts collectives in callbacks, whose order is equal on all ranks only with one
+    # bucket.
     return ddp((PowerSGDState(None, 2, start_powerSGD_iter=3), powerSGD_hook), bucket_cap_mb=25)
 
 

@@ -42,10 +42,10 @@ if ME < 3:
     if ME == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     assert "rank 1" in error_of(first)
-    pair = joined("pair", 2, 0)  # in another order
+    pair = joined("pair", 2, 0)  # the ranks in another order
     assert "reconfigure has ended its job" in error_of(first)
-three = joined("three", 0, 2, 3)  # one has come
-if ME == 0:  # it stays behind, and lives
+three = joined("three", 0, 2, 3)  # rank 3 has joined
+if ME == 0:  # rank 0 leaves the group but goes on running
     why = error_of(three)
     assert "it goes on with other ranks" in why, why
     store.wait(["end of 2", "end of 3"], timedelta(seconds=60))

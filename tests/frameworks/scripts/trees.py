@@ -33,7 +33,7 @@ def lightgbm_model(x, y):
     parameters = {"objective": "binary", "num_threads": 1, "verbosity": -1, "deterministic": True}
     parameters = {**parameters, **hvd.lightgbm.network_parameters()}
     booster = lgb.train(parameters, lgb.Dataset(x, y), ROUNDS)
-    own = f"[local_listen_port: {parameters['local_listen_port']}]"  # all else is the same
+    own = f"[local_listen_port: {parameters['local_listen_port']}]"  # all other lines are equal
     machines = parameters["machines"].split(",")
     ranks = [
         [m.endswith(f":{parameters['local_listen_port']}") for m in machines].index(True),
