@@ -1,5 +1,7 @@
 """Where a collective on NumPy arrays puts its result: in the user's ``out``, or in a new array."""
 
+from typing import List, Sequence, Tuple
+
 import numpy as np
 
 from hvdlite.core.arguments import wrong
@@ -50,6 +52,18 @@ def are_apart(outs, arrays) -> bool:
             return False
         read, written = (read, max(written, end)) if is_out else (max(read, end), written)
     return True
+
+
+def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
+    """Tell for each span of memory, given by its begin and its bytes, whether it meets another."""
+    meets, last = [False] * len(spans), -1  # last: the span that ends last, of those before
+    for at in sorted(range(len(spans)), key=lambda i: spans[i]):
+        begin, nbytes = spans[at]
+        if last >= 0 and nbytes and begin < sum(spans[last]):
+            meets[at] = meets[last] = True
+        if nbytes and (last < 0 or begin + nbytes > sum(spans[last])):
+            last = at
+    return meets
 
 
 def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:

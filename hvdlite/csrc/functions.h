@@ -12,7 +12,8 @@
     ROW(hvd_plan)                                                                                  \
     ROW(hvd_run)                                                                                   \
     ROW(hvd_validate)                                                                              \
-    ROW(hvd_start) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)
+    ROW(hvd_start)                                                                                 \
+    ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_result) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)
 
 #define CORE_TYPE(name) typedef __typeof__(&name) name##_type; /* C++ wants it before the member */
 CORE(CORE_TYPE)

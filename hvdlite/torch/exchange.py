@@ -14,6 +14,7 @@ from hvdlite.core.collectives import Memory, Started, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
+from hvdlite.core.outs import overlapping
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import DELEGATED, DTYPES, check, is_staged, memory_of, plain
@@ -144,8 +145,14 @@ def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
 
 
 def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
-    """Return the memory for results; a staged tensor gets a new copy on the host."""
+    """Return the memory for results; a staged tensor gets a new copy on the host.
+
+    In place, a result goes elsewhere first if another tensor of the call has part of its memory:
+    the collectives run at once, and each would take what the other has written.
+    """
     own = [in_place or (mover is None and is_staged(tensor)) for tensor in tensors]
+    if in_place and len(ins) > 1:
+        own = [not meets for meets in overlapping([(t.data_ptr(), t.nbytes) for t in ins])]
     return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
 
 

@@ -37,7 +37,7 @@ OF_PAIRS = [
     "tests/contract/test_prepared.py",
     *(
         f"tests/frameworks/parallel/test_torch_{name}.py"
-        for name in ("arguments", "backend", "groups", "messages")
+        for name in ("arguments", "backend", "groups", "messages", "parts")
     ),
 ]
 

@@ -29,7 +29,7 @@ class HvdBackend : public Group {
         if (several("broadcast", tensors) || !all_move(tensors))
             return gloo().broadcast(tensors, o);
         return run(OpType::BROADCAST, "hvdlite:broadcast", tensors, tensors, o, [&](Start &start) {
-            Tensors copies = dense_of(tensors);
+            Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.broadcast(t, static_cast<int>(o.rootRank));
         });
@@ -155,12 +155,12 @@ class HvdBackend : public Group {
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
             // Counts elements, because rows of the output may have another length than rows of the
             // input.
-            std::vector<int64_t> splits = in_splits;
-            for (int64_t &n : splits) n *= in.numel() / std::max<int64_t>(in.size(0), 1);
+            auto splits = elements_of(in, in_splits), expected = elements_of(out, out_splits);
+            if (in_splits.empty() && out_splits.empty()) splits = expected = {};
             Tensors to = {out}, copies = buffers_of(to);
             start.copy_back(to, copies);
-            start.alltoall(dense(in), copies[0], in.numel(), out.numel(), elements_each(in),
-                           splits);
+            start.alltoall(dense(in), copies[0], in.numel(), out.numel(), elements_each(in), splits,
+                           expected);
         });
     }
 
@@ -170,10 +170,9 @@ class HvdBackend : public Group {
             check_type(outs[i], ins[0]), check_type(ins[i], ins[0]);
         if (!all_move(ins) || !all_move(outs)) return gloo().alltoall(outs, ins, o);
         return run(OpType::ALLTOALL, "hvdlite:all_to_all", ins, outs, o, [&](Start &start) {
-            std::vector<int64_t> splits;
-            for (const at::Tensor &t : ins) splits.push_back(t.numel());
             at::Tensor in = flat_of(ins, outs), out = start.flat_for(outs, ins);
-            start.alltoall(in, out, in.numel(), out.numel(), elements_each(in), splits);
+            start.alltoall(in, out, in.numel(), out.numel(), elements_each(in), numbers_of(ins),
+                           numbers_of(outs));
         });
     }
 
@@ -255,10 +254,17 @@ class HvdBackend : public Group {
     template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
         if (op == FOLD) return fold_all(type, "hvdlite:all_reduce", tensors, tensors, o);
         return run(type, "hvdlite:all_reduce", tensors, tensors, o, [&](Start &start) {
-            Tensors copies = dense_of(tensors);
+            Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.allreduce(t, t, op);
         });
+    }
+
+    // The elements of each rank's part; no splits: all parts are equal.
+    std::vector<int64_t> elements_of(const at::Tensor &t, std::vector<int64_t> splits) const {
+        if (splits.empty()) return std::vector<int64_t>(size_, t.numel() / size_);
+        for (int64_t &n : splits) n *= t.numel() / std::max<int64_t>(t.size(0), 1);
+        return splits;
     }
 
     Tensors without_own(Tensors tensors) const {

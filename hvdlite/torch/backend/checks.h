@@ -9,6 +9,8 @@
 
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include <numeric>
+
 namespace hvdlite {
 
 // What PyTorch's checks call with the reason.
@@ -55,10 +57,38 @@ inline Tensors matrices_of(const Tensors &tensors, int ranks) {
     return matrices;
 }
 
+inline const char *begin_of(const at::Tensor &t) { return static_cast<char *>(t.data_ptr()); }
+
 inline Tensors dense_of(const Tensors &tensors) {
     Tensors copies;
     for (const at::Tensor &t : tensors) copies.push_back(dense(t));
     return copies;
+}
+
+// Does the same, and gives each tensor memory of its own: the core moves all tensors at once.
+inline Tensors apart_of(const Tensors &tensors) {
+    Tensors copies = dense_of(tensors);
+    if (copies.size() < 2) return copies;
+    std::vector<size_t> order(copies.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return begin_of(copies[a]) < begin_of(copies[b]); });
+    size_t last = 0; // the tensor that ends at `end`, the last end so far
+    const char *end = nullptr;
+    for (size_t i : order) {
+        if (copies[i].nbytes() == 0) continue;
+        const char *begin = begin_of(copies[i]), *own_end = begin + copies[i].nbytes();
+        if (begin < end)
+            for (size_t both : {last, i}) copies[both] = copies[both].clone();
+        if (own_end > end) end = own_end, last = i;
+    }
+    return copies;
+}
+
+inline std::vector<int64_t> numbers_of(const Tensors &tensors) {
+    std::vector<int64_t> numbers;
+    for (const at::Tensor &t : tensors) numbers.push_back(t.numel());
+    return numbers;
 }
 
 // The tensors to write to: the given ones, or new ones in place of tensors that are not contiguous

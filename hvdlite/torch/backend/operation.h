@@ -69,6 +69,7 @@ class Operation : public Call {
     // ---- before another thread has the operation ----
     void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
     void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
+    void expect(std::vector<int64_t> rows) { expected_ = std::move(rows); }
     void deliver_nothing() { deliver_ = nullptr; } // for a start that has failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
@@ -176,6 +177,8 @@ class Operation : public Call {
             process.core.hvd_finish(h, 0, &err);
             if (err.code) return failure(std::string("hvdlite: ") + err.text);
         }
+        std::string other = unexpected();
+        if (!other.empty()) return failure(other);
         try {
             c10::InferenceMode mode; // only so may a thread write to tensors of this mode
             c10::OptionalStreamGuard guard(stream_);
@@ -184,6 +187,19 @@ class Operation : public Call {
             return std::current_exception();
         }
         return nullptr;
+    }
+
+    // Why rows that came are not those that were expected; empty: they are.
+    std::string unexpected() const {
+        const int64_t *came = nullptr;
+        if (!expected_.empty()) process.core.hvd_result(handles_.front(), &came);
+        for (size_t r = 0; r < expected_.size(); r++)
+            if (came[r] != expected_[r])
+                return "hvdlite: " + name_ + " (" + what_ + "): rank " + std::to_string(r) +
+                       " of the group sends " + std::to_string(came[r]) +
+                       " elements to this rank, which expects " + std::to_string(expected_[r]) +
+                       ": give both the same sizes";
+        return {};
     }
 
     const c10::intrusive_ptr<Plans> plans_;
@@ -199,6 +215,7 @@ class Operation : public Call {
     bool planned_ = false; // true: the first handle can be used again, for tensors like:
     Plans::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
+    std::vector<int64_t> expected_;        // rows of each rank; empty: the core knows how many
     std::function<void()> deliver_;        // copies from that memory into the caller's tensors
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED

@@ -209,10 +209,14 @@ class Start {
     }
 
     // splits: number of rows for each rank; empty: equally many. width: elements in a row.
+    // expected: number of rows from each rank, with one element each; empty: only the sum is checked.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
-                  int64_t width, const std::vector<int64_t> &splits) {
+                  int64_t width, const std::vector<int64_t> &splits,
+                  std::vector<int64_t> expected = {}) {
         hvd_tensor t = tensor(HVD_ALLTOALL, in, out);
         t.out_rows = out_rows;
+        t.open = !expected.empty(); // the check of `expected` comes in place of the core's
+        operation_->expect(std::move(expected));
         t.splits = splits.empty() ? nullptr : splits.data();
         t.nsplits = splits.size();
         start(t, {rows, width});

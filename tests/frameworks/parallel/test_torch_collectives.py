@@ -17,6 +17,15 @@ def test_tensors_of_any_strides(rank, size):
     assert torch.equal(whole[:, 0], torch.arange(0.0, 24, 6) * (rank + 1))
 
 
+def test_tensors_of_one_call_that_share_memory(rank, size):
+    """Before, each took of the other what that had written so far."""
+    for number in range(5):
+        whole = torch.full((100_000,), rank + 1.0)
+        given = [whole, whole[:60_000], whole[40_000:], whole]
+        results = hvd.grouped_allreduce_(given, op=hvd.Sum, name=f"shared{number}")
+        assert all((each == sum(range(1, size + 1))).all() for each in [whole, *results])
+
+
 def test_alltoall_takes_its_splits_in_a_tensor(rank, size):
     rows = torch.arange(2 * size) + 100 * rank
     result, _ = hvd.alltoall(rows, splits=torch.full((size,), 2))
