@@ -4,6 +4,7 @@ The ranks of a host share that memory, so the allreduce does not copy between ra
 bucket of gradients on a GPU lies on the GPU; NCCL reduces it, or hvdlite a pinned copy on the host.
 """
 
+import sys
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -18,6 +19,8 @@ from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes, a cache line
+_ALONE = [torch.empty(0)]
+_OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # to a view that no script has
 
 
 class Bucket:
@@ -95,25 +98,49 @@ class Bucket:
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
     def _write(self) -> None:
-        """Copy gradients that lie elsewhere into the bucket, in one call; None counts as zero."""
+        """Copy gradients that lie elsewhere, all in one call; a gradient of None counts as zero.
+
+        A copied gradient stays the same object, with other memory: the script may have it already.
+        """
         if [view.data_ptr() for view in self.views] != self._begins:
             # made anew, because model.half() and p.grad.data = ... replace the memory
             self.views = [self._view(at) for at in range(len(self.params))]
-        stale, values = [], []
-        for param, view, begin in zip(self.params, self.views, self._begins):
+        stale: List[torch.Tensor] = []
+        values, moved = [], {}  # moved: once each, though parameters may have the same gradient
+        for at, param in enumerate(self.params):
             grad = param.grad
-            if grad is view:
+            if grad is self.views[at]:
                 continue
+            if grad is not None and not grad.is_sparse and grad.data_ptr() == self._begins[at]:
+                param.grad = self.views[at]
+                continue
+            if sys.getrefcount(self.views[at]) > _OWN_REFERENCES:
+                self._part_from(at)
+            view = self.views[at]
             if grad is None:
                 view.zero_()
-            elif grad.is_sparse or grad.data_ptr() != begin:
-                stale.append(view)
-                values.append(grad.to_dense() if grad.is_sparse else grad)
-            if param.requires_grad:
+                if param.requires_grad:
+                    param.grad = view
+                continue
+            stale.append(view)
+            values.append(grad.to_dense() if grad.is_sparse else grad)
+            is_plain = type(grad) is torch.Tensor and not grad.requires_grad  # no graph of its own
+            alike = is_plain and grad.dtype == view.dtype and not grad.is_sparse
+            if alike and id(grad) not in moved:
+                moved[id(grad)] = at, grad
+            else:
                 param.grad = view
         if stale:
             with torch.no_grad():  # because backward may record a graph
                 torch._foreach_copy_(stale, values)
+        for at, grad in moved.values():
+            grad.data = self.views[at]
+            self.views[at] = grad
+
+    def _part_from(self, at: int) -> None:
+        """Give a gradient of an earlier step, which the script has kept, memory of its own."""
+        kept, self.views[at] = self.views[at], self._view(at)
+        kept.data = kept.clone()
 
     def _view(self, at: int) -> torch.Tensor:
         """Return the gradient's part of the bucket with the strides that autograd expects."""

@@ -63,8 +63,7 @@ class Gradients(Plan):
         self._unreached: List[torch.Tensor] = []
         # name of a parameter that a newer object took, and of that object's owner
         self._taken: Optional[str] = None
-        # digests of loaded states, for the next step and for this step
-        self._loaded = self._states = 0
+        self._loaded = self._states = 0  # digests of loaded states: for the next step, for this
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
@@ -83,6 +82,10 @@ class Gradients(Plan):
             else:
                 self._frozen[param] = name
         self._forget_buckets()
+
+    def adopt(self, named: Dict[torch.Tensor, str]) -> None:
+        """Do what :meth:`add` does; if backward has begun, at the end of this step."""
+        self._frozen.update(named) if self.written else self.add(named)
 
     def __del__(self) -> None:
         self._remove_hooks()

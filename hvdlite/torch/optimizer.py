@@ -4,7 +4,7 @@ import warnings
 import weakref
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, Callable, Dict, Iterable, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -15,6 +15,7 @@ from hvdlite.torch import notes
 from hvdlite.torch.deltas import Deltas
 from hvdlite.torch.gradients import Gradients
 from hvdlite.torch.guard import digest_of
+from hvdlite.torch.parameter_names import check_groups, named_of, numbered
 from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
@@ -87,9 +88,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reduction = Reduction(
             compression, gradient_predivide_factor, number, op, process_set, sparse_as_dense
         )
-        named = _named(optimizer, named_parameters)
+        named = named_of(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
-        _check_groups(lists)
+        check_groups(lists)
         # checked first, because a wrong call must not change the names of later optimizers
         reduction.checked()
         # collective, because each rank counts its optimizers itself
@@ -101,6 +102,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "backward_passes_per_step": passes,
             "gradient_predivide_factor": gradient_predivide_factor,
             "_parameter_names": dict(named),
+            "_present": None,
         }
         if not process_set.included():
             return _distribute(optimizer, DistributedOptimizer, None, known)
@@ -113,6 +115,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     _synchronized: bool
     _asked: bool  # True: the script itself has called synchronize() since the last step
     _parameter_names: Dict[torch.Tensor, str]
+    _present: Optional[List[int]]  # the ids of the parameters in param_groups, all with names
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the given optimizer."""
@@ -209,11 +212,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """Add a group of parameters without names. Call it on every rank."""
         super().add_param_group(param_group)
-        at = len(self.param_groups) - 1
-        added = {p: f"noname.{at}.{i}" for i, p in enumerate(self.param_groups[at]["params"])}
-        self._parameter_names.update(added)
-        if self._gradients is not None:
-            self._gradients.add(added)
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Reduce the gradients of new parameters, too, in whatever way the script has added them.
+
+        A script may change ``param_groups`` itself, or add to the optimizer that it has given.
+        """
+        groups, names = self.__dict__["param_groups"], self._parameter_names
+        present = [id(param) for group in groups for param in group["params"]]
+        if self._gradients is None or present == self._present:
+            return
+        self._present = present  # no id comes twice: names keeps the parameters
+        added = numbered(groups, names)
+        names.update(added)
+        if added:
+            self._gradients.adopt(added)
 
     def begin_anew(self) -> None:
         """Continue with other ranks, between steps; :mod:`hvdlite.elastic` calls this."""
@@ -223,6 +237,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _finish(self) -> None:
         if self._gradients is not None:
+            self._adopt()
             self._gradients.finish()
         self._synchronized = True
 
@@ -244,6 +259,7 @@ class _AdasumOptimizer(DistributedOptimizer):
     Adaptive Summation", 2020), as Horovod's optimizer does."""
 
     def step(self, closure: Optional[Callable] = None):
+        self._adopt()
         before = [param.detach().clone() for param in self._gradients.params]
         loss = super(DistributedOptimizer, self).step(closure)
         self._gradients.combine(before)
@@ -263,43 +279,6 @@ def _check_optimizer(optimizer) -> None:
         raise ValueError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
 
 
-def _named(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
-    """Return a name for each of the optimizer's parameters, in the same order on all ranks."""
-    own = {
-        param: f"noname.{i}.{j}"
-        for i, group in enumerate(optimizer.param_groups)
-        for j, param in enumerate(group["params"])
-    }
-    if named_parameters is None:
-        return own
-    pairs = list(named_parameters)
-    if any(not isinstance(pair, tuple) for pair in pairs):
-        raise ValueError(
-            "named_parameters: expected pairs of names and parameters, such as those of "
-            "model.named_parameters()"
-        )
-    names = [name for name, _ in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"named_parameters: names come more than once: {', '.join(repeated)}")
-    named = {param: name for name, param in pairs if param in own}
-    unnamed = [own[param] for param in own if param not in named]
-    if unnamed:
-        raise ValueError(
-            f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as the one "
-            f"at {unnamed[0].removeprefix('noname.')} (group.position)"
-        )
-    return named
-
-
-def _check_groups(groups: Sequence) -> None:
-    flat = [param for group in groups for param in group]
-    if not all(isinstance(param, torch.Tensor) for param in flat):
-        raise ValueError("groups: expected a number, or lists of parameters")
-    if len({id(param) for param in flat}) < len(flat):
-        raise ValueError("groups: a parameter comes more than once")
-
-
 def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOptimizer:
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
@@ -309,11 +288,26 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
     if gradients is not None:
         if optimizer.state:  # states that this rank may have loaded alone
             gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
+        distributed.register_step_pre_hook(_refuse_alone)  # for both objects
         distributed.register_load_state_dict_pre_hook(  # for both objects
             lambda _, states: gradients.loaded(digest_of(states))
         )
     _keep_scheduler(distributed)
     return distributed
+
+
+def _refuse_alone(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    """Raise if the optimizer that was given to a distributed one is to step by itself."""
+    gradients = optimizer.__dict__["_gradients"]
+    if gradients is None or isinstance(optimizer, DistributedOptimizer):
+        return
+    closure = any(each is not None for each in (*args[1:], *kwargs.values()))
+    if closure or gradients.written or isinstance(gradients, Deltas):
+        raise RuntimeError(
+            f"step() of the {type(optimizer).__name__} that hvd.DistributedOptimizer was made of: "
+            "it would use the gradients of this rank alone, and ranks would get different "
+            "weights: call step() of what hvd.DistributedOptimizer has returned"
+        )
 
 
 def _keep_scheduler(distributed) -> None:

@@ -209,7 +209,7 @@ class Start {
     }
 
     // splits: number of rows for each rank; empty: equally many. width: elements in a row.
-    // expected: number of rows from each rank, with one element each; empty: only the sum is checked.
+    // expected: number of elements from each rank; empty: only the sum is checked.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
                   int64_t width, const std::vector<int64_t> &splits,
                   std::vector<int64_t> expected = {}) {
