@@ -121,7 +121,7 @@ def group_of(process_set: ProcessSet) -> int:
     checked(process_set).included()  # raises if the set is not registered
     raise HvdliteValueError(
         f"this process (rank {topology.rank()}) is not in the process set of ranks "
-        f"{process_set.ranks}: only those make the call"
+        f"{process_set.ranks}: only those may make the call"
     )
 
 

@@ -100,7 +100,7 @@ bool clique_is_warming(struct clique *c) {
 static int open_group(struct clique *c) {
     if (c->state == CLIQUE_OPEN) return 0;
     if (c->state == CLIQUE_WARMING)
-        return clique_refuse("hvdlite.jax: a collective while its ranks are being announced");
+        return clique_refuse("hvdlite.jax: a collective ran while its ranks were being announced");
     if (c->state == CLIQUE_ANNOUNCED) {
         c->group = library.open(c->members, c->size, c->why, sizeof c->why);
         c->state = c->group < 0 ? CLIQUE_REFUSED : CLIQUE_OPEN;

@@ -170,7 +170,7 @@ API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[], mpi
     struct clique *c = clique_of(comm);
     for (int i = 1; i < c->size; i++)
         if (counts[i] != counts[0])
-            return clique_refuse("hvdlite.jax: a reduce-scatter into unequal parts");
+            return clique_refuse("hvdlite.jax: can't reduce-scatter into unequal parts");
     return reduce(HVD_REDUCESCATTER, in, out, (int64_t)counts[0] * c->size, counts[0], type, op, c);
 }
 

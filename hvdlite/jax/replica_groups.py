@@ -84,7 +84,9 @@ def _groups(line: str, count: int) -> Any:
         along = _along(axes, chosen)
         return _device_ids(ids)[along] if ids else along
     said = line[line.find("replica_groups") :][:200]
-    raise RuntimeError(f"hvdlite.jax: this jaxlib writes a collective's devices so: {said}")
+    raise RuntimeError(
+        f"hvdlite.jax: this jaxlib writes a collective's devices in an unknown way: {said}"
+    )
 
 
 def _device_ids(text: str) -> np.ndarray:

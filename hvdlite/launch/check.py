@@ -140,7 +140,9 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     workers = min(job.workers, room)
     gone = f"{', '.join(lost)} cannot be reached"
     if workers < job.fewest:
-        raise LaunchError(f"{gone}, and the others had {workers} of --min-np {job.fewest} ranks")
+        raise LaunchError(
+            f"{gone}, and the other hosts have {workers} slots: --min-np {job.fewest}"
+        )
     if lost:
         tell(f"hvdliterun: {gone}: {workers} ranks on the others")
     most = job.most - (job.workers - workers)

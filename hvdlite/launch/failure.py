@@ -63,7 +63,7 @@ class Signs:
         try:
             kind, count, *ranks = map(int, sign.split())
         except ValueError as error:
-            raise BadFrame("a sign of no failure") from error
+            raise BadFrame("a sign of a failure with wrong fields") from error
         if after - self.raised.get(rank, float("-inf")) < PATIENCE:
             return  # a later report is only a consequence of the exception
         if kind in (STALLED, SILENT):

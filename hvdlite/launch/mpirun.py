@@ -96,7 +96,7 @@ def dialect_of(version: str) -> Dialect:
         return _OPEN_MPI_5 if int(match.group(1)) >= 5 else _OPEN_MPI_4
     if version.startswith(("MPICH", "Intel MPI")):
         return _MPICH
-    raise LaunchError(f"{version} is not known here: hvdliterun speaks Open MPI and MPICH")
+    raise LaunchError(f"{version} is not supported: hvdliterun knows Open MPI and MPICH")
 
 
 def executable() -> Optional[str]:

@@ -215,7 +215,7 @@ class ElasticMembership(Membership):
         agent_protocol.report_port(*self._port.address)
         self._met = meet(0, 0, 0)
         if self._met.verdict & ALL_IS_DONE:
-            raise HvdliteError("the others have ended")
+            raise HvdliteError("the other ranks have ended")
         self._resets = self._met.resets + (self._met.verdict == SOMETHING_FAILED)
         self.go_on()
 

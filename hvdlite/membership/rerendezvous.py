@@ -100,7 +100,7 @@ class Rerendezvous:
             while True:
                 leader = min(self._living() & set(self._old), default=None)
                 if leader is None:
-                    raise HvdliteError("the others have ended")
+                    raise HvdliteError("the other ranks have ended")
                 met = None
                 if leader != self._own:
                     met = self._follow(leader, vote, epoch)
@@ -124,8 +124,8 @@ class Rerendezvous:
             self._leave(awaited)
             hosts = ", ".join(self._addresses[each][0] for each in sorted(awaited))
             raise HvdliteError(
-                f"after a death a rank has waited {self._patience:g} s for the ranks at {hosts} to "
-                f"go on together: one of them computes, or is stopped. {PATIENCE} sets this limit"
+                f"after a death this rank has waited {self._patience:g} s for the ranks at {hosts} "
+                f"to rejoin: one of them still computes, or is stopped. {PATIENCE} sets this limit"
             )
 
     def _leave(self, numbers: Iterable[int]) -> None:
@@ -218,8 +218,8 @@ class Rerendezvous:
         if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
             raise HvdliteError(
                 f"{len(here)} of the ranks are left on this side of the network, and "
-                f"{len(silent)} do not answer: these may train on without this side, which ends. "
-                "More than half go on, or half with the lowest rank"
+                f"{len(silent)} do not answer and may train on by themselves: this side ends. "
+                "Only the larger side goes on, or of equal sides the one with the lowest rank"
             )
 
     # ---- the others ----

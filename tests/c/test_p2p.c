@@ -141,8 +141,8 @@ ENGINES(leave_main, arg) {
     OK(letter_start(&good, me, HVD_RECV, 0, "good", 0, 40000));
     if (!before) ranks_meet(me->ranks);
     engine_rank_wait(me);
-    check_refused(&from, HVD_RANK_LEFT, "rank 0, from which it was to come, has left: out of data");
-    check_refused(&to, HVD_RANK_LEFT, "rank 0, to which it was sent, has left: out of data");
+    check_refused(&from, HVD_RANK_LEFT, "rank 0, which should send it, has left: out of data");
+    check_refused(&to, HVD_RANK_LEFT, "rank 0, which should receive it, has left: out of data");
     if (me->ranks->size == 2) check_refused(&any, HVD_RANK_LEFT, "has left");
     check_came(&good, 0, 0);
     work_free(&good);

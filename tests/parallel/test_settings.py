@@ -67,5 +67,5 @@ def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_j
     hvd.init()
     hvd.numpy.barrier()
     hvd.shutdown()
-    told = "the timeline is not whole: its file '/dev/full' can't be written"
+    told = "the timeline is incomplete: its file '/dev/full' can't be written"
     assert (told in capfd.readouterr().err) == (rank == 0)  # only rank 0 writes the timeline

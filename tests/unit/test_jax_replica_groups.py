@@ -36,7 +36,9 @@ def test_groups_of_all_lines_once():
 
 
 def test_an_unknown_way_is_refused():
-    with pytest.raises(RuntimeError, match="writes a collective's devices so: replica_groups=V9"):
+    with pytest.raises(
+        RuntimeError, match="writes a collective's devices in an unknown way: replica_groups=V9"
+    ):
         replica_groups.of(line("replica_groups=V9<0>"), 4)
 
 

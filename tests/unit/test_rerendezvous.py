@@ -91,7 +91,7 @@ def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
     assert called([0, 2, 5], new=[5], votes={0: 2, 2: 2}) == 3 * [(2, 6, [0, 2, 5])]
     assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
     assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
-    assert str(*called([0, 5], new=[5], gone=[0])) == "the others have ended"
+    assert str(*called([0, 5], new=[5], gone=[0])) == "the other ranks have ended"
 
 
 def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():

@@ -109,7 +109,7 @@ static int find(struct negotiation *n, const struct wire_item *item, enum tensor
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
                                : tensors_find_id(n->tensors, item->id);
     if (*out && (*out)->stage == stage) return HVD_OK;
-    return error_set(err, HVD_INTERNAL, "the coordinator names tensor '%s' (id %llu), %s",
+    return error_set(err, HVD_INTERNAL, "the coordinator decided on tensor '%s' (id %llu), %s",
                      item->request.name, (unsigned long long)item->id,
                      *out ? "which waits for no decision" : "which this rank does not have");
 }

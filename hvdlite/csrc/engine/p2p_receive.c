@@ -8,7 +8,7 @@
 
 static void fail_left(struct p2p *p, struct tensor *tensor, int rank) {
     hvd_error left;
-    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, from which it was to come, has left: %s",
+    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, which should send it, has left: %s",
               tensor->request.name, transport_job_rank(p->t, rank), p->peers[rank].reason);
     transport_blame(p->t, rank, &left);
     p2p_finish(p, tensor, &left);
@@ -25,7 +25,7 @@ static int refuse(struct p2p *p, int from, uint64_t number, const hvd_error *why
 
 int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err) {
     hvd_error left;
-    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, to which it was sent, has left: %s",
+    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, which should receive it, has left: %s",
               o->name, transport_job_rank(p->t, p->t->at.rank), p->reason);
     return refuse(p, o->from, o->head.number, &left, err);
 }

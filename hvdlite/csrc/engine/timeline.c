@@ -163,7 +163,7 @@ int timeline_stop(struct timeline *t, hvd_error *err) {
         if (fclose(t->file) && !t->failed) t->failed = errno;
         if (t->failed)
             code = error_set(err, HVD_INVALID,
-                             "the timeline is not whole: its file '%.400s' can't be written: %s",
+                             "the timeline is incomplete: its file '%.400s' can't be written: %s",
                              t->path, strerror(t->failed));
         t->file = NULL;
         atomic_store(&t->on, false);

@@ -19,7 +19,7 @@ static int check_shared(hvd_error *err) {
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err) {
     if (check_shared(err)) return NULL;
     hvd_memory *m = malloc(sizeof *m);
-    int code = !m        ? error_set(err, HVD_NO_MEMORY, "no memory for memory to share")
+    int code = !m        ? error_set(err, HVD_NO_MEMORY, "no memory to describe shared memory")
                : address ? host_memory_attach(m, bytes, address, err)
                          : host_memory_make(m, bytes, err);
     if (!code) return m;

@@ -152,7 +152,7 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
 }
 
 static int stray(int from, const struct wire_item *item, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "rank %d submits an item of type %d here", from,
+    return error_set(err, HVD_INTERNAL, "rank %d sent an unexpected item of type %d", from,
                      item->type);
 }
 

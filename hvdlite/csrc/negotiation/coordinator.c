@@ -111,8 +111,8 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err) {
     if (!c->owed[rank])
-        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' again, unasked", rank,
-                         request->name);
+        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' again, without being asked",
+                         rank, request->name);
     c->owed[rank]--;
     c->nowed--;
     c->look_again = true;

@@ -172,7 +172,7 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
         failed[i] = p->submitted[i] && request_by(p, i).failed;
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
     error_set(err, HVD_FAILED,
-              "tensor '%s': no data from %s: an operator failed there; its error says why",
+              "tensor '%s': no data from %s: an operator failed there; see the operator's error",
               p->request.name, ranks);
     for (int i = 0; failed && i < p->size; i++)
         if (failed[i]) error_blame(err, job_rank(p->job_ranks, i));
@@ -231,7 +231,7 @@ void pending_explain_last(const struct pending *p, int rank, const struct pendin
     error_set(
         err, HVD_MISMATCH,
         "tensor '%s' can't complete: rank %d has come to the %s without submitting it. Submit "
-        "the same tensors on every rank before.",
+        "the same tensors on every rank before it.",
         p->request.name, missing, last->request.name);
     error_blame(err, missing);
 }

@@ -96,8 +96,8 @@ static int check_rule(const struct request *r, hvd_error *err) {
         r->codec.kind == HVD_CODEC_NONE)
         return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,
-                     "tensor '%s': an update by %s takes an uncompressed allreduce of float32 by "
-                     "another op than Adasum",
+                     "tensor '%s': an update by %s needs an uncompressed allreduce of float32 "
+                     "with an op other than Adasum",
                      r->name, rule_name(rule));
 }
 
@@ -111,8 +111,7 @@ int request_check(const struct request *r, int size, hvd_error *err) {
         return error_set(err, HVD_INVALID, "tensor '%s': unknown kind %d or op %d", r->name,
                          r->kind, r->op);
     if (r->kind == HVD_JOIN && strcmp(r->name, "join"))
-        return error_set(err, HVD_INVALID,
-                         "tensor '%s': a rank joins once: expected the name 'join'", r->name);
+        return error_set(err, HVD_INVALID, "tensor '%s': a join needs the name 'join'", r->name);
     if (!dtype_size(r->dtype))
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s': unknown dtype %d", r->name, r->dtype);
     if (r->kind == HVD_BROADCAST && (r->root < 0 || r->root >= size))

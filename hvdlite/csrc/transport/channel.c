@@ -33,7 +33,7 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     struct channel *c = channel_of(n, group);
     if (!c) return error_set(err, HVD_NO_MEMORY, "no memory for a group of ranks");
     if (c->state != CHANNEL_EARLY)
-        return error_set(err, HVD_INVALID, "this job has had a group of number %u", group);
+        return error_set(err, HVD_INVALID, "this job has already used group number %u", group);
     c->state = CHANNEL_OPEN;
     c->owner = owner;
     n->nopen++;
@@ -213,12 +213,11 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
         return error_set(err, HVD_TRANSPORT, "rank %d can't exchange data with rank %d: %s",
                          c->net->rank, c->net->with, strerror(c->net->error));
     if (from >= 0 && is_silent(c, from)) {
-        error_set(err, HVD_RANK_LEFT, "rank %d has left the job: it opens no group of ranks", from);
+        error_set(err, HVD_RANK_LEFT, "rank %d has left the job, so it can't open a group", from);
         return error_blame(err, from);
     }
     if (!c->over || clock_now() - c->over_since < patience) return HVD_OK;
-    error_set(err, HVD_RANK_LEFT,
-              "rank %d could not open a group of ranks, or go on in it: its error says why",
+    error_set(err, HVD_RANK_LEFT, "rank %d could not open or use a group of ranks: see its error",
               c->over - 1);
     return error_blame(err, c->over - 1);
 }

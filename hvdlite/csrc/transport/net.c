@@ -193,7 +193,7 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
         if (epoll >= 0) close(epoll);
         net_close_files(rank, size, data);
         net_close_files(rank, size, messages);
-        return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
+        return error_set(err, HVD_NO_MEMORY, "no memory or file descriptors for %d ranks", size);
     }
     *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};
     mutex_init(&n->lock);

@@ -99,7 +99,7 @@ static int watch_host(struct on_host *o, struct transport *t) {
         if (code == HVD_RANK_DEAD) died(t, rank);
         if (code != HVD_NO_MEMORY) continue;
         transport_who(t, rank, who);
-        error_set(&t->no_watch, code, "no descriptor is left to watch %s", who);
+        error_set(&t->no_watch, code, "no file descriptor is left to watch %s", who);
     }
     return life_start(o->life);
 }

@@ -145,6 +145,6 @@ int transport_agree(struct transport *t, int code, hvd_error *err) {
     while (first < t->at.size && codes[first] == HVD_OK) first++;
     free(codes);
     if (code || first == t->at.size) return code;
-    error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
+    error_set(err, HVD_RANK_LEFT, "rank %d could not start: see the error of that rank", first);
     return transport_blame(t, first, err);
 }
