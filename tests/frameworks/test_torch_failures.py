@@ -40,10 +40,11 @@ FAILS = """
 import datetime, os, signal, sys, time
 import torch, torch.distributed as dist
 how = sys.argv[1]
-limit = 3 if how == "frozen" else 60
-dist.init_process_group("hvdlite", timeout=datetime.timedelta(seconds=limit))
+minute = datetime.timedelta(minutes=1)  # in which all ranks import torch
+dist.init_process_group("hvdlite", timeout=minute)
 rank, t = dist.get_rank(), torch.ones(1000)
-group, everyone = dist.new_group([0, 2]), dist.new_group()
+limit = datetime.timedelta(seconds=3) if how == "frozen" else minute
+group, everyone = dist.new_group([0, 2]), dist.new_group(timeout=limit)
 dist.all_reduce(t)
 if rank == 1:
     time.sleep(0.3)
@@ -68,7 +69,7 @@ def tell_of(call):
 if how == "frozen" and rank == 1:
     time.sleep(60)
 else:
-    tell_of(lambda: dist.all_reduce(t))
+    tell_of(lambda: dist.all_reduce(t, group=everyone if how == "frozen" else None))
     for future in futures:
         tell_of(future.wait)
 if how == "killed":
