@@ -49,8 +49,8 @@ class Signs:
         self.raised: Dict[int, float] = {}
         # when a collective failed, and the ranks that caused it
         self.blamed: Dict[int, Tuple[float, List[int]]] = {}
-        # number of late ranks that made it fail, and the first of them
-        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}
+        # when late ranks made it fail, STALLED or SILENT, their number, and the first of them
+        self.waited_for: Dict[int, Tuple[float, int, int, List[int]]] = {}
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
         """Record a report: empty (the rank has raised), or the numbers of csrc/shm/flight.h.
@@ -67,7 +67,7 @@ class Signs:
         if after - self.raised.get(rank, float("-inf")) < PATIENCE:
             return  # a later report is only a consequence of the exception
         if kind in (STALLED, SILENT):
-            self.waited_for[rank] = count, ranks
+            self.waited_for[rank] = after, kind, count, ranks
         if kind != STALLED:
             self.blamed[rank] = after, ranks
 
@@ -139,13 +139,15 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the late ranks in the error of ``first`` that were ended after it.
+    """Return the late ranks in the error of ``first`` that were ended after that error.
 
-    Also return the number of late ranks that the error does not name.
+    Also return the number of late ranks that the error does not name. The error's sign counts, not
+    the end of ``first``: a backend may end the late ranks when ``first`` ends the job, and on a
+    busy machine the launcher may hear of their ends first. It may even have killed their agents.
     """
-    count, named = signs.waited_for.get(first.rank, (0, []))
-    late = [e for e in endings if e.ended and e.after >= first.after and e.rank in named]
-    return late, count - len(named)
+    since, kind, count, named = signs.waited_for.get(first.rank, (0.0, 0, 0, []))
+    late = [e for e in endings if e.rank in named and e.after >= since]
+    return [e for e in late if e.ended or (e.silent and kind == STALLED)], count - len(named)
 
 
 def report_standstill(

@@ -151,9 +151,12 @@ def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, st
     endings += [ending(rank, -15, rank in ended, 8.0) for rank in (1, 2, 3)]
     late, more = who_stood_still(endings[0], endings, told)
     assert [e.rank for e in late] == still
-    earlier = [endings[0], *(end._replace(after=6.0) for end in endings[1:])]
-    # these ranks ended before rank 0 failed
-    assert who_stood_still(endings[0], earlier, told)[0] == []
+    for after, found in ((0.9, []), (6.0, still)):  # before and after rank 0 has told of them
+        earlier = [endings[0], *(end._replace(after=after) for end in endings[1:])]
+        assert [e.rank for e in who_stood_still(endings[0], earlier, told)[0]] == found
+    by_the_backend = [end._replace(ended=False, silent=end.ended) for end in endings]
+    found = [e.rank for e in who_stood_still(endings[0], by_the_backend, told)[0]]
+    assert found == (still if sign[:1] == b"1" else [])
     if not late:
         return
     head, *lines = report_standstill(late, more, endings[0], ["x"])
