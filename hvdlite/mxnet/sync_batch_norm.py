@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core.names import owner_name, owner_number
+from hvdlite.core.objects import meet
 from hvdlite.core.reduce_ops import Sum, merged, summands
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
@@ -35,7 +36,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
 
     def __init__(self, **kwargs) -> None:
         super().__init__(**kwargs)
-        self._owner = owner_name("sync_batch_norm")
+        self._owner, self._met = owner_name("sync_batch_norm"), -1
 
     if IS_MXNET_1:
 
@@ -62,6 +63,8 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
                 "per context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
+        if not is_symbol and mx.autograd.is_training():  # a rank may trace alone
+            self._met = meet(self._owner, self._met)
         is_numpy = mx.util.is_np_array() if is_symbol else isinstance(arrays[0], mx.np.ndarray)
         if is_numpy:
             arrays = [array.as_nd_ndarray() for array in arrays]

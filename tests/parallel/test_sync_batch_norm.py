@@ -170,6 +170,17 @@ def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
     np.testing.assert_allclose(results[0], own_part(results[1], False), rtol=1e-2, atol=1e-2)
 
 
+def test_a_block_that_one_rank_alone_has_made(rank, several):
+    """Before, ranks waited for each other's blocks, with a stall warning only."""
+    blocks = [hvd.SyncBatchNorm(in_channels=3) for _ in range(1 + (rank == 1))]
+    blocks[-1].initialize()
+    text = "ranks disagree on its number: .*rank 1: sync_"
+    with pytest.raises(hvd.HvdliteError, match=text), autograd.record():
+        blocks[-1](mx.nd.ones((2, 3)))
+    for _ in range(rank != 1):
+        hvd.SyncBatchNorm()  # the numbers are equal again
+
+
 def test_several_contexts_are_refused():
     block = hvd.SyncBatchNorm(in_channels=3)
     block.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
