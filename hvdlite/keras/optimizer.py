@@ -16,11 +16,10 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.core.topology import is_initialized, rank
 from hvdlite.keras.averaging import average
+from hvdlite.keras.undistributed import FILE, Name, unmarked
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
 from hvdlite.training.step_check import StepCheck
-
-_FILE = "hvdlite.json"  # the file with the optimizer's arguments in a saved model
 
 
 def DistributedOptimizer(
@@ -57,7 +56,7 @@ def DistributedOptimizer(
     reduction = reduction_of(
         compression, sparse_as_dense, op, gradient_predivide_factor, groups, num_groups, process_set
     )
-    passes = check_passes(backward_passes_per_step)
+    passes, optimizer = check_passes(backward_passes_per_step), unmarked(optimizer)
     mixed = keras.config.dtype_policy().name == "mixed_float16"
     if mixed and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
@@ -157,6 +156,10 @@ class _Distributed:
             self._local, variables, grads, lambda grads: average(grads, self._plan, step), divide
         )
 
+    def get_config(self) -> dict:
+        config = super().get_config()  # type: ignore[misc]
+        return {**config, "name": Name(config["name"])}
+
     def save_assets(self, dir_path) -> None:
         """Save the optimizer's arguments; Keras calls this when it saves the optimizer."""
         reduction = self._plan.reduction
@@ -175,7 +178,7 @@ class _Distributed:
         ranks = None if process_set is global_process_set else process_set.ranks
         own = rank() if is_initialized() else 0
         saved = {"settings": settings, "local": local, "ranks": ranks, "rank": own}
-        with files.open_named(Path(dir_path, _FILE)) as file:
+        with files.open_named(Path(dir_path, FILE)) as file:
             json.dump(saved, file)
 
 
@@ -256,7 +259,7 @@ def load_model(
 
 def _saved_with(filepath) -> Optional[Dict[str, Any]]:
     """Return the arguments that ``save_assets`` saved; {}: a plain optimizer; None: unknown."""
-    inside = f"assets/optimizer/{_FILE}"
+    inside = f"assets/optimizer/{FILE}"
     if os.path.isdir(filepath):
         file = Path(filepath, inside)
         return json.loads(file.read_text()) if file.exists() else {}

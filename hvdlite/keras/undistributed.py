@@ -1,0 +1,77 @@
+"""Plain optimizers that Keras makes of distributed ones: ranks would train alone with them.
+
+Keras makes one when it loads or copies a model, or from a configuration. Such an optimizer raises
+when it is applied in a job of several ranks. Keras tells by two ways that an optimizer was
+distributed: the file that ``_Distributed.save_assets`` writes, and the type of its name.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hvdlite.core.topology import is_initialized, rank, size
+
+FILE = "hvdlite.json"  # the file with the optimizer's arguments in a saved model
+
+
+class Name(str):
+    """The name in the configuration of a distributed optimizer."""
+
+
+class _Undistributed:
+    def apply(self, *args, **kwargs):
+        _refuse()
+        return super().apply(*args, **kwargs)
+
+    def stateless_apply(self, *args, **kwargs):
+        _refuse()
+        return super().stateless_apply(*args, **kwargs)
+
+
+def _refuse() -> None:
+    if is_initialized() and size() > 1:
+        raise RuntimeError(
+            f"rank {rank()} of {size()} would train alone: Keras has made its optimizer from a "
+            "DistributedOptimizer, but a plain one. Load a model with hvd.load_model(), or call "
+            "model.compile() with another hvd.DistributedOptimizer; to train alone, call it with "
+            "a new plain optimizer"
+        )
+
+
+def marked(optimizer) -> Any:
+    """Return the plain optimizer, which now raises when it is applied in a job of several ranks."""
+    kind = type(optimizer)
+    if not issubclass(kind, _Undistributed):
+        members = {"__module__": kind.__module__}
+        optimizer.__class__ = type(kind.__name__, (_Undistributed, kind), members)
+    return optimizer
+
+
+def unmarked(optimizer) -> Any:
+    """Return the optimizer, which is about to become a distributed one."""
+    if isinstance(optimizer, _Undistributed):
+        optimizer.__class__ = type(optimizer).__mro__[2]
+    return optimizer
+
+
+def _load_assets(self, dir_path) -> None:
+    if dir_path and Path(dir_path, FILE).exists():
+        marked(self)
+
+
+def _marking(kind: type) -> None:
+    """Let the class's ``from_config`` mark what it makes of a distributed optimizer."""
+    from_config = kind.from_config.__func__  # type: ignore[attr-defined]
+
+    def from_config_and_mark(cls, config, custom_objects=None):
+        was_distributed = isinstance(config.get("name"), Name) and not hasattr(cls, "_plan")
+        made = from_config(cls, config, custom_objects)
+        return marked(made) if was_distributed else made
+
+    kind.from_config = classmethod(from_config_and_mark)  # type: ignore[attr-defined]
+
+
+keras.optimizers.Optimizer.load_assets = _load_assets
+_marking(keras.optimizers.Optimizer)
+_marking(keras.optimizers.LossScaleOptimizer)
