@@ -151,7 +151,7 @@ TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # and the thread sanitizer does not see that they are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_faults engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
 define try_each # of its lines, so many at a time, by this command
-xargs -P $1 -I{} sh -c 'timeout 300 $(or $2,$(FIXED)) {} >{}.log 2>&1 && echo "ok     {}" || \
+xargs -P $1 -I{} sh -c 'timeout 1200 $(or $2,$(FIXED)) {} >{}.log 2>&1 && echo "ok     {}" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 1; }'
 endef
 

@@ -9,7 +9,7 @@
 #include "engine/engine.h"
 #include "engine/p2p.h"
 
-static const double PATIENCE = 30; /* seconds; an engine that takes longer counts as hung */
+static const double PATIENCE = 300; /* seconds; an engine that takes longer counts as hung */
 
 /* A rank with an engine of its own. */
 struct engine_rank {

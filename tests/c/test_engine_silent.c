@@ -3,6 +3,9 @@
 
 enum { RANKS = 4 };
 
+/* Seconds, of which an engine that is not stopped may be without a core for a part. */
+static const double SILENCE = 2, ENOUGH_TO_RETURN = 12;
+
 /* While `closed`, the engine of the stopped rank receives and sends nothing. */
 struct stop {
     const int *lowest; /* as local_hub_on takes it; NULL: one host */
@@ -93,22 +96,22 @@ static void run_stop(int rank, bool returns, double shutdown, double timeout) {
 }
 
 TEST(test_the_error_about_a_silent_rank_names_it) {
-    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, 0.4);
-    run_stop(0, false, 0.4, 300); /* the coordinator can't fail the tensor itself */
+    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, SILENCE);
+    run_stop(0, false, SILENCE, 300); /* the coordinator can't fail the tensor itself */
 }
 
 /* Rank 1, which is silent, should pass the coordinator's error about 'x' on to rank 2. */
 TEST(test_errors_reach_a_host_whose_leader_is_silent) {
     static const int TO_AND_FRO[RANKS] = {0, 1, 1, 0};
     stop.lowest = TO_AND_FRO;
-    for (int rank = 0; rank < 2; rank++) run_stop(rank, false, 0, 0.4);
-    run_stop(1, false, 1, 300);
-    run_stop(1, true, 0, 6);
+    for (int rank = 0; rank < 2; rank++) run_stop(rank, false, 0, SILENCE);
+    run_stop(1, false, SILENCE, 300);
+    run_stop(1, true, 0, ENOUGH_TO_RETURN);
     stop.lowest = NULL;
 }
 
 TEST(test_a_rank_that_returns_in_time_goes_on) {
-    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 6);
+    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, ENOUGH_TO_RETURN);
 }
 
 /* No engine waits for the stopped rank, but a thread that opens a group with that rank does. */
