@@ -120,7 +120,8 @@ class _Distributed:
     _plan: Plan
     _sum_of_passes: int
     _scale_local: bool
-    _trainable_variables: list  # the optimizer's
+    _trainable_variables: list  # the optimizer's, as is the next
+    variables: list
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -195,7 +196,9 @@ class _DistributedLossScale(_Distributed):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         """Do the same with JAX, which passes the state as an argument."""
-        grads = self._of_step(grads, None)
+        values = zip(self.variables, optimizer_variables)
+        with keras.StatelessScope(state_mapping=list(values)):  # the variables have no values now
+            grads = self._of_step(grads, None)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _of_step(self, grads, variables):
