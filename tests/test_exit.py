@@ -45,14 +45,14 @@ def check_left(job, how: str, wait: str) -> None:
 @pytest.mark.parametrize(
     "how, wait", [*(("raise", wait) for wait in TENSORS), ("end", "mxnet"), ("end", "trainer")]
 )
-def test_rank_that_leaves_while_others_wait(how, wait):
+def test_others_learn_why_the_rank_that_they_wait_for_has_left(how, wait):
     job = script(3, "leave", how, wait)
     check_left(job, how, wait)
     assert (job.status == 0) == (how == "end")
 
 
 @pytest.mark.parametrize("how", ["end", "shutdown"])
-def test_a_group_with_a_rank_that_has_left_can_not_be_opened(how):
+def test_opening_a_group_with_a_rank_that_has_left_is_an_error(how):
     job = assert_passed(script(3, "leave", how, "group"))
     first, last = job.results()[0], job.results()[2]
     assert first["text"].endswith(
@@ -64,7 +64,7 @@ def test_a_group_with_a_rank_that_has_left_can_not_be_opened(how):
 
 @every_carrier
 @pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
-def test_each_way_to_leave_is_told_to_those_who_wait(how, carrier):
+def test_waiting_ranks_learn_how_a_rank_has_left(how, carrier):
     job = on_carrier(carrier, 3, LEAVE, how, "numpy")
     check_left(job, how, "numpy")
     ends_well = how in ("caught exit", "exit 0", "shutdown")
@@ -74,7 +74,7 @@ def test_each_way_to_leave_is_told_to_those_who_wait(how, carrier):
             assert "rank 1 left the job" in result["again"]
 
 
-def test_operator_that_fails_on_one_rank():
+def test_an_operator_that_fails_on_one_rank_is_an_error_on_all():
     """MXNet then never runs our operation there: the others are told, and the rank raises.
 
     MXNet drops the operation in a thread of its own, before the script ends or after.
@@ -89,7 +89,7 @@ def test_operator_that_fails_on_one_rank():
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_shutdown_and_a_new_job_after_it(ranks):
+def test_init_after_shutdown_begins_a_new_job(ranks):
     """What all have pushed is done before; mpi4py works beside and after."""
     ways = "pushed_then_shutdown+shutdown_at_work+mpi4py_after_us"
     job = assert_passed(script(ranks, "exits", f"{ways}+pushed_then_end"))
@@ -98,19 +98,19 @@ def test_shutdown_and_a_new_job_after_it(ranks):
     assert "hvdlite" not in job.output and "Error" not in job.output
 
 
-def test_work_that_can_not_complete_is_told_at_exit():
+def test_pending_work_that_cannot_complete_is_reported_at_exit():
     """The interpreter ends in seconds, and says what was lost."""
     job = script(3, "exits", "pending_for_ever")
     assert "can't complete" in job.output, job.output
     print("pending at exit:", next(x for x in job.output.splitlines() if "can't complete" in x))
 
 
-def test_a_rank_that_ends_early_waits_for_those_that_compute_on():
+def test_a_rank_that_ends_early_waits_at_exit_for_computing_ranks():
     job = assert_passed(script(3, "exits", "one_ends_early_the_others_compute_on"))
     assert job.results() == {0: {"computed": True}, 2: {"computed": True}}
 
 
-def test_a_rank_that_raises_ends_the_job_though_others_compute_on():
+def test_an_exception_ends_the_job_while_other_ranks_compute():
     job = script(
         3, "exits", "one_raises_while_the_others_compute_for_long",
         env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"},
@@ -121,7 +121,7 @@ def test_a_rank_that_raises_ends_the_job_though_others_compute_on():
     assert not job.results()
 
 
-def test_a_rank_that_raises_ends_the_job_though_its_threads_wait():
+def test_an_exception_ends_the_job_while_threads_of_the_rank_wait():
     """Python waits for them before it calls exit functions."""
     job = script(2, "exits", "one_raises_while_its_threads_wait")
     assert job.status != 0
@@ -133,7 +133,7 @@ def test_a_rank_that_raises_ends_the_job_though_its_threads_wait():
 @pytest.mark.parametrize(
     "how, code", [("True", 1), ("256", 1), ("[sys.stdout.close(), 3][1]", 3)], ids=str
 )
-def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how, code):
+def test_a_failing_exit_does_not_wait_for_computing_ranks(how, code):
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = script(3, "exits", "one_exits_while_the_others_compute_for_long", how, env=env)
     assert job.status == code, job.output
@@ -183,7 +183,7 @@ def test_an_exception_in_an_exit_function_is_a_failure(code):
         ("ends", None, "init(): rank 1's script has ended without calling init()"),
     ],
 )
-def test_a_rank_that_ends_before_init(how, status, text, carrier):
+def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text, carrier):
     """Over MPI, too, where it waits for the others when MPI ends, and they would for it in init().
 
     One exits as by argparse.
@@ -198,7 +198,7 @@ def test_a_rank_that_ends_before_init(how, status, text, carrier):
 
 
 @every_carrier
-def test_a_rank_that_fails_before_init_is_told_to_a_rank_0_that_comes_later(carrier):
+def test_a_late_rank_0_learns_of_a_rank_that_failed_before_init(carrier):
     """Without MPI rank 0 waited in init() for HVDLITE_INIT_TIMEOUT_SECONDS: rank 1 had gone."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "0.5"}
     job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
@@ -209,12 +209,12 @@ def test_a_rank_that_fails_before_init_is_told_to_a_rank_0_that_comes_later(carr
         assert job.seconds < 60, job.output
 
 
-def test_a_rank_that_ends_well_outside_of_the_others_list():
+def test_a_rank_outside_the_list_given_to_init_may_end_first():
     job = assert_passed(script(3, "exits", "one_ends_before_init", "[0, 2]"))
     assert list(job.results()) == [0, 2]
 
 
-def test_a_process_and_what_it_has_spawned_meet_in_init():
+def test_init_joins_a_process_and_the_processes_it_spawned():
     """Each is alone, or not, in its own MPI.COMM_WORLD, and both wait for both."""
     job = assert_passed(script(1, "spawned"))
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
@@ -234,6 +234,6 @@ assert ended() is None  # as by MXNet's own
 """
 
 
-def test_shared_memory_that_outlives_mxnets_modules_does_not_crash_at_the_end():
+def test_gradients_in_shared_memory_alive_at_exit_do_not_crash():
     """Gradients of a parameter that something keeps do."""
     assert alone(OUTLIVES) == ""

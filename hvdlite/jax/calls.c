@@ -14,16 +14,17 @@
 
 #include "xla/ffi/api/c_api.h"
 
-static const double BRIEFLY = 200e-6; /* seconds; that long a wait does the work */
+/* seconds of the first wait, in which this thread does the core's work */
+static const double BRIEFLY = 200e-6;
 
 #define API __attribute__((visibility("default")))
 
 struct call {
-    struct call *next; /* in the queue of done calls */
+    struct call *next; /* next call in the queue of completed calls */
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
-    atomic_int left;  /* collectives that may be under way, and 1 while they get their watchers */
-    hvd_error failed; /* of a collective that could not be started, if one could not */
+    atomic_int left;  /* unfinished collectives, plus 1 while watchers are being added */
+    hvd_error failed; /* error of a collective that could not be started */
     int64_t count;
     hvd_handle *handles[];
 };
@@ -31,7 +32,7 @@ struct call {
 /* XLA calls a handler without an argument of its own, so this library has its state here. */
 static struct module {
     struct core core;
-    pthread_mutex_t mutex; /* of the queue of done calls */
+    pthread_mutex_t mutex; /* guards the queue of completed calls */
     pthread_cond_t filled;
     struct call *done, **done_end;
 } module = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
@@ -44,7 +45,7 @@ static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
     return api->XLA_FFI_Error_Create(&args);
 }
 
-/* NULL, or the error of the first collective that failed. All that were started are done. */
+/* Ends a call whose collectives are all done: NULL, or the error of the first one that failed. */
 static XLA_FFI_Error *ended(struct call *c) {
     hvd_error err = {0}, first = c->failed;
     for (int64_t i = 0; i < c->count; i++) {
@@ -83,7 +84,8 @@ static void *complete_all(void *unused) {
     return unused;
 }
 
-/* Takes the core's functions and starts the thread that completes futures. 0, or an errno. Once. */
+/* Takes the core's functions and starts the thread that completes futures. Called once. 0, or an
+ * errno. */
 API int hvdlite_jax_call_begin(core_function (*find)(const char *)) {
     pthread_t thread;
     module.core = core_found(find);
@@ -118,7 +120,8 @@ static int number_of(const XLA_FFI_CallFrame *frame, const char *name) {
     return (int)*(const int64_t *)attribute(frame, name);
 }
 
-/* Python gives per operand: the core's dtype and the core's elements in one of XLA's. */
+/* For each operand Python gives two attributes: the core's dtype, and how many elements of it
+ * one element of XLA's is. */
 static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool only_check,
                              hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
@@ -166,7 +169,7 @@ static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
     if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
-    const int64_t count = frame->rets.size; /* more operands only come before the call */
+    const int64_t count = frame->rets.size; /* further operands only order the call after them */
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;

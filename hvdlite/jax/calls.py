@@ -93,7 +93,7 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
         )
         for array in arrays
     ]
-    # The others work on rows, and a batch's dimension would come before them.
+    # Other collectives work on rows, before which vmap would put the batch's dimension.
     batched = "broadcast_all" if collective.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, shapes, has_side_effect=True, vmap_method=batched)
     return call(

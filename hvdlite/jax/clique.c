@@ -34,7 +34,7 @@ static struct clique *clique_new(enum clique_state state, const int *members, in
                          .rank = rank,
                          .size = size,
                          .members = kept};
-    uint64_t hash = 14695981039346656037u; /* FNV-1a, for names that do not have all members */
+    uint64_t hash = 14695981039346656037u; /* FNV-1a, for names in which not all members fit */
     int used = snprintf(c->name, sizeof c->name, "jax");
     for (int i = 0; i < size; i++) {
         char *end = c->name + used;
@@ -49,7 +49,8 @@ static struct clique *clique_new(enum clique_state state, const int *members, in
 }
 
 /* ---- announcing ---- */
-/* The next split by this color and key is the clique of these members. 0, or a failure. */
+/* Announces that the next split by this color makes the clique of these members. 0, or a
+ * failure. */
 API int hvdlite_jax_expect(const int *members, int size, int rank, int color) {
     struct clique *c = clique_new(CLIQUE_WARMING, members, size, rank);
     pthread_mutex_lock(&library.announcing);
@@ -58,7 +59,8 @@ API int hvdlite_jax_expect(const int *members, int size, int rank, int color) {
     return !c;
 }
 
-/* Ends the warming. 1: XLA has made the communicator. `why`: NULL, or why it cannot be used. */
+/* Ends the announcement. 1: XLA has made the communicator. `why`: NULL, or why the communicator
+ * can't be used. */
 API int hvdlite_jax_expected(const char *why) {
     pthread_mutex_lock(&library.announcing);
     struct clique *made = library.warming;
@@ -123,7 +125,8 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
     if (p) return p;
     hvd_error err = {0};
     hvd_tensor mine = *t;
-    mine.name = c->name; /* one a clique: ranks that disagree learn of it at once */
+    /* one name for all collectives of a clique, so that ranks that disagree get an error at once */
+    mine.name = c->name;
     mine.group = c->group, mine.waited = 1;
     hvd_handle *handle = library.core.hvd_plan(&mine, &err);
     if (!handle) return fail(&err), NULL;
@@ -153,7 +156,8 @@ hvd_handle *clique_start(struct clique *c, const hvd_tensor *t) {
         to = t->kind == HVD_SEND ? other : library.rank;
     snprintf(name, sizeof name, "%s.%d-%d", c->name, from, to);
     hvd_tensor mine = *t;
-    mine.name = name, mine.root = other; /* in the job's group: not all members may have a part */
+    /* sent in the group of the job, because not all members may take part */
+    mine.name = name, mine.root = other;
     hvd_handle *handle = library.core.hvd_start(&mine, &err);
     if (!handle) fail(&err);
     return handle;

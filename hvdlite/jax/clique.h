@@ -13,15 +13,16 @@
 
 #define API __attribute__((visibility("default")))
 
-/* XLA calls MPI, which has no argument for a library's state: the state is here. */
+/* The library's state, which is global because MPI's functions have no argument for it. */
 extern struct library {
     struct core core;
-    /* Opens a group among these ranks, over the job's transport. Its number, or -1 and a text. */
+    /* Opens a group of these ranks over the job's transport. Returns its number, or -1 and a
+     * text. */
     int (*open)(const int *ranks, int size, char *text, int room);
-    int rank, size;             /* of the job */
-    pthread_mutex_t announcing; /* guards the rest; Python announces one clique at a time */
+    int rank, size;             /* this rank in the job; size of the job */
+    pthread_mutex_t announcing; /* guards the following; Python announces one clique at a time */
     struct clique *expected, *warming;
-    int color; /* of the expected one */
+    int color; /* color of the announced clique */
 } library;
 
 enum clique_state {
@@ -36,16 +37,16 @@ enum { PLANS = 64 };
 struct clique {
     pthread_mutex_t mutex;
     enum clique_state state;
-    int group; /* of the core, once open */
+    int group; /* number of the core's group, once it is open */
     int rank, size;
     int *members;   /* ranks of the job, in the order of the devices; after `parts` */
-    char name[200]; /* of its tensors: "jax.0,1,2" */
+    char name[200]; /* name of its tensors, such as "jax.0,1,2" */
     char why[512];
-    struct plan *plans[PLANS]; /* collectives that have run before */
-    int steps;                 /* of an all_to_all that have come */
-    char *scratch;             /* twice `room` bytes: what all ranks send, and what comes */
+    struct plan *plans[PLANS]; /* plans of collectives that have run before */
+    int steps;                 /* Sendrecv calls of the present all_to_all so far */
+    char *scratch;             /* twice `room` bytes: packed data to send, and received data */
     int64_t room;
-    struct part { /* [rank]: what XLA's all_to_all sends and receives */
+    struct part { /* by rank: what XLA's all_to_all sends and receives */
         const void *in;
         void *out;
     } parts[];
@@ -55,7 +56,7 @@ struct clique {
 extern _Thread_local char clique_failure[1024];
 int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The clique for a split. NULL: a failure. */
+/* Returns the clique for a split. NULL: a failure. */
 struct clique *clique_split(int color, int key);
 /* Whether XLA is making this clique's communicator. */
 bool clique_is_warming(struct clique *c);

@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 from hvdlite.jax import replica_groups
 from hvdlite.jax.library import Library
 
-TARGET = "hvdlite_collective"  # of the custom calls for programs of one process
+TARGET = "hvdlite_collective"  # XLA's name of hvdlite's custom calls
 _MAKERS = "compile_and_load", "deserialize_executable"
-_Key = Tuple[int, ...]  # numbers of devices
+_Key = Tuple[int, ...]  # numbers of the devices of one communicator
 
 
 class Cliques:
@@ -36,7 +36,7 @@ class Cliques:
     def __init__(self, library: Library, rank: int) -> None:
         self._library, self._rank = library, rank
         self._known: Set[_Key] = set()
-        self._programs: Dict[int, List[_Key]] = {}  # by id()
+        self._programs: Dict[int, List[_Key]] = {}  # communicators of each executable, by its id()
         self._threads: Dict[_Key, threading.Thread] = {}
         self._lock = threading.RLock()
         self._warming = threading.local()
@@ -65,7 +65,8 @@ class Cliques:
         def making(client, what, *args, **named):
             executable = make(client, what, *args, **named)
             devices = named.get("executable_devices", args[0] if args else ())
-            self._programs.pop(id(executable), None)  # of one that is gone
+            # an executable that is gone may have had the same id()
+            self._programs.pop(id(executable), None)
             if not getattr(self._warming, "now", False) and hasattr(executable, "hlo_modules"):
                 self._announce(executable, list(devices))
             return executable
@@ -109,7 +110,7 @@ class Cliques:
             )
         self._library.expect(members, members.index(self._rank), key[0])
         problems: List[BaseException] = []
-        # In a thread that has none of the caller's settings of JAX, as of default devices.
+        # In a new thread, which has none of the caller's settings of JAX, such as default devices.
         thread = threading.Thread(target=self._warm, args=(devices, problems))
         thread.start()
         thread.join()
@@ -157,7 +158,7 @@ def _join(devices: Sequence[Any], rank: int) -> None:
     mesh, spec = Mesh(np.array(devices, dtype=object), ("all",)), P("all")
     array = jax.make_array_from_single_device_arrays((mesh.size,), NamedSharding(mesh, spec), [one])
 
-    def joined(x):  # a sum on one device asks for no communicator
+    def joined(x):  # XLA needs no communicator for a sum on one device
         return jax.lax.psum(x, "all") if mesh.size > 1 else jax.lax.ppermute(x, "all", [(0, 0)])
 
     mapped = jax.shard_map(joined, mesh=mesh, in_specs=spec, out_specs=P(), check_vma=False)

@@ -7,7 +7,7 @@
 
 #include "functions.h"
 
-/* Asks for the address of each of them, by its name. */
+/* Looks up the address of each function by its name. */
 typedef void (*core_function)(void);
 static inline struct core core_found(core_function (*find)(const char *name)) {
 #define CORE_FIND(name) .name = (name##_type)find(#name),

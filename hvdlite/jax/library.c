@@ -13,8 +13,9 @@
 
 typedef uintptr_t mpi_handle;
 
-/* A row a type that XLA uses: the core's type for its sums, bytes, the core's elements in one, and
- * whether it is unsigned. Sums and products of unsigned numbers have the bits of signed ones. */
+/* A row for each type of XLA's: the core's type, bytes, how many elements of the core one
+ * element is, and whether it is unsigned. Unsigned sums and products have the same bits as
+ * signed ones. */
 #define TYPES(ROW)                                                                                 \
     ROW(BYTE, HVD_UINT8, 1, 1, false)                                                              \
     ROW(INT8_T, HVD_INT8, 1, 1, false)                                                             \
@@ -75,7 +76,7 @@ MPI_CONSTANTS(UNUSED_CONSTANT)
 MPI_FUNCTIONS(UNUSED_FUNCTION)
 MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
-/* Python gives the core's functions of this process, and this rank's place in the job. */
+/* Takes the core's functions and this rank's place in the job from Python. */
 API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size,
                            int (*open)(const int *, int, char *, int)) {
     library.core = core_found(find);
@@ -83,7 +84,7 @@ API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int si
 }
 
 /* ---- communicators ---- */
-static const mpi_handle WORLD = 1; /* of which XLA asks its size, and which it splits */
+static const mpi_handle WORLD = 1; /* XLA asks for its size, and splits it */
 
 static struct clique *clique_of(mpi_handle comm) { return (struct clique *)comm; }
 
@@ -93,8 +94,10 @@ API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
     if (library.open) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
-API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
-API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open a group */
+/* nothing to do, because hvd.shutdown() ends the job */
+API int MPIABI_Finalize(void) { return 0; }
+/* always true, because any thread may open a group */
+API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; }
 API int MPIABI_Comm_rank(mpi_handle comm, int *rank) {
     return *rank = comm == WORLD ? library.rank : clique_of(comm)->rank, 0;
 }
@@ -105,7 +108,8 @@ API int MPIABI_Comm_split(mpi_handle comm, int color, int key, mpi_handle *out) 
     (void)comm;
     return !(*out = (mpi_handle)clique_split(color, key));
 }
-API int MPIABI_Comm_free(mpi_handle *comm) { return *comm = 0, 0; } /* ends with the job */
+/* nothing to do, because cliques end with the job */
+API int MPIABI_Comm_free(mpi_handle *comm) { return *comm = 0, 0; }
 API int MPIABI_Error_string(int code, char *text, int *length) {
     *length = snprintf(text, sizeof clique_failure, "%s", code ? clique_failure : "no error");
     return 0;
@@ -127,7 +131,7 @@ static void flip(size_t bytes, const void *in, void *out, int64_t n) {
     }
 }
 
-/* in: `count` elements; out: out_count elements. */
+/* Reduces `count` elements of `in` to `out_count` elements of `out`. */
 static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
                   mpi_handle type_number, mpi_handle op_number, struct clique *c) {
     if (count <= 0 || out_count <= 0) return count || out_count ? refuse_count("a reduction") : 0;
@@ -185,8 +189,8 @@ API int MPIABI_Allgather(const void *in, int count, mpi_handle type, void *out, 
     return clique_run(c, &t);
 }
 
-/* Bytes of a part. Two ranks need no packing: a part of so many goes as it is, by splits, whose own
- * small exchange takes little time beside it. */
+/* Bytes from which a part is sent unpacked, in an alltoall of two ranks with splits: the
+ * exchange of the splits takes little time beside such a part. */
 enum { UNPACKED = 1 << 20 };
 
 /* XLA's all_to_all is Sendrecv with the next rank and the previous one, then with those after them,
@@ -209,7 +213,8 @@ API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int 
     const size_t part = (size_t)count * types[type].bytes;
     if (n == 2 && part >= UNPACKED) {
         const int64_t rows = (int64_t)part, splits[2] = {c->rank ? rows : 0, c->rank ? 0 : rows};
-        hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_INT8, &rows, in, out, rows); /* own plans */
+        /* by bytes with splits: its plans differ from those of the calls below */
+        hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_INT8, &rows, in, out, rows);
         t.splits = splits, t.nsplits = 2;
         return clique_run(c, &t);
     }

@@ -54,7 +54,7 @@ class Library:
 
     def __init__(self, rank: int, size: int, opened: Callable[[List[int]], int]) -> None:
         self._library: Any = ctypes.CDLL(PATH)
-        self._open = _Open(_told(opened))  # C keeps its address
+        self._open = _Open(_told(opened))  # kept alive, because C keeps its address
         self._library.hvdlite_jax_begin(core_function, rank, size, self._open)
 
     def expect(self, members: List[int], rank: int, color: int) -> None:
@@ -72,7 +72,7 @@ def _told(opened: Callable[[List[int]], int]) -> Callable[..., int]:
     def call(members, size, text, room) -> int:
         try:
             return opened(members[:size])
-        except BaseException as error:  # C has no exceptions: it gets the text
+        except BaseException as error:  # C gets the text, because it has no exceptions
             said = f"hvdlite.jax: {error}".encode()[: room - 1] + b"\0"
             ctypes.memmove(text, said, len(said))
             return -1

@@ -29,7 +29,8 @@ def open_among(ranks: List[int], patience: float) -> int:
     service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
 
     def decide(verdict: str) -> None:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another rank has been faster
+        # another rank may have written the key first
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
             service.key_value_set(f"{place}/verdict", verdict)
 
     try:
@@ -48,11 +49,12 @@ def open_among(ranks: List[int], patience: float) -> int:
                     came = [int(key.rpartition("/")[2]) for key, _ in here]
                     decide(_missing(ranks, sorted(set(ranks) - set(came)), patience))
     except jax.errors.JaxRuntimeError:
-        call(lib.hvd_check)  # names the rank that has taken the service with it
+        call(lib.hvd_check)  # raises the error of the rank whose end has ended the service
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
-    # The numbers of hvdlite.torch's groups begin at 0; SocketWorld makes an int of number * size.
+    # Numbers of hvdlite.torch's groups count from 0, so these begin high, but number * size has to
+    # fit into an int (SocketWorld).
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))
 
 

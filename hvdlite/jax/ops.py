@@ -19,7 +19,7 @@ from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.jax.calls import Collective, carried, run
 
-_ALIGNED = 64  # bytes
+_ALIGNED = 64  # bytes; JAX takes over memory that is aligned so
 
 
 def allreduce(
@@ -171,7 +171,8 @@ def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
 
 def _one_by_one(c: Collective, arrays: Sequence[np.ndarray], name: str) -> List[np.ndarray]:
     if c.kind == lib.HVD_ALLTOALL:
-        begin, how = collectives.alltoall_async, None  # splits: equal ones
+        # without splits, all ranks get equally many rows
+        begin, how = collectives.alltoall_async, None
     else:
         begin, how = collectives.broadcast_async, c.process_set.ranks[c.root]
     handles = [
@@ -189,7 +190,7 @@ def _room_for(array: np.ndarray) -> np.ndarray:
 
 
 def _restored(got: np.ndarray, array: np.ndarray) -> Any:
-    got = got.view(array.dtype)  # in memory that nobody else has
+    got = got.view(array.dtype)  # `got` owns its memory, so it may be changed
     return jax.device_put(got[..., 0] if array.dtype.kind == "c" else got, may_alias=True)
 
 

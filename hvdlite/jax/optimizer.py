@@ -58,8 +58,9 @@ def DistributedOptimizer(
     reduction = reduction_of(
         compression, False, op, gradient_predivide_factor, None, 0, process_set
     )
-    # A program's calls can't meet first to compare numbers. By the line an optimizer that one rank
-    # alone makes elsewhere changes no other's name.
+    # Calls in a program can't first compare how many optimizers each rank has made. So names
+    # contain the line: an optimizer that only one rank makes, at another line, changes no other
+    # name.
     owner = name or owner_name(f"optimizer.{calling_line()}.", process_set)
 
     def averaged(grads: Any) -> Any:

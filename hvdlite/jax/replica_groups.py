@@ -23,7 +23,8 @@ _MESH = re.compile(
 )
 _DEVICE_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?$")
 _SHAPE = re.compile(r"\b(pred|bf16|[a-z]\d+)\[([\d,]*)\]")
-_MOST = (1 << 31) - 1  # elements of a sum, and bytes of all else: XLA gives MPI an int
+# most elements of a sum, or bytes of others: XLA passes the count to MPI as an int
+_MOST = (1 << 31) - 1
 
 
 def of(text: str, count: int) -> List[Tuple[int, ...]]:
@@ -46,7 +47,7 @@ def of(text: str, count: int) -> List[Tuple[int, ...]]:
 def _check(line: str, collective: "re.Match[str]") -> None:
     kind = collective.group(1)
     for dtype, dims in _SHAPE.findall(line[: collective.start()].partition("=")[2]):
-        width = re.sub(r"\D", "", dtype)  # bits
+        width = re.sub(r"\D", "", dtype)  # bits of an element
         each = 1 if "reduce" in kind else max(int(width or 8) // 8, 1)
         if math.prod(_integers(dims)) * each > _MOST:
             raise RuntimeError(
@@ -113,7 +114,7 @@ def _along(axes: str, chosen: str) -> np.ndarray:
             cuts[name] |= {first, last}
             wanted.append((name, first, last))
     dims: List[int] = []
-    place: Dict[Tuple[str, int], int] = {}  # of the part of an axis that begins there
+    place: Dict[Tuple[str, int], int] = {}  # (axis, first index) -> number of the part
     for name in sizes:
         ordered = sorted(cuts[name])
         for first, last in zip(ordered, ordered[1:]):

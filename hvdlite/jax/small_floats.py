@@ -23,7 +23,7 @@ _REDUCTIONS = (
 def translate() -> None:
     """Have JAX write its collectives so for CPUs. XLA's partitioner adds others, which stay."""
     known = [name for name in _GATHERS + _REDUCTIONS if hasattr(parallel, f"{name}_p")]
-    for name in known:  # JAX 0.7.2 has not all of them
+    for name in known:  # JAX 0.7.2 lacks some of them
         primitive = getattr(parallel, f"{name}_p")
         rule = partial(_lower, _lowerings[primitive].rule, name in _GATHERS)
         mlir.register_lowering(primitive, rule, platform="cpu")

@@ -19,7 +19,7 @@ from hvdlite.jax.opening import open_among
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _SILENCE = "HVDLITE_DATA_TIMEOUT_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
-_kept: List[Cliques] = []  # one at most: JAX uses it until the process ends
+_kept: List[Cliques] = []  # at most one, because JAX uses it until the process ends
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

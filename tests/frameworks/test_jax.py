@@ -198,7 +198,7 @@ except RuntimeError as error:
 @pytest.mark.parametrize(
     "numbers, text", [("same", "PROCESS True of 2"), ("other", "leave the call to hvd.init()")]
 )
-def test_a_program_that_has_joined_jax_itself(numbers, text, tmp_path):
+def test_a_job_that_called_jax_distributed_initialize_works(numbers, text, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(JOINED)
     jobs = start_ranks(2, str(script), numbers)
@@ -219,7 +219,7 @@ def test_several_devices_in_a_process_are_refused(tmp_path):
     assert "joins several devices of one process" in job.output
 
 
-def test_programs_of_the_page(tmp_path):
+def test_programs_of_the_jax_page_run(tmp_path):
     """Both train: the losses that they print are small."""
     text = (ROOT / "docs" / "jax.md").read_text()
     for i, piece in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):

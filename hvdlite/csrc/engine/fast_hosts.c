@@ -32,20 +32,20 @@ enum { MARK = 0xb3 }; /* the first byte of a message; no other kind of message b
 enum { LARGEST = 64 << 10 };
 enum type { SUMS, CLOSED, ASK };
 
-/* Seconds until a rank asks for an overdue message: what a rank that does something else costs the
- * others. A rank that is only late joins the round as soon as it comes. */
+/* Seconds until a rank asks for an overdue message. The others lose this time if a rank does not
+ * come to the round; a rank that is only late joins the round when it comes. */
 static const double PATIENT = 0.25;
 
 struct head {
     uint8_t mark, type;
     uint16_t step;
-    uint32_t number; /* of the place */
+    uint32_t number; /* number of the place */
     uint64_t generation, round;
 };
 
 struct fast_note {
     struct fast_note *next;
-    const struct head *head; /* the message */
+    const struct head *head; /* the head of `message` */
     size_t size;
     int from;
 };
@@ -87,7 +87,7 @@ static size_t sums_bytes(const struct fast_place *p) {
 
 static void *sums_of(const struct fast_place *p) { return p->hosts.message + sizeof(struct head); }
 
-/* The engine would choose doubling, too: the bits must not depend on the path. */
+/* Only where the engine would choose doubling, too: the bits must not depend on the path. */
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && bytes && bytes <= LARGEST &&
@@ -122,7 +122,8 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Takes a note of the round: the step's sums, or (not `sums`) a CLOSED or ASK. NULL: none. */
+/* Takes a note of the round from the list: the sums of its step or, if not `sums`, a CLOSED or
+ * ASK. NULL: there is none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
         bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step
@@ -156,7 +157,7 @@ static int damaged(const struct fast_path *x, int from, hvd_error *err) {
                      transport_job_rank(x->transport, from));
 }
 
-/* The lower rank's sums come first. */
+/* Adds the lower rank's sums first, so that both ranks get the same bits. */
 static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note, hvd_error *err) {
     const struct reduce_kernels *k = kernels_of(&p->request);
     int rank = x->transport->all.rank;
@@ -171,7 +172,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank; the next round begins. */
+/* Ends the round on this rank and begins the next one. */
 static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
@@ -196,7 +197,7 @@ static void complete(struct fast_path *x, struct fast_place *p, double now) {
     tensors_finish(x->by->tensors, tensor, NULL);
 }
 
-/* Goes through the steps as far as messages have arrived. */
+/* Does the steps whose messages have arrived. */
 static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
         struct step s = step_of(x, p->hosts.step);
@@ -213,7 +214,7 @@ static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_er
     return HVD_OK;
 }
 
-/* *back: the tensor, if this rank has come to the round. */
+/* Closes the round. *back: this rank's tensor, if the rank has come to the round. */
 static int close_round(struct fast_path *x, struct fast_place *p, struct tensor **back,
                        hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
@@ -224,7 +225,7 @@ static int close_round(struct fast_path *x, struct fast_place *p, struct tensor 
     return HVD_OK;
 }
 
-/* Another rank has come to the round. */
+/* Whether another rank has come to the round, and so may wait for this one. */
 static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
     const struct fast_note *note = x->hosts.notes;
     while (note && !is_now(p, note->head)) note = note->next;

@@ -29,34 +29,34 @@ struct transport;
 
 /* Rounds in a window. */
 struct window_rounds {
-    struct window *window; /* NULL: there are no such rounds */
-    size_t used;           /* bytes of the window's room; the stepping thread's */
-    atomic_bool opens;     /* there is a place */
+    struct window *window; /* NULL: rounds by window are off */
+    size_t used;           /* bytes of the window that places use; only for the stepping thread */
+    atomic_bool opens;     /* a place exists */
     atomic_bool over;      /* every rank has left: the engine sees no more deaths */
     atomic_int awaited;    /* 1 + the local rank whose sums a thread waits for; 0: none */
     atomic_int silent;     /* 1 + the local rank whose sums are overdue; 0: none */
 };
 
-/* Rounds by messages. The stepping thread's. */
+/* Rounds by messages; only for the stepping thread. */
 struct host_rounds {
-    bool on;                 /* false: there are no such rounds */
-    struct fast_note *notes; /* messages of rounds that this rank has not come to */
-    size_t coming;           /* rounds under way that this rank has come to */
-    bool joined;             /* this rank comes to no rounds */
-    double due;              /* when the first round has waited too long */
+    bool on;                 /* false: rounds by messages are off */
+    struct fast_note *notes; /* received messages of rounds to which this rank has not come */
+    size_t coming;           /* number of unfinished rounds to which this rank has come */
+    bool joined;             /* this rank has joined, so it comes to no rounds */
+    double due;              /* the time at which the first round will have waited too long */
 };
 
 struct fast_path {
     struct transport *transport;
-    struct executor *by;       /* its accounts count the rounds */
+    struct executor *by;       /* counts the rounds in its statistics */
     const atomic_bool *failed; /* the engine has failed */
-    int group;                 /* its number in the flight recorder */
+    int group;                 /* number of the group in the flight recorder */
     struct mutex mutex;        /* guards the names; tensors are added and places opened under it */
     struct map names;
-    /* The stepping thread's: */
+    /* Only for the stepping thread: */
     struct fast_place *places;
     uint32_t nplaces;
-    bool fails; /* there was no memory for a place */
+    bool fails; /* a place got no memory: no more places */
     struct window_rounds shared;
     struct host_rounds hosts;
 };
@@ -92,7 +92,8 @@ int fast_window_check(const struct fast_path *x, hvd_error *err);
  * round completes it, or fast_hosts_take returns it. */
 int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool *comes,
                     hvd_error *err);
-/* This rank comes to no rounds until `joined` is false again. None is under way. */
+/* Call it in join(), while no round is in progress: this rank comes to no rounds until `joined`
+ * is false again. */
 int fast_hosts_join(struct fast_path *x, double now, hvd_error *err);
 bool fast_hosts_is_message(const struct message *m);
 /* Takes the message's data. *back: a tensor to report to the coordinator; NULL: none. */

@@ -20,9 +20,9 @@ struct window_place {
 
 struct host_place {
     uint32_t number;       /* the same on all ranks */
-    int step;              /* of the round */
+    int step;              /* the step that the round has reached */
     bool sent;             /* this rank has sent its message of the step */
-    double due;            /* BUSY: when this rank asks the rank that it waits for */
+    double due;            /* if BUSY: when to ask the rank whose message is overdue */
     struct tensor *tensor; /* BUSY */
     char *message;         /* a head, and the sums */
     size_t capacity;
@@ -39,10 +39,10 @@ struct fast_place {
     struct host_place hosts;
 };
 
-/* A tensor with this request may come to a round. */
+/* Whether a tensor with this request may come to a round. */
 bool fast_place_takes(const struct fast_path *x, const struct tensor *tensor);
 struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like);
-/* NULL: no memory. Open no more places then: they would differ from those of other ranks. */
+/* NULL: no memory. Then open no more places, because their numbers would differ between ranks. */
 struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
 void fast_place_free_all(struct fast_path *x);
 /* Ends a round; returns its batch number, equal on all ranks. */
@@ -54,7 +54,7 @@ static inline uint64_t fast_place_batch(struct fast_place *p) {
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor);
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r);
-/* A generation begins; often: it has rounds. */
+/* Begins a generation. often: it has rounds. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often);
 int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_error *err);

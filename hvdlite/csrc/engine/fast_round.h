@@ -9,7 +9,7 @@
 
 #include <stdatomic.h>
 
-enum { UNTIMED = 16 }; /* looks at memory for one look at the clock */
+enum { UNTIMED = 16 }; /* how many times to read memory before reading the clock once */
 
 static inline uint64_t word_of(uint64_t generation, uint64_t round) {
     return generation << 24 | (round & 0xff) << 16;
@@ -22,7 +22,8 @@ static inline uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
 
 /* Counts this rank. False: the round is closed. */
 static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
-    /* As the last round has left it. Whoever reads before it swaps fetches the line twice. */
+    /* Guesses the word that the last round has left: reading it before the swap would fetch the
+     * cache line twice. */
     uint64_t w = own - word_of(0, 1) + n, next;
     do {
         bool here = round_of(w) == round_of(own);
@@ -38,7 +39,8 @@ static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrive
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
         bool here = round_of(w) == round_of(own);
-        if (here ? count_of(w) == n : arrived) return false; /* others are in the next one */
+        /* the round is over, and others are in the next one */
+        if (here ? count_of(w) == n : arrived) return false;
         next = (here ? w : own) | CLOSED;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
                                                     memory_order_acquire));

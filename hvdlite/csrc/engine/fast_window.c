@@ -17,10 +17,12 @@
 #include <math.h>
 
 enum {
-    LARGEST = 64 << 10, /* bytes that a rank reads of the others' inputs, at most */
+    LARGEST = 64 << 10, /* most bytes that a rank reads of other ranks' inputs */
     LINE = 64,
-    HEAD = 2 * LINE, /* the word (used on local rank 0); the last round whose sums are there */
-    BLOCK = 1024,    /* bytes that are added, then copied while the first cache has them */
+    /* a line for the word (that of local rank 0 is used), and a line for the last round with
+     * sums */
+    HEAD = 2 * LINE,
+    BLOCK = 1024, /* bytes that are added, and then copied while they are in the L1 cache */
 };
 
 int fast_window_awaits(const struct fast_path *x) { return atomic_load(&x->shared.awaited) - 1; }
@@ -49,7 +51,7 @@ static char *input_of(const struct fast_path *x, int local_rank, const struct fa
     return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->shared.room;
 }
 
-/* All ranks bring equally many rows, and deal them out evenly. */
+/* Whether all ranks bring equally many rows and divide them evenly. */
 static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
     if (!request_rows_vary(&tensor->request)) return true;
     for (int i = 0; i < x->shared.window->n; i++)
@@ -58,7 +60,7 @@ static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
 }
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
-    enum { OWN_MEMORY = 16 << 10 }; /* above this size the direct allreduce copies less */
+    enum { OWN_MEMORY = 16 << 10 }; /* above this size the engine's direct allreduce copies less */
     size_t bytes = request_bytes(&tensor->request);
     return x->shared.window && tensor->request.kind < HVD_JOIN &&
            bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && is_even(x, tensor) &&
@@ -147,13 +149,13 @@ static void add_chunk(const struct fast_path *x, const struct fast_place *p,
     }
 }
 
-/* The engine asks the rank whether it lives. */
+/* Has the engine ask the rank whether it lives. */
 static void tell_engine(struct fast_path *x, int local_rank) {
     if (atomic_exchange(&x->shared.awaited, local_rank + 1) != local_rank + 1)
         transport_wake(x->transport);
 }
 
-/* Other threads may wait for other ranks: they tell the engine again. */
+/* Ends the wait for a rank. Threads that wait for other ranks tell the engine again. */
 static bool end_wait(struct fast_path *x, int local_rank, bool there) {
     int own = local_rank + 1;
     if (atomic_load(&x->shared.awaited))
@@ -203,7 +205,7 @@ static bool take_sums(struct fast_path *x, const struct fast_place *p, const str
     return true;
 }
 
-/* An allgather, an alltoall, a broadcast. */
+/* For an allgather, an alltoall or a broadcast. */
 static void copy_parts(const struct fast_path *x, const struct fast_place *p,
                        const struct tensor *t) {
     const struct request *r = &t->request;
@@ -221,7 +223,7 @@ static void copy_parts(const struct fast_path *x, const struct fast_place *p,
     }
 }
 
-/* This rank's rows. */
+/* Adds this rank's rows, for a reducescatter. */
 static void add_part(const struct fast_path *x, const struct fast_place *p,
                      const struct tensor *t) {
     const struct request *r = &t->request;

@@ -39,7 +39,7 @@ def same(got, expected) -> None:
 
 @in_and_outside
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_verb_on_every_dtype(how, dtype, rank, size):
+def test_every_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
     everyone = [numbers(dtype, r, size) for r in range(size)]
     x = jnp.asarray(everyone[rank])
     own = slice(2 * rank, 2 * rank + 2)
@@ -83,7 +83,7 @@ def test_results_outside_of_programs_are_not_copied(verb, dtype, monkeypatch):
     assert got.unsafe_buffer_pointer() == rooms[0].ctypes.data
 
 
-def test_gradients_through_collectives(rank, size):
+def test_jax_gradients_through_collectives_are_horovods(rank, size):
     def gradient(verb, **how):
         def loss(x):
             out = getattr(hvd, verb)(x, **how)
@@ -100,7 +100,7 @@ def test_gradients_through_collectives(rank, size):
     same(gradient("reducescatter", op=hvd.Sum, name="s"), np.full(size, float(size)))
 
 
-def test_batches_loops_and_many_calls_in_a_program(rank, size):
+def test_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
     batched = jax.jit(jax.vmap(lambda a: hvd.allreduce(a, "vmap", op=hvd.Sum)))
     same(batched(jnp.ones((4, 3)) * rank), np.full((4, 3), sum(range(size))))
     gathered = jax.jit(jax.vmap(lambda a: hvd.allgather(a, "rows")))(jnp.ones((4, 3)) * rank)
@@ -121,7 +121,7 @@ def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
     same(jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3)), np.ones(3))
 
 
-def test_uneven_rows(rank, size):
+def test_rows_that_differ_by_rank_are_gathered(rank, size):
     same(hvd.allgather(jnp.full(rank, 1.0), "uneven"), np.ones(sum(range(size))))
     splits = list(range(size))
     rows, came = hvd.alltoall(jnp.full(sum(splits), 1j * rank), splits, "uneven")
@@ -154,7 +154,7 @@ several = pytest.mark.skipif("hvd.size() == 1", reason="one process")
 
 @several
 @pytest.mark.parametrize("dtype", [*DTYPES, "float8_e5m2", "float4_e2m1fn"])
-def test_collectives_of_xla(dtype, rank, size):
+def test_collectives_of_xla_give_right_results(dtype, rank, size):
     everyone = np.stack([numbers(dtype, r, size) for r in range(size)])
     if dtype.startswith("uint"):
         everyone[0, 0] = np.iinfo(dtype).max
@@ -177,7 +177,7 @@ def test_collectives_of_xla(dtype, rank, size):
 
 
 @several
-def test_some_processes_run_a_program_of_their_own(rank, size):
+def test_a_program_may_run_on_some_processes_only(rank, size):
     """In any order, while the others do nothing or run another; also with devices turned round."""
     for ranks in [*([r, (r + 1) % size] for r in range(size)), [*range(size)][::-1]]:
         if rank in ranks and len(set(ranks)) == len(ranks):
@@ -200,7 +200,7 @@ def test_an_all_to_all_of_two_processes_with_large_parts(parts, rank, size):
 
 @several
 @pytest.mark.skipif("hvd.size() != 4", reason="2 x 2 processes")
-def test_axes_of_a_grid(rank, size):
+def test_collectives_along_axes_of_a_mesh(rank, size):
     for order in ([0, 1, 2, 3], [3, 1, 2, 0], [0, 2, 1, 3]):
         mesh = Mesh(np.array(jax.devices())[order].reshape(2, 2), ("x", "y"))
         values = 10.0 ** np.array(order).reshape(2, 2)
@@ -249,7 +249,7 @@ def test_a_program_of_several_processes_refuses_calls_for_one(rank):
 @pytest.mark.parametrize(
     "joins, text", [(True, "could run the two in another order"), (False, "call hvd.init() at")]
 )
-def test_a_thread_may_not_run_what_another_has_run(joins, text, ahead, rank, size):
+def test_a_second_thread_with_the_same_processes_is_refused(joins, text, ahead, rank, size):
     mesh, said = mesh_of(), []
     x = spread(mesh, np.ones(size))
     total = jax.shard_map(lambda a: lax.psum(a, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -273,7 +273,7 @@ def test_a_thread_may_not_run_what_another_has_run(joins, text, ahead, rank, siz
 
 
 @pytest.mark.skipif("hvd.size() < 3", reason="two have no order that nobody else uses")
-def test_threads_run_programs_of_their_own_processes_one_after_the_other(rank, size):
+def test_threads_may_run_programs_of_different_processes(rank, size):
     """Nobody else has used these devices in this order, and the first thread has ended."""
     got, ranks = [], [*range(1, size), 0]
 
@@ -289,12 +289,12 @@ def test_threads_run_programs_of_their_own_processes_one_after_the_other(rank, s
 
 
 @several
-def test_a_program_on_one_device_may_permute(rank):
+def test_a_permutation_on_one_device_needs_no_communicator(rank):
     same(own(mesh_of([rank]), lambda a: lax.ppermute(a, "i", [(0, 0)]), np.ones(3)), np.ones(3))
 
 
 @several
-def test_a_permutation_in_which_not_all_have_a_part_may_come_first(rank, size):
+def test_the_first_collective_may_be_a_permutation_of_some_devices(rank, size):
     ranks = [0, *range(size - 1, 0, -1)]
     pairs = [(0, size - 1), (size - 1, 0)]
     got = own(mesh_of(ranks), lambda a: lax.ppermute(a, "i", pairs), 10.0 ** np.array(ranks))

@@ -130,7 +130,7 @@ def staged(request, groups):
 
 
 @pytest.mark.parametrize("call", [*MOVES, *REDUCES], ids=lambda call: call.__name__)
-def test_results_are_those_of_gloo(call, groups, staged):
+def test_results_equal_those_of_gloo(call, groups, staged):
     for dtype in TYPES:
         for n in SIZES:
             try:
@@ -171,7 +171,7 @@ def of_one_memory(call: str, n: int, group) -> list:
     ["all_gather", "all_gather in place", "reduce_scatter", "reduce_scatter in place", "scatter",
      "scatter in place", "gather", "all_to_all"],
 )  # fmt: skip
-def test_lists_that_lie_in_one_memory(call, n, groups, staged):
+def test_lists_of_tensors_that_share_memory_are_gathered_right(call, n, groups, staged):
     """They are moved without a copy, unless the call writes to what it still reads."""
     ours, theirs = (of_one_memory(call, n, group) for group in groups)
     if call == "all_to_all":  # of lists, which Gloo does not take
@@ -185,7 +185,7 @@ def test_lists_that_lie_in_one_memory(call, n, groups, staged):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("op", ["PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
 @pytest.mark.parametrize("call", REDUCES, ids=lambda call: call.__name__)
-def test_reduce_ops_are_those_of_gloo(call, op, groups, staged):
+def test_reduce_ops_give_the_results_of_gloo(call, op, groups, staged):
     of_bits = op.startswith("B")
     for dtype in [d for d in TYPES if not (of_bits and (d.is_floating_point or d.is_complex))]:
         how = getattr(dist.ReduceOp, op)
@@ -196,7 +196,7 @@ def test_reduce_ops_are_those_of_gloo(call, op, groups, staged):
         assert same(call(dtype, 7, groups[0], how), theirs), dtype
 
 
-def test_a_tensor_with_gaps_and_negated_when_read(groups, staged):
+def test_noncontiguous_and_lazily_negated_tensors_are_reduced(groups, staged):
     """PyTorch's own calls give a backend a copy of such a tensor, and so lose the result."""
     t = values(torch.complex64, 5, 4) * (1 + 2j)
     before, view = t.clone(), t.conj().imag
@@ -206,7 +206,7 @@ def test_a_tensor_with_gaps_and_negated_when_read(groups, staged):
     assert view.is_neg() and torch.equal(view, whole) and torch.equal(t.real, before.real)
 
 
-def test_averages_of_floating_point_numbers(groups):
+def test_floating_point_averages_of_all_widths_are_right(groups):
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         size = dist.get_world_size()
         t = torch.full((5,), dist.get_rank(), dtype=dtype)
@@ -214,7 +214,7 @@ def test_averages_of_floating_point_numbers(groups):
         assert torch.allclose(t, torch.full((5,), (size - 1) / 2, dtype=dtype))
 
 
-def test_averages_of_whole_numbers(groups):
+def test_averages_of_integers_are_rounded_to_zero(groups):
     """As Lightning's `log(..., sync_dist=True)` has them; rounded to zero, as NCCL's."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for sign in (1, -1):
@@ -223,7 +223,7 @@ def test_averages_of_whole_numbers(groups):
         assert t.tolist() == [sign * ((size + 5) // 2), sign * 7]
 
 
-def test_buckets_lie_in_shared_memory(groups, staged):
+def test_buckets_of_ddp_are_in_shared_memory(groups, staged):
     """DistributedDataParallel asks for them so. What is staged is another tensor."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     assert backend.supports_tensor_alloc(cpu) == (dist.get_world_size() > 1)
@@ -242,7 +242,7 @@ def test_buckets_lie_in_shared_memory(groups, staged):
         dist.barrier(group=groups[0])
 
 
-def test_a_hook_makes_a_bucket_longer(groups):
+def test_a_hook_that_enlarges_a_bucket_gets_right_sums(groups):
     """As PowerSGD's hook by batches does, which pads a bucket to a square."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     if dist.get_world_size() > 1:
@@ -251,7 +251,7 @@ def test_a_hook_makes_a_bucket_longer(groups):
         assert (t[:1000] == dist.get_world_size()).all()
 
 
-def test_futures_and_what_follows_them(groups, staged):
+def test_callbacks_of_futures_run_and_give_results(groups, staged):
     def start(value):
         return dist.all_reduce(torch.full((4,), value), group=groups[0], async_op=True)
 
@@ -264,7 +264,7 @@ def test_futures_and_what_follows_them(groups, staged):
         assert (future.wait() == (i + 1) * dist.get_world_size()).all()
 
 
-def test_a_waiter_goes_on_when_a_thread_has_delivered(groups):
+def test_a_waiting_thread_returns_when_another_completes_the_work(groups):
     """The copy back into a tensor with gaps takes long: a wait begins while a thread does it."""
     ones, t = torch.ones(1500, 1500), torch.zeros(1500, 3000)[:, ::2].t()
 
