@@ -3,13 +3,14 @@
  * Only this file handles signals. A handler has no argument for data, so its data is global and
  * is written before the handler is installed. The handler calls two previous handlers, because
  * neither of them calls the other: the user's, and the one installed over it, which writes the
- * Python stacks. */
+ * Python stacks. What ends a forked child is here, too: an exit function has no argument either. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "hvd.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ enum { MOST_FRAMES = 64 };
 static struct sigaction users;
 static struct sigaction before;
 static int stacks_file;
+static int exit_code; /* of hvd_end_child: an exit function has no argument, either */
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
@@ -66,4 +68,11 @@ void hvd_stacks_install(int number, int file) {
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &before);
     sigaction(number, &action, NULL);
+}
+
+void hvd_end_child_with(int code) { exit_code = code; }
+
+void hvd_end_child(void) {
+    fflush(NULL);
+    _exit(exit_code);
 }

@@ -1,0 +1,86 @@
+/* A limit on the end of the process: a thread ends the process if others do not end in time. */
+#include "hvd.h"
+
+#include "base/clock.h"
+#include "job/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct hvd_limit {
+    pthread_t thread;
+    double seconds, until;
+    int code;
+    const char *words;
+    int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: not known */
+    struct mutex mutex; /* guards `lifted` */
+    bool lifted;
+};
+
+static void end_now(const struct hvd_limit *l, const hvd_error *why) {
+    log_last_words(why->text);
+    log_last_words(l->words);
+    _exit(l->code);
+}
+
+static bool has_failed(hvd_error *why) {
+    if (context_enter(NULL)) return false;
+    bool failed = context_why_failed(why);
+    context_leave();
+    return failed;
+}
+
+static void *end_at_limit(void *arg) {
+    static const double LOOK = 0.2;
+    struct hvd_limit *l = arg;
+    hvd_error why = {.code = HVD_OK};
+    mutex_lock(&l->mutex);
+    while (!l->lifted) {
+        double now = clock_now();
+        if (l->nranks && !has_failed(&why)) l->until = now + l->seconds;
+        if (now >= l->until) end_now(l, &why);
+        mutex_wait(&l->mutex, l->nranks ? LOOK : l->until - now);
+    }
+    mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+static void await_all(const struct hvd_limit *l, int by) {
+    if (!l->nranks || context_enter(NULL)) return;
+    for (int i = 0; i < l->nranks; i++)
+        transport_await(context_world()->transport, l->ranks[i], by);
+    context_leave();
+}
+
+/* Allocates one block for the limit, its ranks and its words. */
+hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
+                         const char *words) {
+    size_t bytes = (size_t)nranks * sizeof *ranks;
+    hvd_limit *l = calloc(1, sizeof *l + bytes + strlen(words) + 1);
+    if (!l) return NULL;
+    *l = (struct hvd_limit){.seconds = seconds, .until = clock_now() + seconds, .code = code};
+    l->nranks = nranks;
+    l->ranks = (int *)(l + 1);
+    l->words = strcpy((char *)(l->ranks + nranks), words);
+    if (bytes) memcpy(l->ranks, ranks, bytes);
+    mutex_init(&l->mutex);
+    await_all(l, 1);
+    if (!thread_start(&l->thread, end_at_limit, l, "hvdlite-end", NULL)) return l;
+    await_all(l, -1);
+    mutex_destroy(&l->mutex);
+    free(l);
+    return NULL;
+}
+
+void hvd_limit_lift(hvd_limit *l) {
+    if (!l) return;
+    mutex_lock(&l->mutex);
+    l->lifted = true;
+    mutex_notify(&l->mutex);
+    mutex_unlock(&l->mutex);
+    thread_join(l->thread);
+    await_all(l, -1);
+    mutex_destroy(&l->mutex);
+    free(l);
+}

@@ -1,0 +1,68 @@
+/* What a job shows to its user: counts, the flight recorder and the timeline. */
+#include "hvd.h"
+
+#include "job/context.h"
+
+const char *hvd_algorithm(void) {
+    if (context_enter(NULL)) return NULL;
+    const char *name = engine_algorithm(context_world()->engine);
+    context_leave();
+    return name;
+}
+
+int hvd_get_stats(hvd_stats *out, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    struct stats *stats = context_job()->config.stats;
+    *out = (hvd_stats){stats->bytes_sent_network, stats->bytes_sent_window, stats->tensors,
+                       stats->batches};
+    context_leave();
+    return HVD_OK;
+}
+
+int hvd_flight_file(void) {
+    if (context_enter(NULL)) return -1;
+    int file = context_job()->flight ? context_job()->flight->file : -1;
+    context_leave();
+    return file;
+}
+
+void hvd_flight_describe(const char *job, const char *transport, int stacks) {
+    if (context_enter(NULL)) return;
+    flight_describe(context_job()->flight, job, transport, stacks);
+    context_leave();
+}
+
+void hvd_flight_bell(int bell, const char *word) {
+    if (context_enter(NULL)) return;
+    flight_set_bell(context_job()->flight, bell, word);
+    context_leave();
+}
+
+void hvd_set_clock(double offset, double error, const char *about) {
+    if (context_enter(NULL)) return;
+    flight_set_clock(context_job()->flight, offset, error);
+    timeline_set_clock(&context_job()->timeline, offset, error, about);
+    context_leave();
+}
+
+void hvd_note(const char *what, double begin, double end) {
+    if (context_enter(NULL)) return;
+    flight_note(context_job()->flight, what, begin, end);
+    if (timeline_on(&context_job()->timeline))
+        timeline_note(&context_job()->timeline, what, begin, end);
+    context_leave();
+}
+
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    int code = job_start_timeline(context_job(), path, mark_cycles != 0, err);
+    context_leave();
+    return code;
+}
+
+int hvd_timeline_stop(hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    int code = timeline_stop(&context_job()->timeline, err);
+    context_leave();
+    return code;
+}
