@@ -99,10 +99,9 @@ def _decided_way() -> Tuple[Bootstrap, Membership]:
     """
     assert start.is_decided()
     if start.without_mpi() is None:
-        from hvdlite.bootstrap.mpi_world import MPIBootstrap
-        from hvdlite.membership.fixed import FixedMembership
+        from hvdlite.bootstrap.mpi_world import MPIBootstrap, MPIMembership
 
-        return MPIBootstrap(), FixedMembership()
+        return MPIBootstrap(), MPIMembership()
     from hvdlite.bootstrap.socket_world import SocketBootstrap
     from hvdlite.membership.elastic import ElasticMembership
 

@@ -153,6 +153,16 @@ class MPIBootstrap(Bootstrap):
         MPI.COMM_WORLD.Abort(code)
 
 
+class MPIMembership(Membership):
+    """The processes that MPI has started, which end with any of them.
+
+    Only a single process may call hvd.elastic.run.
+    """
+
+    def begin(self, world: World) -> None:
+        refuse_elastic()
+
+
 def refuse_elastic() -> None:
     """Raise HvdliteError if a launcher of MPI has started this process.
 
