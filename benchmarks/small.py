@@ -37,7 +37,8 @@ OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo")
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # batches per library and size; about the seconds of a batch
-SPINS = {"DeepSpeed": 0.05}  # its OpenMP threads take cores from the next library for so long
+# seconds for which idle OpenMP threads of a library spin, and take cores from the next one
+SPINS = {"DeepSpeed": 0.05}
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {
     "Open MPI": KEEP_MEMORY,

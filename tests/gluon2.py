@@ -40,6 +40,7 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
-    mx.npx.set_np()  # as its scripts do: without it no optimizer takes the arrays of Gluon
+    # scripts for MXNet 2 call it, because without it no optimizer takes Gluon's arrays
+    mx.npx.set_np()
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")

@@ -38,7 +38,8 @@ def check_left(job, how: str, wait: str) -> None:
         assert f"tensor '{TENSORS[wait]}" in text
         assert f"can't complete: rank 1 left the job ({REASONS[how]}" in text
         assert text.endswith(") before submitting it")
-    if wait != "trainer":  # of its several tensors, each rank may have waited for another one
+    # a trainer has several tensors, and each rank may have waited for another one
+    if wait != "trainer":
         assert texts[0] == texts[2]
 
 

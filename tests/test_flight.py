@@ -286,7 +286,7 @@ def test_top_says_how_to_get_its_library(monkeypatch, capsys):
     assert "pip install rich" in capsys.readouterr().err
 
 
-def test_a_snapshot_travels_as_text():
+def test_a_snapshot_can_be_sent_as_text():
     one = snapshot(1, [op("a", "done", 1, 98)])
     assert memory.from_line(memory.to_line([one])) == [one]
 

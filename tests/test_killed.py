@@ -96,7 +96,7 @@ def test_ranks_of_a_killed_mpirun_end(what, shell):
     try:
         assert [process.stdout.readline() for _ in range(2)] == [b"UP\n", b"UP\n"]
         process.kill()
-        assert wait_until(lambda: not processes_of(job), SECONDS)  # in 0.5 s, if nothing else runs
+        assert wait_until(lambda: not processes_of(job), SECONDS)  # takes 0.5 s on an idle machine
     finally:
         kill_all(process, job)
 

@@ -30,7 +30,7 @@ struct sim_rank {
     struct mutex mutex;
     unsigned events;
     struct queue messages, *transfers; /* by the sending rank */
-    struct wire *streams, arriving;    /* [to] */
+    struct wire *streams, arriving;    /* by to */
     struct window window;
     struct sim_counts counts;
 };
@@ -39,7 +39,7 @@ struct sim_network {
     int size, ranks_a_host;
     struct sim_costs costs;
     struct sim_rank *ranks;
-    double *busy; /* [host]: until when its link was; earlier by what is saved of a burst */
+    double *busy; /* by host: until when its link was; earlier by what is saved of a burst */
 };
 
 static struct sim_rank *self(const struct transport *t) { return (struct sim_rank *)(void *)t; }

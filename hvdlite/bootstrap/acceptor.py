@@ -34,7 +34,7 @@ MOST_LINES = 5  # most lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # seconds until the next attempt to accept, after descriptors ran out
 LOOKS = 10  # number of keepalive probes to a silent host within its limit
 SHORTEST_SECONDS = 2.0  # shortest limit, because the kernel sends at most one probe a second
-_TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
+_TCP_THIN_LINEAR_TIMEOUTS = 16  # value from linux/tcp.h
 _MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
 
 Peer = Tuple[int, int]  # purpose and rank of a proved connection

@@ -23,7 +23,7 @@ class Host(NamedTuple):
 class SSH(NamedTuple):
     """How to reach a host."""
 
-    program: List[str] = ["ssh"]  # with its options
+    program: List[str] = ["ssh"]  # the command and its options
     port: Optional[int] = None
     identity: Optional[str] = None
 

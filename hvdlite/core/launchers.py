@@ -6,10 +6,10 @@ from typing import NamedTuple, Tuple
 class Launcher(NamedTuple):
     """One launcher, with variables that it sets in each process that it starts."""
 
-    name: str  # as error texts have it
+    name: str  # name in error texts
     rank: str  # variable with the process's number
     size: str = ""  # variable with the number of processes; "": there is none
-    more: Tuple[str, ...] = ()  # what else hvdlite needs of its variables
+    more: Tuple[str, ...] = ()  # further variables of the launcher that hvdlite needs
 
     @property
     def variables(self) -> Tuple[str, ...]:

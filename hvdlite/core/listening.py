@@ -43,7 +43,7 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
     """
     prefix = environ.get("OPAL_PREFIX") or sys.prefix
     usual = ["~/.openmpi/mca-params.conf", f"{prefix}/etc/openmpi-mca-params.conf"]
-    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # where distributions have it
+    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # the place of the file in distributions
     named = environ.get("OMPI_MCA_mca_base_param_files")
     found: dict[str, str] = {}
     for path in re.split("[:,]", named) if named else usual:

@@ -87,7 +87,7 @@ def _load() -> Any:
         library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
     except ModuleNotFoundError as error:
         raise ImportError(not_built(theirs, Path(__file__).parents[1])) from error
-    except ImportError as error:  # its libmpi is missing, or lacks a function that it calls
+    except ImportError as error:  # libmpi is missing, or lacks a function that the library calls
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
         ) from error
@@ -139,7 +139,7 @@ def _way_out(theirs: str) -> str:
 
 
 def _abi(name: str) -> str:
-    """``"MPI 5.0"`` is the ABI of the standard itself (mpicc_abi); mpi4py does not load it yet."""
+    """Return the ABI of an MPI; "MPI " is that of the standard, which mpi4py does not load yet."""
     return next((abi for abi in ("Open MPI", "MPI ") if name.startswith(abi)), "MPICH")
 
 

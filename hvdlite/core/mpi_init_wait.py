@@ -86,7 +86,7 @@ def main() -> None:
     """Look at the processes of this host and print the line."""
     job, begun = os.environ[JOB], set()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is another user's process, or has ended
+        with contextlib.suppress(OSError):  # the process is another user's, or has ended
             if _entry(process, JOB) == job:
                 begun.add(_entry(process, RANK))
     sockets = Path("/proc/net/unix").read_text(errors="replace")

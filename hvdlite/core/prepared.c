@@ -11,8 +11,8 @@
 /* Objects that Python gives by name; members of the state, and attributes that they name. */
 /* clang-format off */
 #define BY_NAME(A) \
-    A(hvd_run) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* for prepared.py */ \
-    A(tensor_type) A(strided) A(empty_like)                          /* for PyTorch */
+    A(hvd_run) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* used by prepared.py */ \
+    A(tensor_type) A(strided) A(empty_like)                          /* used for PyTorch */
 #define ATTRIBUTES(A) \
     A(dtype, "dtype") A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") \
     A(pop, "pop") A(in_place, "in_place") A(enter_group, "_enter_group") \

@@ -23,7 +23,7 @@ from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
-_MOST = 1024  # of Prepared that are kept; each takes some KB
+_MOST = 1024  # most Prepared objects that are kept; each takes some KB
 
 
 class _Calls(ModuleState):

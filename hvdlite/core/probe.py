@@ -16,7 +16,7 @@ import sys
 
 SIOCGIFADDR = 0x8915
 CACHE, TORCH_MODULE = "HVDLITE_CACHE", "hvdlite_torch_backend"
-FRAMEWORKS = {  # beside MXNet: the distributions that provide each
+FRAMEWORKS = {  # frameworks besides MXNet -> distributions that provide them
     "PyTorch": ("torch",),
     "TensorFlow": ("tensorflow", "tensorflow-cpu"),
     "Keras": ("keras",),

@@ -68,7 +68,8 @@ class _Start(ModuleState):
         # the place that the program or MXNet's scheduler has given
         self.given: Optional[Place] = None
         self.is_decided = False  # the first init() sets it
-        self.place: Optional[Place] = None  # where the ranks meet, once decided; None: MPI
+        # where the ranks meet, once that is decided; None: over MPI
+        self.place: Optional[Place] = None
 
 
 _start = _Start()
@@ -328,4 +329,5 @@ def runs_mpi() -> bool:
 def loaded_mpi() -> Any:
     """Return mpi4py's MPI if the program has imported it, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
-    return mpi if hasattr(mpi, "Is_initialized") else None  # its import may still be in progress
+    # the import of mpi4py may still be in progress
+    return mpi if hasattr(mpi, "Is_initialized") else None

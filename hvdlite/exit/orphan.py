@@ -23,7 +23,7 @@ from hvdlite.core.native import lib
 from hvdlite.exit import ancestors
 
 LOOK_SECONDS = 0.5
-TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as in mpirun
+TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
 # Programs that adopt orphans, and may be the first process of a system or a container.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
 
@@ -90,7 +90,7 @@ def _has_adopted(pid: int) -> bool:
         return pid == 1 and _name(pid) in _FIRST
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # it is another user's process
+    except OSError:  # the process is another user's
         return pid == 1 and not re.search("python|torch", _name(pid) + _command(pid))
     return "python" not in maps or (pid == 1 and "torch" not in maps)
 

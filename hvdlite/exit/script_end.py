@@ -121,7 +121,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
 
 
 def _is_outermost() -> bool:
-    """Tell whether the interpreter, not Python code, called the caller."""
+    """Tell whether the interpreter itself, not Python code, called the calling function."""
     try:
         sys._getframe(2)
     except ValueError:

@@ -134,7 +134,7 @@ def _holders(pipes: Set[str]) -> List[int]:
     """Return the other processes that have one of these pipes open, by its name in /proc."""
     found = []
     for folder in iglob("/proc/[0-9]*/fd"):
-        with contextlib.suppress(OSError):  # it is another user's process, or has ended
+        with contextlib.suppress(OSError):  # the process is another user's, or has ended
             if pipes & {os.readlink(file) for file in os.scandir(folder)}:
                 found.append(int(folder.split("/")[2]))
     return [pid for pid in found if pid != os.getpid()]

@@ -92,12 +92,12 @@ class Rank:
     ):
         self.number, self.link, self.versions, self.allowed = number, link, versions, allowed
         self.host, self.address, self.port = host, address, port
-        self.role: Optional[Role] = None  # its role in mode ps
+        self.role: Optional[Role] = None  # the rank's role in mode ps
         self.ending: Optional[Ending] = None
         self.clean = False  # True: its program has ended and nothing of it is left
-        self.result: Optional[bytes] = None  # its result of hvdlite.run
+        self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
-        self.open_port: Optional[Dict[str, Any]] = None  # of an elastic job
+        self.open_port: Optional[Dict[str, Any]] = None  # address of the port in an elastic job
         self.gone = False  # True: the other ranks go on without this rank
 
     @property

@@ -33,7 +33,7 @@ class ElasticMembership(Membership):
         self._world: Any = None  # the newest SocketWorld
         self._port: Optional[OpenPort] = None
         self._lives = Lives()
-        self._addresses: Dict[int, Address] = {}  # of the other ranks' ports, by the ranks' numbers
+        self._addresses: Dict[int, Address] = {}  # addresses of the other ranks' ports, by rank
         self._number = self._epoch = 0
         self._key = b""
         self._met: Optional[Met] = None  # the ranks of the next job

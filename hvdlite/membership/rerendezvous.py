@@ -82,7 +82,7 @@ class Rerendezvous:
         self._unreached = frozenset(unreached)
         self._addresses = {**old, **coming}
         self._silent: Set[int] = set()
-        # ranks that are asked themselves, whatever the watch of hosts says
+        # ranks that this rank contacts even if the watch of hosts reports them lost
         self._asked: Set[int] = set()
         self._dead: Set[int] = set()
         self._unproved: Dict[int, float] = {}  # ranks without a life; when the wait for proof began

@@ -133,7 +133,7 @@ def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
 
 
 def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
-    """Return the ends of spans of each tensor, and of each note."""
+    """Return a list for each tensor and each note: the events that begin or end its spans."""
     of: Dict[str, List[Dict[str, Any]]] = {}
     for event in events:
         if event.get("cat") == "tensor":

@@ -67,7 +67,7 @@ class HostWeight(NamedTuple):
 
     weight: Any  # the NDArray of the parameter, in the view
     shared: Any  # an NDArray of the memory that all ranks share
-    states: Any  # the optimizer's structure, with NDArrays that all ranks share
+    states: Any  # states in the optimizer's structure, as NDArrays that all ranks share
     arrays: List[np.ndarray]  # the memory of `shared` and of the states
 
     handle: Any  # the handle of the parameter's NDArray

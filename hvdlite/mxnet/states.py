@@ -115,7 +115,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         counts.update(renumbered)
     vars(own).update(optimizer.__getstate__())
     for updater in _updaters(trainer):
-        states, _ = pickle.loads(packed["states"])  # as new arrays
+        states, _ = pickle.loads(packed["states"])  # unpickled, so the arrays are new
         updater.states = {index.get(i, i): state for i, state in states.items()}
         updater.states_synced = dict.fromkeys(updater.states, False)
         updater.optimizer = own

@@ -59,4 +59,4 @@ def _packages_named() -> Iterator[None]:
     except OSError as error:
         if "cannot open shared object" not in str(error):
             raise
-        raise OSError(f"{error}: apt-get install libgomp1 libquadmath0") from error
+        raise OSError(f"{error}: run `apt-get install libgomp1 libquadmath0`") from error

@@ -122,7 +122,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
         nonlocal last
         before, key = last and last(), next(_graphs.keys)
         if before:  # a collective of the same name, as in a loop or a function called twice
-            with contextlib.suppress(Exception):  # its own wait raises its error
+            with contextlib.suppress(Exception):  # the wait for that handle raises its error
                 before.synchronize()
         with _numbered():
             _graphs.started[key] = handle = start(list(arrays))

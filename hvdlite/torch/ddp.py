@@ -31,7 +31,7 @@ class AllreduceState:
 
 class _Only(ModuleState):
     def begin(self) -> None:
-        self.state: Optional[AllreduceState] = None  # of models without an AllreduceState
+        self.state: Optional[AllreduceState] = None  # state of models without an AllreduceState
 
 
 _only = _Only()

@@ -54,7 +54,7 @@ class StepCheck:
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
         name = f"{self._name}, step"
         if name in _started.handles:  # the name is that of another optimizer in the same graph
-            with contextlib.suppress(Exception):  # its own wait raises its error
+            with contextlib.suppress(Exception):  # the wait for that handle raises its error
                 _started.handles.pop(name).synchronize()
         handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
         _started.handles[name] = handle

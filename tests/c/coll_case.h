@@ -31,7 +31,7 @@ struct coll_rank {
     struct ranks *ranks;
     int rank;
     struct scratch scratch, outer;
-    unsigned char **data; /* [rank]: the rank's result; shared by all ranks */
+    unsigned char **data; /* by rank: the rank's result; shared by all ranks */
     char *mapped[MOST_RANKS];
 };
 

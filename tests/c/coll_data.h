@@ -23,7 +23,7 @@ struct coll_case {
     size_t rows;        /* reducescatter */
     struct scaling how; /* allreduce, reducescatter */
     int root;           /* broadcast */
-    bool whole;         /* one tensor instead of two */
+    bool whole;         /* true: one tensor instead of two */
     const size_t
         *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
 };

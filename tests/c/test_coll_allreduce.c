@@ -168,7 +168,7 @@ TEST(test_pieces_of_16_bits_are_rounded_once_between_hosts) {
 struct host_bytes {
     int dtype;
     size_t bytes;
-    struct stats stats[3]; /* [host] */
+    struct stats stats[3]; /* by host */
 };
 
 static void sum_and_count(struct ranks *ranks, int rank, void *shared) {

@@ -106,7 +106,7 @@ enum { TENSORS = 30 };
 struct story {
     struct scene s;
     struct request of[TENSORS];
-    size_t taken[TENSORS]; /* [tensor]: bytes that are in batches so far */
+    size_t taken[TENSORS]; /* by tensor: bytes that are in batches so far */
     bool said[TENSORS], done[TENSORS];
     size_t ahead;                /* limit of bytes decided and not finished */
     size_t batch[512], first, n; /* bytes of the decided batches */

@@ -10,7 +10,7 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *fast; /* [kind]: number of rounds without negotiation */
+    atomic_int *fast; /* by kind: number of rounds without negotiation */
     float in[MOST], out[MOST_RANKS * MOST];
 };
 

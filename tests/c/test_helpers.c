@@ -59,7 +59,7 @@ TEST(test_one_engine_at_a_time_has_helpers) {
 /* ---- ranks on a window ---- */
 
 struct bits {
-    unsigned char *first[MOST_RANKS]; /* [rank]: the results with one thread */
+    unsigned char *first[MOST_RANKS]; /* by rank: the results with one thread */
     int threads;
 };
 

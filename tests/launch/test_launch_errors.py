@@ -51,7 +51,7 @@ def test_a_users_own_exception_is_shown_whole_whatever_words_it_has(error):
     assert "hvdliterun: rank 1 on " in done.err
 
 
-def test_an_exception_raised_from_anothers_is_the_users_own():
+def test_an_exception_raised_from_hvdlites_is_shown_as_the_users_own():
     wait = "try: hvd.numpy.allreduce(np.ones(1), name='b')\nexcept Exception as error: "
     begin = f"{BEGIN}if rank == 1: raise KeyError('x')\n"
     code = f"{begin}{wait}raise RuntimeError(str(error)) from error"

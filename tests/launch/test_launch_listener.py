@@ -83,7 +83,7 @@ def test_a_bad_frame_drops_its_sender_alone(opened, sent, capsys):
     assert len(err.splitlines()) == 1
 
 
-def test_a_wrong_token_is_told_once(opened, capsys):
+def test_a_connection_with_a_wrong_token_is_reported_once(opened, capsys):
     for _ in range(5):
         link = channel.connect(opened.invitation)
         link.send(channel.HELLO, hello(opened.invitation, token="é"))

@@ -138,7 +138,7 @@ def test_grouped_calls_write_into_out(rank, size):
 @pytest.mark.parametrize(
     "outs",
     (
-        [slice(0, 6), slice(6, 12), slice(12, 18)],  # in place
+        [slice(0, 6), slice(6, 12), slice(12, 18)],  # outputs in place
         [slice(18, 24), slice(24, 30), slice(30, 36)],
         [slice(6, 12), slice(18, 24), slice(24, 30)],  # one's output is another one's input
         [slice(3, 9), slice(18, 24), slice(24, 30)],

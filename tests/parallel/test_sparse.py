@@ -197,7 +197,7 @@ def test_a_dense_gradient_on_one_rank_is_an_error_on_all(rank, several):
 
 
 @no_sparse_gluon
-def test_sparse_layers_that_ranks_number_differently(rank, several):
+def test_sparse_layers_are_averaged_though_ranks_number_them_differently(rank, several):
     """Ranks would wait for each other's embedding."""
     with mx.name.NameManager():  # names in it count from 0
         for _ in range(9 if rank == 0 else 0):

@@ -255,7 +255,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     monkeypatch.setattr(
         InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
     )
-    trainer._gradients.forget()  # which still holds the original method
+    trainer._gradients.forget()  # the trainer's gradients still hold the original method
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]

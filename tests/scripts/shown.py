@@ -25,7 +25,7 @@ rank, size = hvd.rank(), hvd.size()
 
 def share_of_a_core() -> float:
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.3)  # what was begun, ends
+    time.sleep(0.3)  # work that has begun ends meanwhile
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     time.sleep(float(given))
     after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start
@@ -56,7 +56,7 @@ def sleeps(name: str) -> int:
 def waiting() -> None:
     hvd.numpy.allreduce(np.ones(4), name="warm")
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.3)  # what was begun, ends
+    time.sleep(0.3)  # work that has begun ends meanwhile
     before = sleeps("hvdlite")
     handle = hvd.numpy.allreduce_async(np.ones(4), name="late") if rank else None
     time.sleep(float(given))

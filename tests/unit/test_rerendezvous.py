@@ -236,7 +236,8 @@ def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
 
 def test_a_rank_that_was_paused_declares_no_host_lost(monkeypatch, watching):
     """The rank had no core, or the script kept Python's lock from the watch's thread."""
-    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # silence counts only from when the limit was set
+    # seconds that each measurement takes and returns; 0.5 is longer than the limit
+    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]
 
     def silence(_) -> float:
         time.sleep(silences[0])

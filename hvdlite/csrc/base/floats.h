@@ -22,7 +22,7 @@ typedef unsigned floats_mode;
 
 /* Sets the default mode; returns the previous mode, for floats_restore. */
 static inline floats_mode floats_exact(void) {
-    enum { DEFAULT = 0x1f80 }; /* to nearest, no number flushed to 0, no trap */
+    enum { DEFAULT = 0x1f80 }; /* rounds to nearest, flushes no number to 0, traps nothing */
     floats_mode before = _mm_getcsr();
     _mm_setcsr(DEFAULT);
     return before;

@@ -23,8 +23,8 @@ struct poller {
     bool started;
     atomic_bool ends;
     size_t n;
-    struct pollfd *files;          /* [n]; -1: no longer watched, which poll() skips */
-    struct file_handler *handlers; /* [n] */
+    struct pollfd *files;          /* array of n; -1: no longer watched, which poll() skips */
+    struct file_handler *handlers; /* array of n */
 };
 
 int poller_new(struct poller **out, hvd_error *err) {

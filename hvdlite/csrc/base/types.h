@@ -88,7 +88,7 @@ typedef enum hvd_rate {
 typedef struct hvd_update {
     int rule; /* hvd_rule; equal on all ranks */
     float rates[HVD_RATES];
-    float *weights; /* one for each value of the tensor */
+    float *weights; /* one weight for each value of the tensor */
     /* Optimizer states, one for each value: momentum, or Adam's mean and variance; NULL where
      * the rule has fewer states. For a dealt tensor only the states of this host's stripes, one
      * stripe after the other. */
@@ -109,9 +109,9 @@ typedef struct hvd_topology {
 /* Connected stream sockets to the other ranks of a job that MPI did not start. */
 typedef struct hvd_sockets {
     int rank, size;
-    const int *lowest; /* [size]: for each rank the lowest rank of its host */
-    const int *data;   /* [size]: descriptors of the streams for data; -1 at `rank` */
-    /* [size]: streams for negotiation; one that ends without a farewell means a death */
+    const int *lowest; /* array of size: for each rank the lowest rank of its host */
+    const int *data;   /* array of size: descriptors of the streams for data; -1 at `rank` */
+    /* array of size: streams for negotiation; one that ends without a farewell means a death */
     const int *messages;
 } hvd_sockets;
 

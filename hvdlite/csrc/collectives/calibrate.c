@@ -28,7 +28,7 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
 /* A trial: each rank sends messages to a rank at a distance, and receives as many. */
 struct trial {
     const struct comm *comm;
-    char *memory; /* the message, the sums, then room for simultaneous messages */
+    char *memory; /* holds the message, the sums, and room for simultaneous messages */
     struct scratch *scratch;
     int distance;
     size_t bytes, segment, depth;

@@ -10,7 +10,7 @@
 
 struct coded_tensor {
     void *message; /* codec_bytes(n) bytes; the call overwrites a cast's message */
-    float *out;    /* [n] */
+    float *out;    /* array of n */
     size_t n;
 };
 
@@ -22,7 +22,7 @@ struct coded_args {
     const struct coded_tensor *tensors;
     size_t ntensors;
     struct scratch *buffer;          /* memory for the messages */
-    struct scratch *scratch, *outer; /* as in coll_args */
+    struct scratch *scratch, *outer; /* the buffers of coll_args */
 };
 
 struct coded_algorithm {

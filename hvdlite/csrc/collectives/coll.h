@@ -44,7 +44,7 @@ struct coll_args {
     const struct coll_tensor *tensors;
     size_t ntensors;
     char *const
-        *memory; /* [local rank]: the parts of the region with all tensors; NULL: no such region */
+        *memory; /* by local rank: the parts of the region with all tensors; NULL: no such region */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */
     double prescale;

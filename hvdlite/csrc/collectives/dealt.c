@@ -43,9 +43,9 @@ struct dealt {
     struct coll_args args;
     struct span *spans; /* ordered by their place in the data */
     size_t nspans;
-    size_t *begin;   /* [hosts + 1]: where the stripes of a host begin in the data */
-    size_t *end;     /* [local ranks]: ends of the current chunks */
-    const char **in; /* [local ranks]: gradients of the rank, if they lie in a region */
+    size_t *begin;   /* by host, with the end: where the stripes of a host begin in the data */
+    size_t *end;     /* by local rank: ends of the current chunks */
+    const char **in; /* by local rank: gradients of the rank, if they lie in a region */
     size_t npieces;
 };
 

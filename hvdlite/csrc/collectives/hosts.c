@@ -108,7 +108,7 @@ struct by_pieces {
     /* for the host's steps, with a scratch of their own, because the lane uses the other one */
     struct coll_args args;
     size_t piece; /* bytes of a piece */
-    size_t *end;  /* [local ranks]: where the rank's chunk of the current piece ends */
+    size_t *end;  /* by local rank: where the rank's chunk of the current piece ends */
 };
 
 static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {

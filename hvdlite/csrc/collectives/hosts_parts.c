@@ -18,13 +18,13 @@
 
 struct blocks {
     const struct layout *l;
-    const size_t *end; /* [rank]: end of the rank's part; parts are in the order of ranks */
+    const size_t *end; /* by rank: end of the rank's part; parts are in the order of ranks */
     int size;          /* ranks */
     size_t element;    /* bytes of an element; chunks have whole elements */
-    size_t *block;     /* [host]: bytes of the host's block */
-    /* [local rank]: end of the rank's part, of its chunk or of its lane memory */
+    size_t *block;     /* by host: bytes of the host's block */
+    /* by local rank: end of the rank's part, of its chunk or of its lane memory */
     size_t *local_end;
-    size_t *host_end; /* [host]: end of the host's chunk in lane memory */
+    size_t *host_end; /* by host: end of the host's chunk in lane memory */
 };
 
 static struct coll_range chunk_of(const struct blocks *b, int host, int lane) {

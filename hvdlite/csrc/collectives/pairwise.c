@@ -36,7 +36,7 @@ struct pairwise {
     size_t peers, lag;
     size_t rounds;       /* number of rounds of a piece */
     char *slots;         /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
-    const char **inputs; /* [ranks]: this rank's input and those in the slots */
+    const char **inputs; /* by rank: this rank's input and those in the slots */
     const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
 };
 

@@ -18,7 +18,7 @@ struct pass {
     const struct coll_args *args;
     struct window *w;
     size_t rounds;
-    struct cursor at[3]; /* where staging, reducing and taking have come to */
+    struct cursor at[3]; /* positions that staging, reducing and taking have reached */
 };
 
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,

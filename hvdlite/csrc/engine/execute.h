@@ -23,7 +23,7 @@ struct executor {
     struct stats *stats;                      /* NULL: nothing is counted */
     struct scratch fusion, work, outer, list; /* kept between batches, which saves page faults */
     uint64_t turns;                           /* number of delegated tensors so far */
-    /* of the last batch; NULL: no batch yet. Any thread reads it */
+    /* algorithm of the last batch; NULL: no batch yet. Any thread reads it */
     _Atomic(const char *) algorithm;
 };
 

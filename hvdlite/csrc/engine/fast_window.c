@@ -136,7 +136,7 @@ static void stage(const struct fast_path *x, const struct fast_place *p, const s
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
 
-/* Writes the sums over the inputs in the rooms; collectives/window.c tells why there. */
+/* Writes the sums over the inputs in the rooms; collectives/window.c explains why. */
 static void add_chunk(const struct fast_path *x, const struct fast_place *p,
                       const struct tensor *t) {
     struct coll_range own = chunk_of(x, t, x->shared.window->self);

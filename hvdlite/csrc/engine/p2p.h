@@ -28,11 +28,11 @@ struct p2p {
     hvd_error why;
     atomic_size_t count; /* number of tensors submitted and not finished */
     /* Only the stepping thread uses these: */
-    /* not matched; not matched; matched, so data is arriving */
+    /* unmatched sends; unmatched receives; matched receives, whose data is arriving */
     struct tensor_list sends, receives, coming;
     /* offers that no receive has matched; the oldest first */
     struct p2p_offer *offers;
-    struct p2p_peer *peers; /* [rank]; NULL until the first use */
+    struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of the last send */
     bool left;
     char reason[256];

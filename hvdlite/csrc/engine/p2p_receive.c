@@ -59,7 +59,7 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
                         by_lane || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_lane, err);
     }
     if (o->size != bytes)
-        return error_set(err, HVD_INTERNAL, "an offer of '%s' is damaged", o->name);
+        return error_set(err, HVD_INTERNAL, "the message that offers '%s' is damaged", o->name);
     tensor_list_remove(&p->coming, tensor);
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
     int code = p2p_want(p, o->from, o->head.number, bytes, false, err);

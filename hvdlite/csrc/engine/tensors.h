@@ -51,7 +51,7 @@ struct tensor {
     double met;              /* send, recv: when the other rank's tensor met it, by clock_now */
     /* rows of every rank, once agreed on, if they vary; freed by the table */
     int64_t *rows;
-    struct map_node node; /* in the map of names */
+    struct map_node node; /* the tensor's node in the map of names */
     /* The table sets these: */
     uint64_t id; /* the cache id that was sent; 0: the whole request */
     struct map_node by_id;

@@ -15,27 +15,27 @@
 /* What the ranks of a job or of a group need to reach each other. */
 struct reach {
     hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
-    hvd_sockets sockets; /* for a job by sockets */
+    hvd_sockets sockets; /* the sockets of a job over sockets */
     bool taken;          /* true: the transport owns the sockets */
-    int size, number;    /* of a group in a job by sockets */
+    int size, number;    /* size and number of a group in a job over sockets */
 };
 
 struct group {
     struct transport *transport;
     struct engine *engine;
-    int *job_ranks; /* [rank of the group]: the rank's number in the job; NULL: the same */
+    int *job_ranks; /* by rank of the group: the rank's number in the job; NULL: the same */
 };
 
 struct job {
-    struct group **groups; /* [id]; NULL: the group is closed. Ids are not reused */
+    struct group **groups; /* by id; NULL: the group is closed. Ids are not reused */
     int ngroups;
     atomic_bool left;        /* this rank has left all groups */
     struct transport *world; /* the transport of group 0 */
     struct engine_config config;
     struct patience patience;
     struct pace pace;
-    struct cost cost;         /* of messages between hosts, measured at the start */
-    struct timeline timeline; /* one for all groups */
+    struct cost cost;         /* cost of messages between hosts, measured at the start */
+    struct timeline timeline; /* one timeline for all groups */
     struct stats stats;       /* used where there is no flight recorder */
     struct helpers *helpers;  /* NULL: none */
     struct flight *flight;    /* NULL: switched off, or no memory for it */

@@ -7,7 +7,7 @@ enum { MOST_VALUES = 32 }; /* most values in a word */
 
 /* What the words of a codec mean. */
 struct bits {
-    size_t values;           /* in a word */
+    size_t values;           /* number of values in a word */
     int32_t gain, bias_each; /* the sum of m ranks' values is gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
@@ -40,7 +40,8 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
         float r = residual[i] + in[i] * scale;
         uint32_t up = -(uint32_t)(r > t);
         word |= (up & 1u) << shift1(i);
-        residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u)); /* -1; if `up`, 1 */
+        /* adds -1, or 1 if `up` */
+        residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u));
     }
     return word;
 }

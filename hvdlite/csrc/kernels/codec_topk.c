@@ -26,7 +26,7 @@ SIMD static void add_scaled(float *restrict residual, const float *restrict in, 
 /* The values that may be among the largest, and the bound that decides. */
 struct choice {
     const float *values;
-    uint32_t *index; /* [count], in rising order */
+    uint32_t *index; /* array of count, in rising order */
     size_t count;
     uint32_t least; /* magnitude: values above it are taken, ... */
     size_t equal;   /* ... and the first `equal` of those that equal it */

@@ -63,7 +63,7 @@ struct operation {
     /* the errors of all failed collectives; NULL: none failed; lib->reporting guards it */
     hvd_error *error;
     atomic_int left;   /* number of collectives that have not ended, and of entries in the queues */
-    struct held *held; /* [nheld] */
+    struct held *held; /* array of nheld */
     int nheld;
     struct host_range *views; /* the ranges of the held arrays, in the order of the collectives */
     int n;

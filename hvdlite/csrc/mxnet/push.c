@@ -113,7 +113,7 @@ static int push_one(hvd_mxnet *lib, const hvd_mxnet_work *work, hvd_error *err) 
     return push(op, arrays, arrays_of(op, arrays), err);
 }
 
-/* ---- holding ---- */
+/* ---- keeping arrays alive ---- */
 
 static int describe_held(const struct operation *op, NDArrayHandle array, size_t *bytes,
                          hvd_error *err) {

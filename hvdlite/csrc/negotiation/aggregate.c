@@ -11,7 +11,8 @@ struct aggregated {
     bool open;  /* true: reports go up at once, so no report waits */
     double due; /* when the waiting reports go up; if open, when the tensor is forgotten */
     int n;
-    int tops[]; /* [n]: ranks whose reports wait: a child, for its whole branch, or this rank */
+    /* n ranks whose reports wait: a child, for its whole branch, or this rank */
+    int tops[];
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree) {

@@ -26,7 +26,7 @@ struct ahead {
     size_t bytes_ahead;       /* the limit, see above */
     struct ahead_batch *ring; /* batches that are decided and not finished, the oldest at `first` */
     size_t first, n, capacity;
-    size_t bytes;              /* of the batches in the ring */
+    size_t bytes;              /* bytes of the batches in the ring */
     double finished;           /* when the last batch finished */
     double rates[AHEAD_RATES]; /* rates of the last large batches, in bytes per second */
     size_t measured;           /* number of large batches so far */

@@ -13,7 +13,7 @@
 struct cache;
 
 struct cache_entry {
-    uint64_t id;          /* from 1 */
+    uint64_t id;          /* counted from 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
     /* list in order of use; like the nodes it is private to the cache */

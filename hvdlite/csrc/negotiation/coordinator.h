@@ -16,11 +16,11 @@ struct coordinator;
 
 struct coordinator_config {
     int size; /* ranks */
-    /* [rank]: the rank's number in the job, for texts; NULL: the same number */
+    /* by rank: the rank's number in the job, for texts; NULL: the same number */
     const int *job_ranks;
     struct options options;
     size_t piece_bytes; /* bytes of the pieces of large tensors; 0: measured, see ahead.h */
-    const bool *silent; /* [rank]: true if the rank does not answer, for texts; NULL: not known */
+    const bool *silent; /* by rank: true if the rank does not answer, for texts; NULL: not known */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */

@@ -21,13 +21,13 @@ struct coordinator {
     uint64_t ordered;   /* numbers given to tensors so far */
     struct ready ready; /* tensors that all ranks have submitted, not decided yet */
     struct ahead ahead;
-    int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
-    int *owed; /* [rank]: number of RESENDs that the rank has not answered */
+    int *left; /* by rank: 1 for the first rank that left, ...; 0: it has not left */
+    int *owed; /* by rank: number of RESENDs that the rank has not answered */
     int nleft, nowed;
-    bool *joined; /* [rank] */
+    bool *joined; /* by rank */
     int njoined, last_joined;
     bool said_bye;
-    char (*reason)[256]; /* [rank]: why it left */
+    char (*reason)[256]; /* by rank: why it left */
 };
 
 #endif

@@ -10,13 +10,13 @@
 #include "negotiation/request.h"
 
 struct pending {
-    struct map_node node;   /* in the coordinator's map of names */
-    struct request **other; /* [rank]: the request if it conflicts with the first, else NULL */
-    int64_t *rows;          /* [rank]: the rank's rows, if ranks may have different numbers */
-    bool *submitted;        /* [rank] */
-    char **why;             /* [rank]: why the rank has no data; NULL: no text */
+    struct map_node node;   /* the node in the coordinator's map of names */
+    struct request **other; /* by rank: the request if it conflicts with the first, else NULL */
+    int64_t *rows;          /* by rank: the rank's rows, if ranks may have different numbers */
+    bool *submitted;        /* by rank */
+    char **why;             /* by rank: why the rank has no data; NULL: no text */
     int size, nsubmitted;   /* number of ranks; number of ranks that have submitted the tensor */
-    /* [rank]: the rank's number in the job, for texts; NULL: the same number */
+    /* by rank: the rank's number in the job, for texts; NULL: the same number */
     const int *job_ranks;
     uint64_t id;          /* the cache id; 0: some rank has sent a whole request */
     bool direct;          /* so far all ranks' tensors have the same offset in a region */

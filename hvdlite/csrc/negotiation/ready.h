@@ -23,12 +23,12 @@ struct piece {
     struct piece *next; /* the next piece of the same batch */
 };
 
-size_t piece_bytes(const struct piece *first); /* of a batch */
+size_t piece_bytes(const struct piece *first); /* bytes of a batch */
 
 /* Batches in the order in which they shall run. */
 struct ready_plan {
     size_t n;
-    struct piece **first; /* [batch] */
+    struct piece **first; /* by batch */
     size_t seen;          /* the index of the first ready tensor that is not planned */
     void *memory;
 };

@@ -23,10 +23,9 @@ struct request {
     int32_t contributors;       /* number of ranks with data; the coordinator sets it */
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
-    struct codec codec;         /* of an allreduce of float32 */
-    int32_t
-        rule; /* hvd_rule; of an allreduce of float32; plus REQUEST_DEALT if the tensor is dealt */
-    int32_t region; /* of an allreduce in place: the tensor's region; 0: none */
+    struct codec codec;         /* for an allreduce of float32 */
+    int32_t rule;   /* hvd_rule for float32 sums, plus REQUEST_DEALT if the tensor is dealt */
+    int32_t region; /* region of a tensor that is reduced in place; 0: none */
     int64_t offset; /* bytes from the begin of the region's part */
     bool delegated; /* another library moves the data */
     bool failed;    /* this rank has no data for the tensor */

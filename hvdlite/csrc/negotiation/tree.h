@@ -18,12 +18,12 @@ enum { TREE_BRANCHES = 16 };
 /* A zeroed tree is closed. */
 struct tree {
     int rank, size;
-    int *parents;  /* [rank]: the rank's parent, which is a lower rank; -1 for rank 0 */
-    int *children; /* of this rank, in rising order */
+    int *parents;  /* by rank: the rank's parent, which is a lower rank; -1 for rank 0 */
+    int *children; /* children of this rank, in rising order */
     int nchildren;
-    bool *above;    /* [rank]: true if the rank is an ancestor of this rank */
-    int *ranks;     /* [size]: all ranks; those of a branch are consecutive, its top first */
-    int *at, *many; /* [rank]: where its branch begins in `ranks`, and its size */
+    bool *above;    /* by rank: true if the rank is an ancestor of this rank */
+    int *ranks;     /* array of size: all ranks; those of a branch are consecutive, its top first */
+    int *at, *many; /* by rank: where its branch begins in `ranks`, and its size */
 };
 
 /* host_of: [size]: hosts, numbered in the order of their lowest ranks. */

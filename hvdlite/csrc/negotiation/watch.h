@@ -19,8 +19,8 @@ struct watch {
     double quarter;          /* seconds until a rank is asked; 0: nobody is watched */
     double awake;            /* seconds that this rank has been running */
     double looked, next;     /* the last look; the next look */
-    struct watched *of;      /* [size] */
-    /* [size]: true if the rank was asked and did not answer within a quarter */
+    struct watched *of;      /* array of size */
+    /* array of size: true if the rank was asked and did not answer within a quarter */
     bool *silent;
 };
 

@@ -73,7 +73,7 @@ struct wire_writer {
 };
 
 struct wire_reader {
-    const uint8_t *data; /* not owned */
+    const uint8_t *data; /* the bytes, which the struct does not own */
     size_t size, at;
     int64_t *rows; /* owned */
     size_t rows_capacity;

@@ -31,7 +31,7 @@ enum { FLIGHT_ALONE = HVD_KINDS };
 /* One tensor. Times are those of clock_now; 0: not yet. */
 struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
-    uint64_t number;  /* from 1, in order of submission */
+    uint64_t number;  /* counted from 1, in order of submission */
     uint64_t bytes;
     /* number of the batch in its group, from 1; for a tensor in pieces that of its first batch */
     uint64_t batch;
@@ -40,7 +40,7 @@ struct flight_op {
     int16_t group;  /* the group's number, equal on its ranks; 0: all ranks */
     uint8_t phase, kind, dtype;
     uint8_t waited;         /* 1: the caller waited for the operation and did nothing else */
-    char name[FLIGHT_NAME]; /* of a longer name only the end */
+    char name[FLIGHT_NAME]; /* the name, or the end of a longer name */
 };
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };

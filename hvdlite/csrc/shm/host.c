@@ -7,7 +7,7 @@
 /* The mailboxes from which a rank reads. */
 struct letters {
     struct window_line written; /* counts the messages written to these mailboxes */
-    struct mailbox from[];      /* [local rank] */
+    struct mailbox from[];      /* by local rank */
 };
 
 static size_t letters_bytes(int n) {

@@ -13,8 +13,8 @@ struct host {
     struct window window;
     /* how much of `written`, the count of this rank's mailboxes, it has seen */
     uint64_t seen;
-    struct mail_out *out; /* [local rank] */
-    struct mail_in *in;   /* [local rank] */
+    struct mail_out *out; /* by local rank */
+    struct mail_in *in;   /* by local rank */
 };
 
 /* Size of the memory, which begins with the window. */

@@ -68,7 +68,7 @@ static int settle_page(const struct host_memory *m, char *page, size_t bytes, hv
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);
     return madvise(page, bytes, MADV_DONTNEED)
-               ? error_set(err, HVD_INTERNAL, "can't give up a page: %s", strerror(errno))
+               ? error_set(err, HVD_INTERNAL, "can't release a page of memory: %s", strerror(errno))
                : HVD_OK;
 }
 

@@ -20,7 +20,7 @@ struct life {
     struct poller *poller;
     uint64_t space;
     int n;
-    struct process *processes; /* [n] */
+    struct process *processes; /* array of n */
     void (*died)(void *arg, int rank);
     void *arg;
 };

@@ -13,7 +13,7 @@
 /* What has become of a rank. */
 enum fate {
     FATE_DIED,
-    FATE_HOST_LOST, /* its host is lost */
+    FATE_HOST_LOST, /* the host of the rank is lost */
     FATE_SILENT     /* this rank's engine or another one has declared the rank silent */
 };
 

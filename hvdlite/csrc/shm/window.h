@@ -44,7 +44,7 @@ struct window_rank {
 };
 
 struct window {
-    struct window_rank *ranks; /* [n], mapped by all */
+    struct window_rank *ranks; /* array of n, mapped by all */
     int n, self;               /* ranks of this host; this one's local rank */
     uint64_t rounds;           /* rounds done so far; equal on all ranks between collectives */
 };

@@ -20,7 +20,7 @@ struct layout;
 struct comm {
     struct transport *transport; /* moves the bytes */
     int rank, size;              /* number of this rank; number of ranks */
-    /* [size]: the ranks' numbers in the transport; NULL: the same numbers */
+    /* array of size: the ranks' numbers in the transport; NULL: the same numbers */
     const int *ranks;
     /* window of exactly these ranks, in this order; NULL: there is none */
     struct window *window;
@@ -83,9 +83,9 @@ void comm_count_window(const struct comm *comm, size_t bytes);
 struct layout {
     int hosts; /* number of hosts; they are ordered by their lowest ranks */
     int lanes;
-    int *host_of;     /* [rank] */
-    int *local_of;    /* [rank]: the rank's number among the ranks of its host */
-    int *by_host;     /* [ranks]: the ranks, host by host */
+    int *host_of;     /* by rank */
+    int *local_of;    /* by rank: the rank's number among the ranks of its host */
+    int *by_host;     /* array of ranks: the ranks, host by host */
     struct comm host; /* the ranks of this host */
     struct comm lane; /* the ranks of this rank's lane, by host; size 0: this rank is in no lane */
     bool windows;     /* every host has a window */

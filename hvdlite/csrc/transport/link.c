@@ -76,7 +76,11 @@ void parcels_drain(struct parcels *q) {
  * long again (kernels before 6.15 lack TCP_RTO_MAX_MS). Also keeps the kernel from giving up:
  * the negotiation's watch decides which ranks are lost. */
 static void try_often(int file) {
-    enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
+    enum {
+        TCP_RTO_MAX_MS = 44 /* value from linux/tcp.h */,
+        EVERY = 2000,
+        A_DAY = 24 * 3600 * 1000
+    };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
         setsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){A_DAY}, sizeof(int));
 }

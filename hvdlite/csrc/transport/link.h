@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 enum frame_kind {
-    FRAME_DATA,    /* of a transfer */
-    FRAME_MESSAGE, /* of the negotiation */
+    FRAME_DATA,    /* data of a transfer */
+    FRAME_MESSAGE, /* a message of the negotiation */
     FRAME_OVER,    /* the sender has closed its group, which failed */
     FRAME_FAREWELL /* the sender has ended its job in good order */
 };
@@ -61,8 +61,8 @@ struct link {
     /* The frame that is arriving: */
     struct frame_head head;
     size_t got;            /* bytes arrived so far, the head's included */
-    bool begun;            /* its reader has set `into` */
-    char *into;            /* where its data goes; NULL: it is dropped */
+    bool begun;            /* the reader has set `into` */
+    char *into;            /* where the frame's data goes; NULL: the data is dropped */
     struct frame *frame;   /* the receive whose memory `into` is; NULL: none */
     struct parcel *parcel; /* the parcel whose data `into` is; NULL: none */
     /* Bytes read ahead: */

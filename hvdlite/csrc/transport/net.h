@@ -32,7 +32,7 @@ struct net_reader {
 
 struct peer {
     struct link links[LANES];
-    bool left;      /* its farewell has come */
+    bool left;      /* the peer's farewell has come */
     bool gone;      /* the peer is dead or lost, or an engine has declared it silent */
     enum fate fate; /* then */
     /* the peer's job has failed by a rank's death, of which this rank will learn, too */
@@ -49,7 +49,7 @@ struct net {
     int rank, size;
     bool starved;       /* there was no memory for a frame, so its stream is stuck */
     int error, with;    /* errno of this rank's own error on a link, and the link's peer; 0: none */
-    struct peer *peers; /* [rank] */
+    struct peer *peers; /* by rank */
     int epoll;
     double looked; /* time of the last net_look_seldom that looked */
     const struct net_reader *reader;
@@ -76,7 +76,7 @@ void net_look(struct net *n);
  * It must still see the end of a stream, because all other ranks may have ended. */
 void net_look_seldom(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
-void net_send(struct net *n, int peer, enum lane lane, struct frame *p); /* as link_send */
+void net_send(struct net *n, int peer, enum lane lane, struct frame *p); /* see link_send */
 /* True: a link must be tried again although its socket reports no event. */
 bool net_tries_again(const struct net *n);
 /* The peer is dead or lost: nothing arrives after the bytes that the streams hold. */

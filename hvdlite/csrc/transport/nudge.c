@@ -35,7 +35,7 @@ struct contact {
 struct nudges {
     int sockets[NUDGE_ADDRESSES], nsockets, self, size;
     struct siphash_key key;
-    struct contact *contacts; /* [size] */
+    struct contact *contacts; /* array of size */
     struct poller *poller;
     void (*ring)(void *arg);
     void *ring_arg;

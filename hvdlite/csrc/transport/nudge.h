@@ -21,8 +21,8 @@ enum { NUDGE_ADDRESSES = 4 };
 
 struct nudge_card {
     struct siphash_key key;
-    uint32_t addresses[NUDGE_ADDRESSES]; /* in network order */
-    uint32_t ports[NUDGE_ADDRESSES];     /* in network order; 0: no further socket */
+    uint32_t addresses[NUDGE_ADDRESSES]; /* IPv4 addresses in network byte order */
+    uint32_t ports[NUDGE_ADDRESSES];     /* ports in network byte order; 0: no further socket */
 };
 
 struct nudges;

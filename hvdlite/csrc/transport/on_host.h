@@ -10,7 +10,7 @@
 #include "transport/nudge.h"
 #include "transport/transport.h"
 
-/* Each rank tells all others its card, once. */
+/* What each rank tells all other ranks about itself, once. */
 struct card {
     struct life_card life;
     struct nudge_card nudge;
@@ -22,7 +22,7 @@ struct on_host {
     struct doorbell own_doorbell, *doorbell; /* `doorbell` is in the window, or own_doorbell */
     int file; /* the memory that this leader shares with its host, or -1 */
     /* The threads of life and nudges ring the doorbell. */
-    struct card *cards;    /* [rank] */
+    struct card *cards;    /* by rank */
     struct life *life;     /* NULL: no other rank on this host, or the kernel can't report deaths */
     struct nudges *nudges; /* NULL: not needed, or sockets are refused */
 };

@@ -37,9 +37,9 @@ static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 enum { COST_FEW = 4, COST_MANY = 8 };
 
 struct cost {
-    double alpha; /* of a message, apart from its bytes */
-    double first; /* of a byte of the first segment, */
-    double next;  /* of a byte of the next segments up to COST_FEW, */
+    double alpha; /* cost of a message, apart from its bytes */
+    double first; /* cost of a byte of the first segment, */
+    double next;  /* cost of a byte of the next segments up to COST_FEW, */
     double beta;  /* and of a byte of all later segments */
     /* of one more message in a long stream, as a fraction of a whole segment's cost there */
     double message;

@@ -61,8 +61,9 @@ enum wakes {
 struct transport {
     const struct transport_ops *ops;
     hvd_topology at;
-    const int *job_ranks; /* [rank]: the number of the rank in error texts; NULL: the same number */
-    struct comm all;      /* all ranks */
+    const int
+        *job_ranks;  /* by rank: the number of the rank in error texts; NULL: the same number */
+    struct comm all; /* all ranks */
     struct layout layout; /* layout of all ranks */
     hvd_error no_window;  /* why the ranks of this host share no window */
     hvd_error no_watch;   /* why the death of a rank of this host may be noticed late */
@@ -70,12 +71,12 @@ struct transport {
     struct patience patience;
     struct helpers *helpers; /* the process's, for large collectives of all groups; NULL: none */
     struct pace pace;
-    struct cost cost;         /* of messages between hosts */
+    struct cost cost;         /* cost of messages between hosts */
     atomic_int wakes;         /* enum wakes; ask transport_rings and transport_blocks */
-    const struct card *cards; /* [rank]: process and host of the rank; NULL: not known */
+    const struct card *cards; /* by rank: process and host of the rank; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
     atomic_int fate;          /* enum fate of that rank */
-    atomic_int *awaited;      /* [rank]: see transport_await; NULL: nobody waits */
+    atomic_int *awaited;      /* by rank: see transport_await; NULL: nobody waits */
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {

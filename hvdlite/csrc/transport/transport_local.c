@@ -10,7 +10,7 @@
 struct local_rank {
     struct transport transport;          /* first: cast back by self() */
     struct mutex mutex;                  /* guards everything below */
-    struct parcels messages, *transfers; /* [from] */
+    struct parcels messages, *transfers; /* by from */
     unsigned events;
     bool broken;
     struct window window;

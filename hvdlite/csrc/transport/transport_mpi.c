@@ -208,7 +208,7 @@ static int mpi_gather(struct transport *t, void *all, size_t each, hvd_error *er
     return HVD_OK;
 }
 
-/* Each rank tells all others the lowest rank of its host. */
+/* Gives every rank the lowest rank of each rank's host. */
 static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
     struct comm *all = &m->transport.all;
     all->transport = &m->transport;

@@ -17,8 +17,8 @@ struct tcp_transport {
     struct transport *job;      /* the transport of all ranks, which also learns of lost hosts */
     struct net *net;            /* the job's; the transport of all ranks closes it */
     struct channel *channel;
-    int *peers;   /* [rank]: its rank in the job */
-    int *members; /* [rank of the job]: its rank here, or NOBODY */
+    int *peers;   /* by rank: its rank in the job */
+    int *members; /* by rank of the job: its rank here, or NOBODY */
     struct bell bell;
     atomic_bool by_doorbell; /* all ranks share a window on this host */
     struct on_host here;
@@ -138,7 +138,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
 }
 
-/* No doorbell tells of room in a mailbox or of data in a socket. */
+/* Whether the thread must poll: no doorbell rings when a mailbox has room or a socket has data. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -214,7 +214,7 @@ static void ring(void *transport) { tcp_wake(transport); }
 static void tcp_died(struct transport *t, int rank, enum fate fate) {
     struct tcp_transport *m = self(t);
     net_lock(m->net);
-    net_bury(m->net, m->peers[rank], fate); /* reaches every group of the job */
+    net_bury(m->net, m->peers[rank], fate); /* notifies every group of the job */
     net_unlock(m->net);
 }
 
@@ -262,7 +262,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* opened first: its end tells the other ranks of a failure */
+    net_lock(m->net); /* opened first, because closing it tells the other ranks of a failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);

@@ -22,7 +22,7 @@ LOOK = timedelta(seconds=0.5)
 
 class _Groups(ModuleState):
     def begin(self) -> None:
-        self.numbers = itertools.count()  # of groups whose first rank is this process
+        self.numbers = itertools.count()  # numbers of groups whose first rank is this process
         self.begin_job()
 
     def begin_job(self) -> None:

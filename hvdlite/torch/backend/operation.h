@@ -70,7 +70,7 @@ class Operation : public Call {
     void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
     void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
     void expect(std::vector<int64_t> rows) { expected_ = std::move(rows); }
-    void deliver_nothing() { deliver_ = nullptr; } // for a start that has failed
+    void deliver_nothing() { deliver_ = nullptr; } // called if the start has failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
         std::string name =
@@ -203,7 +203,7 @@ class Operation : public Call {
     }
 
     const c10::intrusive_ptr<Plans> plans_;
-    const int number_; // OF_TWO: a send or receive
+    const int number_; // number of the group's call; OF_TWO: a send or a receive
     const std::string name_;
     const char *const what_;
     const Tensors outputs_;
@@ -216,7 +216,7 @@ class Operation : public Call {
     Plans::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // rows of each rank; empty: the core knows how many
-    std::function<void()> deliver_;        // copies from that memory into the caller's tensors
+    std::function<void()> deliver_;        // copies results from `held_` into the caller's tensors
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED
     std::atomic<bool> told_{false};

@@ -17,7 +17,7 @@ class Keeper;
 
 struct Process {
     pid_t pid = getpid();               // a child forked from it has none of its threads
-    struct core core = {};              // in the extension that Python has loaded
+    struct core core = {};              // functions of the core that Python has loaded
     PyObject *bucket = nullptr;         // bucket() of groups.py; never released
     std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job
     std::atomic<bool> stage_all{false}; // for tests without a GPU: stages tensors on the CPU, too

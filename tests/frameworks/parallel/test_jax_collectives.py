@@ -193,7 +193,7 @@ def test_a_program_may_run_on_some_processes_only(rank, size):
 def test_an_all_to_all_of_two_processes_with_large_parts(parts, rank, size):
     ranks = sorted({rank, rank ^ 1})[::-1]
     if ranks[0] < size:
-        whole = np.arange(parts, dtype="float32")  # of 4 bytes: 2 parts of each rank
+        whole = np.arange(parts, dtype="float32")  # parts of 4 bytes, two for each rank
         got = own(mesh_of(ranks), lambda a: lax.all_to_all(a, "i", 0, 0, tiled=True), whole)
         assert np.array_equal(got, whole.reshape(2, 2, -1)[:, ranks.index(rank)].ravel())
 

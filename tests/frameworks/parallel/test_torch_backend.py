@@ -174,7 +174,7 @@ def of_one_memory(call: str, n: int, group) -> list:
 def test_lists_of_tensors_that_share_memory_are_gathered_right(call, n, groups, staged):
     """They are moved without a copy, unless the call writes to what it still reads."""
     ours, theirs = (of_one_memory(call, n, group) for group in groups)
-    if call == "all_to_all":  # of lists, which Gloo does not take
+    if call == "all_to_all":  # with lists of tensors, which Gloo does not take
         size = dist.get_world_size()
         outs = list(torch.zeros(size * n).split(n))
         dist.all_to_all(outs, list(values(torch.float32, size * n).split(n)), group=groups[0])
@@ -238,7 +238,7 @@ def test_buckets_of_ddp_are_in_shared_memory(groups, staged):
             with pytest.raises(RuntimeError, match="timed out: some rank has not made the call"):
                 backend.allocate_tensor(100, dtype=torch.float64, device=cpu)
         else:
-            owner_name("array")  # as rank 0 did: names stay equal
+            owner_name("array")  # counts like the call on rank 0, so that later names stay equal
         dist.barrier(group=groups[0])
 
 
