@@ -173,7 +173,7 @@ ENGINES(damaged_main, arg) {
     if (me->rank != 1) return;
     OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
     engine_rank_wait(me);
-    check_refused(&l, HVD_TRANSPORT, "an offer of 'x' is damaged");
+    check_refused(&l, HVD_TRANSPORT, "the message that offers 'x' is damaged");
 }
 
 static void send_damaged(struct ranks *ranks, int rank, void *arg) {

@@ -34,7 +34,7 @@ def test_a_library_that_mxnet_misses_is_told_with_its_package(tmp_path):
     (tmp_path / "mxnet.py").write_text(f"raise OSError({why!r})")
     code = "import hvdlite\ntry:\n    import mxnet\nexcept OSError as error:\n    print(error)"
     told = run(code, PYTHONPATH=str(tmp_path))
-    assert told == f"{why}: apt-get install libgomp1 libquadmath0\n"
+    assert told == f"{why}: run `apt-get install libgomp1 libquadmath0`\n"
 
 
 @mxnet_alone
