@@ -104,9 +104,9 @@ int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 void hvd_give_up(hvd_handle *handle);
 /* A plan: a tensor that is prepared once and can be run many times. NULL: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
-/* Runs a plan from `in` to `out` and waits at most `seconds`. 1: done, without an error. 0: call
- * hvd_finish; or an open tensor's output did not fit, and the plan can't be run again. One thread
- * at a time, and only after the last run is done. */
+/* Runs a plan from `in` to `out` and waits at most `seconds`; below 0: only starts it. 1: done,
+ * without an error. 0: call hvd_finish; or an open tensor's output did not fit, and the plan can't
+ * be run again. One thread at a time, and only after the last run is done. */
 int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
 /* Calls watcher(arg) once when the tensor is done: at once, or on the thread that completes the
  * tensor. That thread also moves other tensors, so the watcher must return soon. At most one

@@ -107,6 +107,7 @@ bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
         if (seconds > 0) wait_once(h, seconds);
     }
     bool done = atomic_load(&h->done);
-    if (done && err) *err = h->error;
+    if (done && err && h->error.code) *err = h->error; /* the text is long */
+    if (done && err) err->code = h->error.code;
     return done;
 }

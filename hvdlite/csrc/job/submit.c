@@ -56,17 +56,17 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     return HVD_OK;
 }
 
+static int check(const struct request *r, const hvd_topology *at, hvd_error *err) {
+    HVD_TRY(context_why_failed(err));
+    return p2p_is(r) ? p2p_check(r, at, err) : request_check(r, at->size, err);
+}
+
 /* Checks the tensor and fills in `to`, which points to the memory of `from`. */
 static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
     HVD_TRY(context_enter_group(from->group, from->name, &g, err));
-    int code = context_why_failed(err);
-    const hvd_topology *at = &g->transport->at;
-    if (!code && p2p_is(&to->request))
-        code = p2p_check(&to->request, at, err);
-    else if (!code)
-        code = request_check(&to->request, at->size, err);
+    int code = check(&to->request, &g->transport->at, err);
     context_leave();
     return code;
 }
@@ -152,14 +152,13 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
 }
 
 /* Checks the tensor again, because the plan may come from an earlier job. */
-static int submit_and_drive(hvd_handle *h, hvd_error *err) {
+static int submit_and_drive(hvd_handle *h, bool drives, hvd_error *err) {
     struct request *r = &h->tensor.request;
     struct group *g;
     HVD_TRY(context_enter_group(h->group, r->name, &g, err));
-    int code = context_why_failed(err);
-    if (!code) code = request_check(r, g->transport->at.size, err);
+    int code = check(r, &g->transport->at, err);
     if (!code) code = engine_submit(g->engine, &h->tensor, err);
-    if (!code && !is_done(h)) engine_drive(g->engine, is_done, h);
+    if (!code && drives && !is_done(h)) engine_drive(g->engine, is_done, h);
     context_leave();
     return code;
 }
@@ -167,7 +166,7 @@ static int submit_and_drive(hvd_handle *h, hvd_error *err) {
 int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
     hvd_error err;
     handle_renew(h, in, out);
-    if (submit_and_drive(h, &err)) {
+    if (submit_and_drive(h, seconds >= 0, &err)) {
         error_of(&err, h->tensor.request.name);
         handle_refuse(h, &err);
     }
