@@ -17,8 +17,6 @@
 /* seconds of the first wait, in which this thread does the core's work */
 static const double BRIEFLY = 200e-6;
 
-#define API __attribute__((visibility("default")))
-
 struct call {
     struct call *next; /* next call in the queue of completed calls */
     const XLA_FFI_Api *api;
@@ -54,6 +52,12 @@ static XLA_FFI_Error *ended(struct call *c) {
         if (err.code && !first.code) first = err;
     }
     return first.code ? failure(c->api, first.text) : NULL;
+}
+
+static bool all_finished(struct call *c, double seconds) {
+    for (int64_t i = 0; i < c->count; i++)
+        if (!module.core.hvd_finish(c->handles[i], seconds, NULL)) return false;
+    return true;
 }
 
 static void complete(struct call *c) {
@@ -109,28 +113,25 @@ static void one_done(void *arg) {
 static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name) {
     for (int64_t i = 0; i < frame->attrs.size; i++) {
         const XLA_FFI_ByteSpan *found = frame->attrs.names[i];
-        if (found->len != strlen(name) || memcmp(found->ptr, name, found->len)) continue;
-        return frame->attrs.types[i] == XLA_FFI_AttrType_SCALAR
-                   ? ((const XLA_FFI_Scalar *)frame->attrs.attrs[i])->value
-                   : frame->attrs.attrs[i];
+        if (found->len == strlen(name) && !memcmp(found->ptr, name, found->len))
+            return frame->attrs.attrs[i];
     }
     return NULL;
 }
-static int number_of(const XLA_FFI_CallFrame *frame, const char *name) {
-    return (int)*(const int64_t *)attribute(frame, name);
+static const void *array_of(const XLA_FFI_CallFrame *frame, const char *name) {
+    return ((const XLA_FFI_Array *)attribute(frame, name))->data;
 }
 
-/* For each operand Python gives two attributes: the core's dtype, and how many elements of it
- * one element of XLA's is. */
+/* Python gives kind, op, root and group, and per operand the core's dtype and the core's elements
+ * in one of XLA's. */
 static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool only_check,
                              hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
-    const XLA_FFI_Array *dtypes = attribute(frame, "dtypes"), *parts = attribute(frame, "parts");
     const XLA_FFI_ByteSpan *name = attribute(frame, "name");
-    const int kind = number_of(frame, "kind");
+    const int64_t *how = array_of(frame, "how"), *carrier = how + 4 + 2 * i, parts = carrier[1];
+    const double *scales = array_of(frame, "scales");
     char full[HVD_MAX_NAME];
     snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
-    const int64_t pair = ((const int64_t *)parts->data)[i];
     int64_t dims[HVD_MAX_DIMS + 1];
     if (in->rank >= HVD_MAX_DIMS)
         return err->code = HVD_INVALID,
@@ -138,17 +139,17 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
                         HVD_MAX_DIMS - 1),
                NULL;
     for (int64_t d = 0; d < in->rank; d++) dims[d] = in->dims[d];
-    dims[in->rank] = pair;
+    dims[in->rank] = parts;
     hvd_tensor t = {.name = full,
-                    .kind = kind,
-                    .dtype = (int)((const int64_t *)dtypes->data)[i],
-                    .op = number_of(frame, "op"),
-                    .root = number_of(frame, "root"),
-                    .group = number_of(frame, "group"),
+                    .kind = (int)how[0],
+                    .dtype = (int)carrier[0],
+                    .op = (int)how[1],
+                    .root = (int)how[2],
+                    .group = (int)how[3],
                     .grouped = (int)frame->rets.size,
-                    .prescale = *(const double *)attribute(frame, "prescale"),
-                    .postscale = *(const double *)attribute(frame, "postscale"),
-                    .ndim = (int)in->rank + (pair > 1),
+                    .prescale = scales[0],
+                    .postscale = scales[1],
+                    .ndim = (int)in->rank + (parts > 1),
                     .dims = dims,
                     .in = in->data,
                     .out = out->data,
@@ -178,16 +179,16 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
         hvd_handle *handle = start_one(frame, c->count, false, &c->failed);
         if (handle) c->handles[c->count++] = handle;
     }
-    bool all_done = true;
-    for (int64_t i = 0; i < c->count && all_done; i++)
-        all_done = module.core.hvd_finish(c->handles[i], BRIEFLY, NULL);
-    if (all_done) {
-        XLA_FFI_Error *error = ended(c);
-        free(c);
-        return error;
-    }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
-    frame->api->XLA_FFI_Future_Create(&made);
+    XLA_FFI_Error *error = NULL;
+    bool all_done = all_finished(c, BRIEFLY);
+    if (!all_done && (error = frame->api->XLA_FFI_Future_Create(&made)))
+        while (!(all_done = all_finished(c, 1))) continue; /* XLA takes its memory back */
+    if (all_done) {
+        XLA_FFI_Error *first = ended(c);
+        free(c);
+        return first ? first : error;
+    }
     c->future = frame->future = made.future;
     atomic_init(&c->left, (int)c->count + 1);
     for (int64_t i = 0; i < c->count; i++) module.core.hvd_watch(c->handles[i], one_done, c);

@@ -3,18 +3,23 @@
 import ctypes
 import functools
 import os
+import shlex
+from pathlib import Path
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import jax
+import jaxlib
 import numpy as np
 
 from hvdlite.core.collectives import dense, memory_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
-from hvdlite.jax import compiled
 from hvdlite.jax.cliques import TARGET
 from hvdlite.jax.library import core_function
+from hvdlite.training import compiled
+
+_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread")
 
 
 class Collective(NamedTuple):
@@ -65,9 +70,26 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
     return dtype, 1
 
 
+def build() -> Path:
+    """Return the C part, compiled for the installed jaxlib, once.
+
+    :raises RuntimeError: as ``training.compiled.build``.
+    """
+    here, compiler = Path(__file__).parent, [*shlex.split(os.environ.get("CC", "cc")), *_FLAGS]
+    csrc = here.parent / "csrc"
+    headers = [csrc / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
+    folders = [f"-I{csrc}", f"-I{here}", f"-isystem{jax.ffi.include_dir()}"]
+    what = f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.calls`)"
+    return compiled.build(
+        what, f"hvdlite_jax-jaxlib{jaxlib.__version__}", compiler,
+        [here / "calls.c", here / "core.h", *headers],
+        lambda: [*compiler, *folders, str(here / "calls.c")],
+    )  # fmt: skip
+
+
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
-    library = ctypes.CDLL(str(compiled.build()))
+    library = ctypes.CDLL(str(build()))
     failed = library.hvdlite_jax_call_begin(core_function)
     if failed:
         raise OSError(failed, f"hvdlite.jax can't start its thread: {os.strerror(failed)}")
@@ -83,7 +105,6 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
     """
     _register()
     carriers = [carried(array.dtype, collective) for array in arrays]
-    codes = [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers]
     shapes = [
         jax.ShapeDtypeStruct(
             array.shape
@@ -96,10 +117,14 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
     # Other collectives work on rows, before which vmap would put the batch's dimension.
     batched = "broadcast_all" if collective.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, shapes, has_side_effect=True, vmap_method=batched)
+    how = [collective.kind, collective.op, collective.root, group_of(collective.process_set)]
+    for dtype, parts in carriers:
+        how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
     return call(
-        *arrays, *after, name=collective.name, kind=np.int64(collective.kind),
-        op=np.int64(collective.op), root=np.int64(collective.root),
-        group=np.int64(group_of(collective.process_set)), dtypes=np.array(codes, np.int64),
-        parts=np.array([parts for _, parts in carriers], np.int64),
-        prescale=np.float64(collective.scales[0]), postscale=np.float64(collective.scales[1]),
+        *arrays, *after, name=collective.name, how=np.array(how, np.int64),
+        scales=np.array(collective.scales, np.float64),
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(build())

@@ -7,6 +7,8 @@
 
 #include "functions.h"
 
+#define API __attribute__((visibility("default")))
+
 /* Looks up the address of each function by its name. */
 typedef void (*core_function)(void);
 static inline struct core core_found(core_function (*find)(const char *name)) {

@@ -77,10 +77,8 @@ MPI_FUNCTIONS(UNUSED_FUNCTION)
 MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
 /* Takes the core's functions and this rank's place in the job from Python. */
-API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size,
-                           int (*open)(const int *, int, char *, int)) {
-    library.core = core_found(find);
-    library.open = open, library.rank = rank, library.size = size;
+API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size) {
+    library.core = core_found(find), library.rank = rank, library.size = size;
 }
 
 /* ---- communicators ---- */
@@ -91,7 +89,7 @@ static struct clique *clique_of(mpi_handle comm) { return (struct clique *)comm;
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     (void)argc, (void)argv, (void)required;
     *provided = MPIABI_THREAD_MULTIPLE;
-    if (library.open) return 0;
+    if (library.size) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 /* nothing to do, because hvd.shutdown() ends the job */
@@ -116,10 +114,17 @@ API int MPIABI_Error_string(int code, char *text, int *length) {
 }
 
 /* ---- collectives ---- */
-static int refuse_count(const char *what) {
-    return clique_refuse("hvdlite.jax: %s of more than 2^31-1 elements or bytes, which XLA cannot "
-                         "count: split the array",
-                         what);
+/* NULL: a failure. */
+static const struct type *type_of(mpi_handle number) {
+    if (number < NTYPES && types[number].bytes) return &types[number];
+    return clique_refuse("hvdlite.jax: XLA uses a type that hvdlite does not know"), NULL;
+}
+
+/* Below 0: a failure. */
+static int64_t bytes_of(int count, mpi_handle type_number) {
+    const struct type *type = type_of(type_number);
+    if (type && count < 0) clique_refuse("hvdlite.jax: a collective of %d elements", count);
+    return type ? (int64_t)count * (int64_t)type->bytes : -1;
 }
 
 /* Flips the highest bit of unsigned numbers, so that they have the order of signed ones. */
@@ -134,17 +139,14 @@ static void flip(size_t bytes, const void *in, void *out, int64_t n) {
 /* Reduces `count` elements of `in` to `out_count` elements of `out`. */
 static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
                   mpi_handle type_number, mpi_handle op_number, struct clique *c) {
-    if (count <= 0 || out_count <= 0) return count || out_count ? refuse_count("a reduction") : 0;
-    if (type_number >= NTYPES || !types[type_number].bytes || !op_number ||
-        op_number >= NOPERATIONS)
-        return clique_refuse("hvdlite.jax: a reduction by an operation or of a type that hvdlite "
-                             "does not know");
-    const struct type *type = &types[type_number];
+    const struct type *type = type_of(type_number);
+    if (!type || !count) return !type;
+    if (!op_number || op_number >= NOPERATIONS || (type->parts > 1 && op_number != NUMBER_SUM))
+        return clique_refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
+                             "for this type: complex numbers can be summed only");
     bool ordered = op_number == NUMBER_MIN || op_number == NUMBER_MAX;
-    if (type->parts > 1 && op_number != NUMBER_SUM)
-        return clique_refuse("hvdlite.jax: complex numbers can be summed only");
     if (!in) in = out; /* MPI_IN_PLACE */
-    if (c->size == 1 || clique_is_warming(c))
+    if (c->size == 1 || c->group == CLIQUE_WARMING)
         return memmove(out, in, (size_t)out_count * type->bytes), 0;
 
     void *flipped = NULL;
@@ -182,8 +184,8 @@ API int MPIABI_Allgather(const void *in, int count, mpi_handle type, void *out, 
                          mpi_handle out_type, mpi_handle comm) {
     struct clique *c = clique_of(comm);
     (void)out_count, (void)out_type;
-    if (count <= 0 || type >= NTYPES) return count ? refuse_count("an all-gather") : 0;
-    const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
+    const int64_t bytes = bytes_of(count, type);
+    if (bytes <= 0) return bytes < 0;
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
     hvd_tensor t = core_tensor(HVD_ALLGATHER, HVD_UINT8, &bytes, in, out, bytes * c->size);
     return clique_run(c, &t);
@@ -201,7 +203,8 @@ API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int 
                         void *status) {
     struct clique *c = clique_of(comm);
     (void)tag, (void)out_tag, (void)status, (void)out_type;
-    if (count < 0 || type >= NTYPES) return refuse_count("an all-to-all");
+    const int64_t part = bytes_of(count, type);
+    if (part < 0) return 1;
     const int step = (to - c->rank + c->size) % c->size, n = c->size;
     if (step == 1) c->steps = 0;
     if (step != ++c->steps || (from + step) % n != c->rank || count != out_count)
@@ -210,57 +213,83 @@ API int MPIABI_Sendrecv(const void *in, int count, mpi_handle type, int to, int 
     c->parts[to].in = in, c->parts[from].out = out;
     if (step < n - 1) return 0;
 
-    const size_t part = (size_t)count * types[type].bytes;
     if (n == 2 && part >= UNPACKED) {
-        const int64_t rows = (int64_t)part, splits[2] = {c->rank ? rows : 0, c->rank ? 0 : rows};
-        /* by bytes with splits: its plans differ from those of the calls below */
-        hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_INT8, &rows, in, out, rows);
+        const int64_t splits[2] = {c->rank ? part : 0, c->rank ? 0 : part};
+        hvd_tensor t =
+            core_tensor(HVD_ALLTOALL, HVD_INT8, &part, in, out, part); /* no other kind's plans */
         t.splits = splits, t.nsplits = 2;
         return clique_run(c, &t);
     }
-    const int64_t bytes = (int64_t)part * n;
-    if (bytes > c->room) {
-        free(c->scratch);
-        c->scratch = calloc(2, (size_t)bytes);
-        c->room = c->scratch ? bytes : 0;
-        if (!c->scratch)
-            return clique_refuse("hvdlite.jax: no memory for %lld bytes", (long long)bytes);
-    }
-    char *packed = c->scratch, *came = packed + bytes;
+    const int64_t bytes = part * n;
+    char *packed = clique_scratch(c, 2 * bytes), *came = packed + bytes;
+    if (!packed) return 1;
     for (int i = 0; i < n; i++)
-        if (i != c->rank) memcpy(packed + (size_t)i * part, c->parts[i].in, part);
+        if (i != c->rank) memcpy(packed + i * part, c->parts[i].in, (size_t)part);
     hvd_tensor t = core_tensor(HVD_ALLTOALL, HVD_UINT8, &bytes, packed, came, bytes);
     int failed = clique_run(c, &t);
     for (int i = 0; i < n && !failed; i++)
-        if (i != c->rank) memcpy(c->parts[i].out, came + (size_t)i * part, part);
+        if (i != c->rank) memcpy(c->parts[i].out, came + i * part, (size_t)part);
     return failed;
 }
 
 /* ---- between two ranks ---- */
-static hvd_handle *start(int kind, int other, const void *in, void *out, int count, mpi_handle type,
-                         mpi_handle comm) {
-    if (count < 0 || type >= NTYPES) return refuse_count("a message"), NULL;
-    const int64_t bytes = (int64_t)count * (int64_t)types[type].bytes;
+/* XLA's ppermute is Irecv, if this rank receives, and Isend, if it sends; then it waits. */
+
+/* NULL: a failure. */
+static struct plan *start(int kind, int other, const void *in, void *out, int64_t bytes,
+                          struct clique *c) {
     hvd_tensor t = core_tensor(kind, HVD_UINT8, &bytes, in ? in : out, out, bytes);
     t.root = other;
-    return clique_start(clique_of(comm), &t);
+    return clique_start(c, &t);
 }
 
-API int MPIABI_Isend(const void *in, int count, mpi_handle type, int to, int tag, mpi_handle comm,
-                     mpi_handle *request) {
-    (void)tag;
-    return !(*request = (mpi_handle)start(HVD_SEND, to, in, NULL, count, type, comm));
+/* Two ranks that both send exchange so few bytes by an allgather, which is faster: each of them
+ * knows that the other one sends, too. So a receive of two ranks is only noted, until Isend or
+ * Wait. */
+enum { FEW = 8 << 10 };
+static const mpi_handle NOTED = 1; /* added to a clique's address: the request of its receive */
+static const mpi_handle ENDED = 2; /* a request */
+
+static int exchange(struct clique *c, const void *in) {
+    const int64_t bytes = c->noted.bytes;
+    void *out = c->noted.out;
+    char *both = clique_scratch(c, 2 * bytes);
+    hvd_tensor t = core_tensor(HVD_ALLGATHER, HVD_INT8, &bytes, in, both, 2 * bytes); /* own plan */
+    c->noted.out = NULL;
+    if (!both || clique_run(c, &t)) return 1;
+    memcpy(out, both + !c->rank * bytes, (size_t)bytes);
+    return 0;
 }
 
 API int MPIABI_Irecv(void *out, int count, mpi_handle type, int from, int tag, mpi_handle comm,
                      mpi_handle *request) {
+    struct clique *c = clique_of(comm);
     (void)tag;
-    return !(*request = (mpi_handle)start(HVD_RECV, from, NULL, out, count, type, comm));
+    const int64_t bytes = bytes_of(count, type);
+    if (bytes < 0) return 1;
+    if (c->size == 2 && bytes <= FEW) {
+        c->noted = (struct noted){out, bytes, from};
+        return *request = comm + NOTED, 0;
+    }
+    return !(*request = (mpi_handle)start(HVD_RECV, from, NULL, out, bytes, c));
+}
+
+API int MPIABI_Isend(const void *in, int count, mpi_handle type, int to, int tag, mpi_handle comm,
+                     mpi_handle *request) {
+    struct clique *c = clique_of(comm);
+    (void)tag;
+    const int64_t bytes = bytes_of(count, type);
+    if (bytes < 0) return 1;
+    if (c->noted.out && c->noted.bytes == bytes) return *request = ENDED, exchange(c, in);
+    return !(*request = (mpi_handle)start(HVD_SEND, to, in, NULL, bytes, c));
 }
 
 API int MPIABI_Wait(mpi_handle *request, void *status) {
     (void)status;
-    hvd_handle *handle = (hvd_handle *)*request;
-    *request = 0;
-    return clique_end(handle);
+    if (*request == ENDED) return 0;
+    if (*request % 2 != NOTED) return clique_end((struct plan *)*request);
+    struct clique *c = clique_of(*request - NOTED);
+    void *out = c->noted.out;
+    c->noted.out = NULL;
+    return out && clique_end(start(HVD_RECV, c->noted.from, NULL, out, c->noted.bytes, c));
 }

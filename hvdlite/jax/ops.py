@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hvdlite import numpy as collectives
+from hvdlite.core import grouped, rows
 from hvdlite.core.arguments import op_of
-from hvdlite.core.names import tensor_name
+from hvdlite.core.collectives import dense
+from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
@@ -110,9 +111,9 @@ def alltoall(
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
     array = _own(collective, tree)
-    sent, short = _carriers(collective, [array])[0], name.partition(".")[2]
-    rows, came = collectives.alltoall(sent, splits, short, process_set)
-    return _restored(rows, array), jnp.asarray(came, "int32")
+    (sent,) = _carriers(collective, [array])
+    got, came = rows.exchange(name, sent, splits, process_set).synchronize()
+    return _restored(got, array), jnp.asarray(came, "int32")
 
 
 def _mapped(collective: Collective, tree: Any) -> Any:
@@ -133,7 +134,7 @@ def _own(collective: Collective, leaf: Any) -> np.ndarray:
         )
     if isinstance(leaf, (float, int, complex)):
         leaf = jnp.asarray(leaf)
-    return np.asarray(leaf)
+    return np.asarray(leaf, order="C")
 
 
 def _with_rows(collective: Collective, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -152,34 +153,23 @@ def _carriers(collective: Collective, arrays: Sequence[np.ndarray]) -> List[np.n
     return made
 
 
-def _outside(collective: Collective, arrays: List[np.ndarray]) -> List[Any]:
-    c = collective
-    arrays = [np.asarray(array, order="C") for array in arrays]
-    sent = _carriers(c, arrays)
-    _, _, name = c.name.partition(".")
-    if c.kind == lib.HVD_ALLREDUCE:
+def _outside(c: Collective, arrays: List[np.ndarray]) -> List[Any]:
+    sent = [dense(array) for array in _carriers(c, arrays)]
+    names, ps = group_names(c.name, sent), c.process_set
+    if c.kind in (lib.HVD_ALLGATHER, lib.HVD_ALLTOALL):
+        if c.kind == lib.HVD_ALLGATHER:
+            pairs = rows.gather(names, sent, ps, [None] * len(sent)).synchronize()
+        else:
+            begun = [rows.exchange(str(n), a, None, ps, _room_for(a)) for n, a in zip(names, sent)]
+            pairs = [handle.synchronize() for handle in begun]
+        out = [got for got, _came in pairs]
+    elif c.kind == lib.HVD_BROADCAST:
         rooms = list(map(_room_for, sent))
-        out = collectives.grouped_allreduce(sent, name, c.op, *c.scales, c.process_set, rooms)
-    elif c.kind == lib.HVD_REDUCESCATTER:
-        out = collectives.grouped_reducescatter(sent, name, c.op, *c.scales, c.process_set)
-    elif c.kind == lib.HVD_ALLGATHER:
-        out = collectives.grouped_allgather(sent, name, c.process_set)
+        out = grouped.broadcasts(names, sent, ps.ranks[c.root], ps, rooms).synchronize()
     else:
-        out = _one_by_one(c, sent, name)
-    return [_restored(got, array) for got, array in zip(out, arrays)]
-
-
-def _one_by_one(c: Collective, arrays: Sequence[np.ndarray], name: str) -> List[np.ndarray]:
-    if c.kind == lib.HVD_ALLTOALL:
-        # without splits, all ranks get equally many rows
-        begin, how = collectives.alltoall_async, None
-    else:
-        begin, how = collectives.broadcast_async, c.process_set.ranks[c.root]
-    handles = [
-        begin(array, how, f"{name}[{i}]", c.process_set, _room_for(array))
-        for i, array in enumerate(arrays)
-    ]
-    return [handle.synchronize() for handle in handles]
+        outs = list(map(_room_for, sent)) if c.kind == lib.HVD_ALLREDUCE else None
+        out = grouped.reductions(c.kind, names, sent, c.op, c.scales, ps, outs).synchronize()
+    return list(map(_restored, out, arrays))
 
 
 def _room_for(array: np.ndarray) -> np.ndarray:

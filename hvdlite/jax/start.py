@@ -13,7 +13,7 @@ from hvdlite.core import start
 from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
-from hvdlite.jax.library import Library, choose
+from hvdlite.jax.library import choose
 from hvdlite.jax.opening import open_among
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
@@ -53,9 +53,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         )
     _join()
     opened = partial(open_among, patience=float(os.environ[_LIMIT]))
-    library = Library(hvdlite.rank(), hvdlite.size(), opened)
     try:
-        cliques = Cliques(library, hvdlite.rank())
+        cliques = Cliques(hvdlite.rank(), hvdlite.size(), opened)
         small_floats.translate()
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:

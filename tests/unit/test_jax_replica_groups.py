@@ -59,3 +59,9 @@ def test_a_collective_that_xla_cannot_count_is_refused(op, shape, refused):
             replica_groups.of(text, 2)
     else:
         assert replica_groups.of(text, 2) == [(0, 1)]
+
+
+@pytest.mark.parametrize("op", ["all-reduce", "all-reduce-start", "all-gather-start"])
+def test_float16_that_xla_would_pass_to_mpi_is_refused(op):
+    with pytest.raises(RuntimeError, match="XLA can't pass float16 to MPI"):
+        replica_groups.of(line("replica_groups={}", op, "f16[4]"), 2)

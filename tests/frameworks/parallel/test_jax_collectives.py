@@ -73,13 +73,13 @@ def test_a_pytree_is_reduced_in_one_operation(how, rank, size):
     assert [float(each) for each in got["b"]] == [mean, 2 * mean]
 
 
-@pytest.mark.parametrize("verb", ["allreduce", "broadcast"])
+@pytest.mark.parametrize("verb", ["allreduce", "broadcast", "alltoall"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "bool"])
 def test_results_outside_of_programs_are_not_copied(verb, dtype, monkeypatch):
     rooms, room_for = [], ops._room_for
     monkeypatch.setattr(ops, "_room_for", lambda array: rooms.append(room_for(array)) or rooms[-1])
     how = {"op": hvd.Max if dtype == "bool" else hvd.Sum} if verb == "allreduce" else {}
-    got = getattr(hvd, verb)(jnp.ones(1000, dtype), name="room", **how)
+    got = getattr(hvd, verb)(jnp.ones(1200, dtype), name="room", **how)
     assert got.unsafe_buffer_pointer() == rooms[0].ctypes.data
 
 
@@ -116,7 +116,8 @@ def test_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
 def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
     if size == 1:
         pytest.skip("nobody to disagree with")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="'allreduce.odd.*disagree on the shape"):
+    text = "'allreduce.odd.*disagree on the shape"
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=text):
         jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3 + rank)).block_until_ready()
     same(jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3)), np.ones(3))
 
