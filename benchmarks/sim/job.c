@@ -146,7 +146,7 @@ static void train(struct program *p) {
 
 static void prepare(struct program *p, struct transport *t) {
     hvd_error err;
-    t->patience.policy = (struct wait_policy){0, set.yield};
+    t->patience.policy = (struct wait_policy){.yield = set.yield};
     if (coll_calibrate(&t->all, &t->cost, &err)) fail("calibrate", err.text);
     t->pace.depth = coll_depth(t->cost, t->pace.segment);
     struct engine_config config = {.options = OPTIONS_DEFAULT, .log = {.level = LOG_OFF}};

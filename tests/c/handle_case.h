@@ -52,7 +52,7 @@ static inline bool all_went_fast(struct engine_rank *me) {
 
 /* Makes all ranks spin, so that callers step the engine themselves. */
 static inline void spin(struct ranks *ranks, int rank) {
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6, NULL};
 }
 
 #endif

@@ -125,7 +125,7 @@ static void *call(void *arg) {
 
 /* A caller waits for a rank that is off its core, but not for a rank that sleeps. */
 ENGINES_BY(callers_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3}) {
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3, NULL}) {
     static struct caller all[MOST_RANKS][CALLERS];
     struct caller *own = all[me->rank];
     for (int i = 0; i < CALLERS; i++) own[i] = (struct caller){.me = me, .number = i, .fast = arg};
@@ -151,7 +151,8 @@ TEST(test_data_of_two_uses_of_a_name_never_meet_between_hosts) {
 /* One rank comes to the tensor later than the other. A second tensor of a name under way is
  * refused, also while the first one waits in a round. */
 ENGINES_BY(twice_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE}) {
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE,
+                                                                               NULL}) {
     float data[3] = {0};
     DROPPED struct hvd_handle *first = new_handle(), *second = new_handle();
     first->tensor.request = second->tensor.request = request_of("twice", 3);
@@ -250,7 +251,8 @@ static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t
 /* Callers wait for each other without a limit; otherwise the engine's thread would take over,
  * and meet the fault. */
 ENGINES_BY(killed_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE}) {
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
+                                                                               NULL}) {
     DROPPED struct hvd_handle *h = new_handle();
     struct last_use last = {me, h, HVD_OK};
     struct transport *t = rank_transport(me->ranks, me->rank);
@@ -276,7 +278,8 @@ static int send_nothing(struct transport *t, int to, const void *data, size_t si
 }
 
 ENGINES_BY(stopped_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE};
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
+                                                                               NULL};
            rank_transport(ranks, rank)->patience.timeout = 2) {
     DROPPED struct hvd_handle *h = new_handle();
     struct last_use last = {me, h, HVD_OK};

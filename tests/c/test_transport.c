@@ -58,7 +58,7 @@ TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
     REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-    t->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    t->patience.policy = (struct wait_policy){30e-6, 300e-6, NULL};
     struct window_rank *ranks = t->all.window->ranks;
     atomic_int *own = &ranks[1].cpus.last, *other = &ranks[2].cpus.last;
     CHECK(transport_policy(t).spin == 30e-6); /* no rank has published its core yet */

@@ -9,7 +9,7 @@
 /* The phase of a wait: 0 spin, 1 yield, 2 nap. A wait never returns to an earlier phase. */
 static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
 
-static const struct wait_policy SPINS = {30e-6, 300e-6}, YIELDS = {0, 300e-6};
+static const struct wait_policy SPINS = {30e-6, 300e-6, NULL}, YIELDS = {0, 300e-6, NULL};
 
 static void check_phases(struct wait_policy policy, int last, double longest_nap) {
     struct waiter w = {0};
@@ -80,8 +80,28 @@ TEST(test_an_item_that_did_not_wait_leaves_the_usual_wait) {
 TEST(test_spins_yields_and_naps_return) {
     struct waiter w = {0};
     for (int i = 0; i < 20; i++)
-        waiter_do(waiter_next(&w, clock_now(), i % 2 ? SPINS : YIELDS, 1e-4));
+        waiter_do(&w, waiter_next(&w, clock_now(), i % 2 ? SPINS : YIELDS, 1e-4));
     CHECK(w.since > 0);
+}
+
+/* Returns the phase of a wait that begins at the time. */
+static int first_phase(struct wait_policy policy, double now) {
+    return phase_of(waiter_next(&(struct waiter){0}, now, policy, 1));
+}
+
+/* Beside other programs each yield cost a time slice, so jobs took longer than with Gloo. */
+TEST(test_after_a_yield_that_ends_late_waits_sleep_for_a_while) {
+    struct crowd crowd = {0};
+    struct wait_policy yields = {0, 300e-6, &crowd}, spins = {30e-6, 300e-6, &crowd};
+    struct waiter early = {0}, late = {0};
+    double now = clock_now();
+    waiter_do(&early, waiter_next(&early, now + 1000, yields, 1)); /* takes a negative time */
+    CHECK_INT(first_phase(yields, now), 1);
+    waiter_do(&late, waiter_next(&late, now - 1, yields, 1));
+    CHECK_INT(first_phase(yields, now), 2);
+    CHECK_INT(first_phase(spins, now), 0);
+    CHECK_INT(first_phase(yields, crowd.until), 1);
+    CHECK_INT(first_phase(YIELDS, now), 1);
 }
 
 TEST(test_scratch_memory_grows_and_is_reused) {

@@ -121,9 +121,8 @@ static void note_wait(struct engine *e, bool pending, double now) {
 
 /* Without pending work the engine's thread yields for LINGER, because another tensor often
  * follows at once and waking up takes longer than most tensors; then it sleeps. With pending
- * work it follows the wait policy. If every message wakes the thread, it sleeps until a message
- * comes. Else it polls ever more rarely; a ring or a nudge starts this over, because the message
- * may follow it. */
+ * work it follows the wait policy. If every message wakes the thread, it sleeps until one comes.
+ * Else it polls ever more rarely, and anew after a ring or a nudge, which a message may follow. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
@@ -134,15 +133,16 @@ static double next_nap(struct engine *e) {
     longest =
         fast_hosts_sleep(&e->fast, now, aggregate_sleep(&e->negotiation.aggregate, now, longest));
     struct wait_policy policy = pending ? transport_policy(e->t) : e->t->patience.policy;
+    if (!pending) policy = (struct wait_policy){.yield = wait_is_crowded(policy, now) ? 0 : LINGER};
     double nap = waiter_next(&e->waiter, now, policy, longest);
-    if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
+    if (!pending && nap > 0 && nap < IDLE_NAP) nap = IDLE_NAP;
     return nap > 0 && transport_rings(e->t) ? longest : nap;
 }
 
 /* ---- the engine's thread ---- */
 
 static void idle(struct engine *e, unsigned ticket, double nap) {
-    if (nap < 0) clock_yield();
+    if (nap < 0) waiter_do(&e->waiter, nap);
     if (nap <= 0) return;
     transport_sleep(e->t, ticket, nap);
     if (transport_listen(e->t) != ticket) e->was_rung = true;

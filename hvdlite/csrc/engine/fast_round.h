@@ -63,7 +63,7 @@ static inline bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n,
         }
         double pause = waiter_next(&waiter, clock_now(), policy, 1);
         if (pause > 0) return !round_close(word, own, true, n);
-        if (pause < 0) clock_yield();
+        waiter_do(&waiter, pause);
     }
 }
 

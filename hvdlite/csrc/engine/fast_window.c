@@ -182,7 +182,7 @@ static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int l
         }
         if (atomic_load(x->failed) || ends) return end_wait(x, local_rank, false);
         double now = clock_now();
-        waiter_do(waiter_next(&waiter, now, policy, LONGEST_NAP));
+        waiter_do(&waiter, waiter_next(&waiter, now, policy, LONGEST_NAP));
         if (now - waiter.since > SOON) tell_engine(x, local_rank);
         bool silent = comm_check_wait(x->transport, local_rank, now - waiter.since, &late);
         if (silent && !atomic_exchange(&x->shared.silent, local_rank + 1))
@@ -327,6 +327,7 @@ int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tens
         mutex_unlock(&x->mutex);
         if (!busy) return code;
         if (!tensor->queued) return tensor_duplicate(tensor, err);
-        waiter_do(waiter_next(&waiter, clock_now(), transport_policy(x->transport), LONGEST_NAP));
+        struct wait_policy policy = transport_policy(x->transport);
+        waiter_do(&waiter, waiter_next(&waiter, clock_now(), policy, LONGEST_NAP));
     }
 }

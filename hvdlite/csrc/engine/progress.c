@@ -102,7 +102,7 @@ static void drive(struct progress *p, struct transport *t, bool (*done)(void *),
         if (!progress && (policy.spin <= 0 || looks % UNTIMED == 0))
             pause = waiter_next(&waiter, clock_now(), policy, 1);
         if (pause > 0 && !nap(t, ticket, &naps)) return;
-        if (pause < 0) clock_yield();
+        if (pause < 0) waiter_do(&waiter, pause);
     }
 }
 

@@ -27,7 +27,8 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
-    j->patience = (struct patience){{spin, (double)o->yield * 1e-6}, .timeout = o->data_timeout};
+    j->patience =
+        (struct patience){{spin, (double)o->yield * 1e-6, &j->crowd}, .timeout = o->data_timeout};
     j->pace = (struct pace){o->segment - o->segment % PACE_UNIT,
                             o->segments_in_flight ? o->segments_in_flight : PACE_DEFAULT.depth};
 }

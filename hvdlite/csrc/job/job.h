@@ -33,6 +33,7 @@ struct job {
     struct transport *world; /* the transport of group 0 */
     struct engine_config config;
     struct patience patience;
+    struct crowd crowd; /* one for all groups */
     struct pace pace;
     struct cost cost;         /* cost of messages between hosts, measured at the start */
     struct timeline timeline; /* one timeline for all groups */

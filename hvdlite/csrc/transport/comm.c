@@ -57,7 +57,7 @@ static void pause_for(struct transport *t, struct waiter *waiter, struct awaited
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
         transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
     else
-        waiter_do(nap);
+        waiter_do(waiter, nap);
 }
 
 /* After a check without success: negotiates, then waits by the policy; fails after the timeout. */

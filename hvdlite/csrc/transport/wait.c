@@ -9,6 +9,9 @@
 static const double SHORTEST_NAP = 50e-6;
 /* in waits longer than this a nap costs less than spinning or yielding */
 static const double LONG_WAIT = 100e-6;
+/* After this time the next yield tries whether the cores are still crowded. The try may cost a time
+ * slice, which is about 3 ms. */
+static const double CROWDED = 0.1;
 
 /* An eighth of the wait so far, so the end of the wait is noticed late by at most an eighth. */
 static double nap_of(double wait, double longest_nap) {
@@ -18,10 +21,12 @@ static double nap_of(double wait, double longest_nap) {
 
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap) {
     if (w->since <= 0) w->since = now;
+    w->now = now;
+    w->policy = policy;
     double waited = now - w->since;
     if (w->usual > LONG_WAIT) return nap_of(waited > w->usual ? waited : w->usual, longest_nap);
     if (waited < policy.spin) return 0;
-    if (waited < policy.yield) return -1;
+    if (waited < policy.yield && !wait_is_crowded(policy, now)) return -1;
     return nap_of(waited, longest_nap);
 }
 
@@ -30,9 +35,24 @@ void waiter_done(struct waiter *w, double now) {
     w->since = 0;
 }
 
-void waiter_do(double next) {
+bool wait_is_crowded(struct wait_policy policy, double now) {
+    return policy.crowd && now < atomic_load_explicit(&policy.crowd->until, memory_order_relaxed);
+}
+
+/* If a yield alone takes longer than all yields of a wait may, a computing thread has used the core
+ * for a time slice. The kernel lets a thread that wakes from a sleep interrupt a computing thread,
+ * but not a thread that has yielded. */
+static void yield_core(struct waiter *w) {
+    clock_yield();
+    if (!w->policy.crowd) return;
+    double now = clock_now();
+    if (now - w->now > w->policy.yield)
+        atomic_store_explicit(&w->policy.crowd->until, now + CROWDED, memory_order_relaxed);
+}
+
+void waiter_do(struct waiter *w, double next) {
     if (next < 0)
-        clock_yield();
+        yield_core(w);
     else if (next > 0)
         clock_nap(next);
 }

@@ -8,9 +8,19 @@
 
 #include "base/error.h"
 
-/* Seconds of one wait: spins until `spin`, then yields until `yield`, then naps. */
+#include <stdatomic.h>
+
+/* All waits of a process share this. A yield that has taken longer than `yield` below sets the
+ * time. */
+struct crowd {
+    _Atomic double until; /* until this time computing threads are taken to use the cores */
+};
+
+/* Seconds of one wait: spins until `spin`, then yields until `yield`, then naps. While the cores
+ * are crowded, a wait naps instead of yielding. */
 struct wait_policy {
     double spin, yield;
+    struct crowd *crowd; /* NULL: the cores never count as crowded */
 };
 
 /* How a transport waits, and when it gives up. */
@@ -25,6 +35,8 @@ struct patience {
 struct waiter {
     double since; /* time of the first check without success; 0: none yet */
     double usual; /* seconds of the last wait of the stream; 0: none yet */
+    double now;   /* time of the last check */
+    struct wait_policy policy;
 };
 
 /* What to do after a check without success. 0: check again at once; < 0: yield; > 0: nap so many
@@ -35,7 +47,9 @@ double waiter_next(struct waiter *w, double now, struct wait_policy policy, doub
 void waiter_done(struct waiter *w, double now);
 
 /* Does what waiter_next returned. */
-void waiter_do(double next);
+void waiter_do(struct waiter *w, double next);
+
+bool wait_is_crowded(struct wait_policy policy, double now);
 
 /* True: this process may use enough cores for all ranks of the host. A rank that is bound to one
  * core never spins, because its training shares that core. */
