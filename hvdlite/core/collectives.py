@@ -252,7 +252,7 @@ class Repeated:
             call(lib.hvd_validate, tensor)
 
     def start(self, ins: Sequence[int], outs: Sequence[int], owner) -> Started:
-        """Start them on memory at these addresses; ``owner`` keeps the memory alive."""
+        """Start the collectives on memory at these addresses; ``owner`` keeps the memory alive."""
         for tensor, source, out in zip(self._tensors, ins, outs):
             setattr(tensor, "in", pointer(source))
             tensor.out = pointer(out)

@@ -104,7 +104,7 @@ class Part:
         return copy.deepcopy(taken)
 
     def own(self, value) -> Any:
-        """Return a copy of what only this rank has of the value; no other rank gets it."""
+        """Return a copy of the part of the value that no other rank has, such as residuals."""
 
     def give_own(self, value, own) -> None:
         """Restore that after ``give``; ``own`` is None if this rank has none for these values."""

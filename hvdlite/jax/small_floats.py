@@ -21,7 +21,7 @@ _REDUCTIONS = (
 
 
 def translate() -> None:
-    """Have JAX write its collectives so for CPUs. XLA's partitioner adds others, which stay."""
+    """Change JAX's own collectives for CPUs; those that XLA's partitioner adds do not change."""
     known = [name for name in _GATHERS + _REDUCTIONS if hasattr(parallel, f"{name}_p")]
     for name in known:  # JAX 0.7.2 lacks some of them
         primitive = getattr(parallel, f"{name}_p")

@@ -304,9 +304,9 @@ def _refuse_alone(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -
     closure = any(each is not None for each in (*args[1:], *kwargs.values()))
     if closure or gradients.written or isinstance(gradients, Deltas):
         raise RuntimeError(
-            f"step() of the {type(optimizer).__name__} that hvd.DistributedOptimizer was made of: "
-            "it would use the gradients of this rank alone, and ranks would get different "
-            "weights: call step() of what hvd.DistributedOptimizer has returned"
+            f"step() of the {type(optimizer).__name__} given to hvd.DistributedOptimizer: it "
+            "would use this rank's gradients only, and ranks would get different weights: call "
+            "step() of the returned DistributedOptimizer"
         )
 
 

@@ -121,7 +121,7 @@ static void million(struct coll_rank *self) {
                  ERR);
 }
 
-TEST(test_a_million_elements) {
+TEST(test_a_million_elements_are_reduced_right) {
     coll_cases_run(2, million);
     coll_cases_run(CHECK_SLOW ? 3 : 7, million);
 }
@@ -145,4 +145,4 @@ TEST(test_infinities_and_nans_give_the_same_bits_on_all_ranks) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly);
 }
 
-TEST(test_on_hosts) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }
+TEST(test_adasum_is_right_on_several_hosts) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }

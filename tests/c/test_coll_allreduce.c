@@ -105,7 +105,7 @@ static void unruly_cases(struct coll_rank *self) {
     unruly_case(self, HVD_FLOAT32, OPS[self->ranks->size % 4], 30000, false);
 }
 
-TEST(test_same_bits_on_all_ranks) {
+TEST(test_all_ranks_get_the_same_bits) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly_cases);
     coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
 }
@@ -132,7 +132,7 @@ static void same_bits(struct coll_rank *self) {
         CHECK(memcmp((char *)all + own.begin, part, coll_length(own)) == 0);
 }
 
-TEST(test_same_bits_as_an_allreduce) {
+TEST(test_the_bits_equal_those_of_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 

@@ -118,18 +118,18 @@ static void all_cases(struct ranks *ranks, int rank, void *way) {
 
 static coded_way *chosen = coll_coded, *scattered = coll_coded_scattered;
 
-TEST(test_every_codec_by_messages) {
+TEST(test_every_codec_gives_right_sums_by_messages) {
     for (int size = 1; size <= MOST_RANKS; size = more_ranks(size)) {
         ranks_run(size, all_cases, &chosen);
         ranks_run(size, all_cases, &scattered);
     }
 }
 
-TEST(test_every_codec_on_a_window) {
+TEST(test_every_codec_gives_right_sums_on_a_window) {
     for (int size = 1; size <= 5; size += 2) ranks_run_on_window(size, all_cases, &chosen);
 }
 
-TEST(test_every_codec_on_several_hosts) {
+TEST(test_every_codec_gives_right_sums_on_several_hosts) {
     ranks_run_hub(6, local_hub_new(6, 1), all_cases, &chosen);
     ranks_run_hub(5, local_hub_new(5, 2), all_cases, &chosen);
     ranks_run_hub(5, hub_of(5, 2, true), all_cases, &chosen);
@@ -148,7 +148,7 @@ static void long_case(struct ranks *ranks, int rank, void *way) {
     free_memory(&self);
 }
 
-TEST(test_messages_longer_than_a_segment) {
+TEST(test_messages_longer_than_a_segment_are_sent_whole) {
     if (CHECK_SLOW) return;
     ranks_run(2, long_case, &scattered);
     ranks_run(3, long_case, &chosen);
@@ -179,9 +179,9 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Between hosts gathered is chosen up to 5 ranks (2bit) and 9 ranks (1bit), then scattered,
- * which sends (p - 1) / p of the words and of a byte for each value. On one host scattered is
- * chosen from 3 ranks and 8 KiB of words on. */
+/* Between hosts the algorithm "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit), then
+ * "scattered", which sends (p - 1) / p of the words and of a byte for each value. On one host
+ * "scattered" is chosen from 3 ranks and 8 KiB of words on. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},

@@ -70,7 +70,7 @@ static void small_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_every_kind_dtype_and_operation_on_few_elements) {
+TEST(test_every_kind_dtype_and_operation_is_right_on_few_elements) {
     static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts has 7 and 8 */
     for (int i = 0; i < (CHECK_SLOW ? 3 : 7); i++) coll_cases_run(RANKS[i], small_cases);
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
@@ -85,7 +85,7 @@ static void scaled_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_every_scaling) {
+TEST(test_every_scaling_is_applied) {
     if (CHECK_SLOW) return; /* a sanitizer would only see the same memory accesses again */
     coll_cases_run(1, scaled_cases);
     coll_cases_run(3, scaled_cases);
@@ -110,7 +110,7 @@ static void segment_cases(struct coll_rank *self) {
     }
 }
 
-TEST(test_data_longer_than_a_segment) {
+TEST(test_data_longer_than_a_segment_is_sent_whole) {
     coll_cases_run(2, segment_cases);
     if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* the next test has more ranks */
 }
@@ -124,7 +124,7 @@ static void million_cases(struct coll_rank *self) {
     run_kind(self, HVD_BROADCAST, HVD_UINT8, 1000003, 0);
 }
 
-TEST(test_a_million_elements) {
+TEST(test_a_million_elements_are_reduced_right) {
     if (!CHECK_SLOW) coll_cases_run(1, million_cases);
     coll_cases_run(CHECK_SLOW ? 2 : 3, million_cases);
 }

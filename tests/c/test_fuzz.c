@@ -90,6 +90,6 @@ static void fuzz(size_t good(uint64_t *, uint8_t *), int target(const uint8_t *,
     }
 }
 
-TEST(test_wire) { fuzz(good_messages, fuzz_wire); }
-TEST(test_streams) { fuzz(good_frames, fuzz_streams); }
-TEST(test_mailbox) { fuzz(good_operations, fuzz_mailbox); }
+TEST(test_random_wire_messages_do_no_harm) { fuzz(good_messages, fuzz_wire); }
+TEST(test_random_streams_do_no_harm) { fuzz(good_frames, fuzz_streams); }
+TEST(test_random_mail_does_no_harm) { fuzz(good_operations, fuzz_mailbox); }

@@ -105,7 +105,7 @@ MANY(all_stall, n, WITH(.stall_failure = 60)) {
     CHECK(s->out.size > 100 * n);
 }
 
-TEST(test_coordinator) {
+TEST(test_the_coordinator_is_fast_with_many_pending_tensors) {
     check_not_quadratic("in random order", in_random_order);
     check_not_quadratic("decided one by one", decided_one_by_one);
     check_not_quadratic("decided late", decided_late);
@@ -126,7 +126,9 @@ static void hardly_fused(size_t n) {
     CHECK(fusion_plan(list, n, 4096, batch) > n / 2);
 }
 
-TEST(test_fusion) { check_not_quadratic("hardly fused", hardly_fused); }
+TEST(test_fusion_is_fast_with_many_pending_tensors) {
+    check_not_quadratic("hardly fused", hardly_fused);
+}
 
 static void completed(void *arg, const hvd_error *error) {
     CHECK(error == NULL);
@@ -186,7 +188,7 @@ static void behind_each_other(size_t n) {
     tensors_free(t);
 }
 
-TEST(test_tensors) {
+TEST(test_the_tensor_table_is_fast_with_many_tensors) {
     check_not_quadratic("found by id", found_by_id);
     check_not_quadratic("zeros", zeros);
     check_not_quadratic("behind each other", behind_each_other);
@@ -209,4 +211,6 @@ static void long_message(size_t n) {
     CHECK_INT(size, bytes);
 }
 
-TEST(test_mailbox) { check_not_quadratic("a long message", long_message); }
+TEST(test_the_mailbox_is_fast_with_many_messages) {
+    check_not_quadratic("a long message", long_message);
+}

@@ -136,7 +136,7 @@ static void run_frames(uint64_t seed, int buffer, bool several) {
     close_both(&e);
 }
 
-TEST(test_frames_in_any_order) {
+TEST(test_frames_may_arrive_in_any_order) {
     for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 10 : 40); seed++)
         run_frames(seed, seed % 3 ? TINY : SOCKETS_TCP, seed % 2);
 }

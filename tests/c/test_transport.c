@@ -27,7 +27,7 @@ TEST(test_each_rank_knows_its_host_and_local_rank) {
 }
 
 /* Ranks alternate between two hosts. Host 0 has one rank more, which is in no lane. */
-TEST(test_layout_of_ranks_that_alternate_between_hosts) {
+TEST(test_a_layout_is_right_if_ranks_alternate_between_hosts) {
     static const int LOWEST[] = {0, 1, 0, 1, 0}, HOST[] = {0, 2, 4}, LANE[] = {2, 3};
     OWN(hub_end) struct local_hub *hub = local_hub_on(5, LOWEST);
     const struct layout *l = &local_hub_rank(hub, 2)->layout;

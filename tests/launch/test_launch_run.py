@@ -76,7 +76,7 @@ def test_a_function_that_cannot_be_sent_is_refused(monkeypatch):
         pack(lambda: 1, (), {})
 
 
-def test_horovods_choice_of_a_transport():
+def test_run_accepts_horovods_choice_of_a_transport():
     assert hvd.run(divmod, args=(7, 2), np=1, use_mpi=True, use_gloo=False) == [(3, 1)]
     assert hvd.run(os.getenv, args=("HVDLITE_TRANSPORT",), np=1, use_gloo=True) == ["tcp"]
 

@@ -22,7 +22,7 @@ def leaf(module, values, grad_req="write"):
 
 
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gradient_of_a_collective_in_the_middle_of_a_graph(grad_req, rank, size):
+def test_a_collective_in_the_middle_of_a_graph_has_a_right_gradient(grad_req, rank, size):
     """Used twice, and between other operators; the leaf's gradient is added up if it says so."""
     x = leaf(mx.nd, np.arange(6.0).reshape(2, 3) + rank, grad_req)
     scale = leaf(mx.nd, np.full((2, 3), 2.0), grad_req)

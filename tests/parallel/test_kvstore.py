@@ -95,7 +95,7 @@ def test_pushpull_sums_over_contexts_and_lists_of_keys(kv, rank, size):
             assert_all(arrays, 2 * i * sum_of_ranks(size))
 
 
-def test_pushpull_of_one_key_again_without_waiting(kv, rank, size):
+def test_pushpull_of_one_key_may_be_repeated_without_waiting(kv, rank, size):
     """Twice in a list, with other shapes, and beside a broadcast, as in Trainer's first step."""
     out = filled(0)
     kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
@@ -113,7 +113,7 @@ def test_pushpull_of_one_key_again_without_waiting(kv, rank, size):
         assert_all(grad, sum_of_ranks(size))
 
 
-def test_pushpull_of_numpy_arrays(kv, rank, size):
+def test_pushpull_sums_numpy_arrays(kv, rank, size):
     """mx.np, as Gluon has them after npx.set_np()."""
     with mx.util.np_shape(), mx.util.np_array(True):
         values = [mx.np.full((), rank + 1, ctx=mx.cpu(i)) for i in (0, 1)]
@@ -125,7 +125,7 @@ def test_pushpull_of_numpy_arrays(kv, rank, size):
             assert array.asnumpy() == 2 * sum_of_ranks(size)
 
 
-def test_pushpull_of_sparse_arrays(kv, rank, size):
+def test_pushpull_sums_sparse_arrays(kv, rank, size):
     dense = np.zeros((size + 1, 2), "float32")
     dense[rank] = rank + 1
     a, out = nd.array(dense).tostype("row_sparse"), nd.zeros(dense.shape)
@@ -138,7 +138,7 @@ def test_pushpull_of_sparse_arrays(kv, rank, size):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_broadcast_into_out_or_from_a_root(kv, key, rank, size):
+def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
     """MXNet's way to call it, and the proposal's broadcast(key, value, root_rank, priority)."""
     value, outs = filled(rank + 5), both_contexts(-1)
     kv.broadcast(key, value, out=outs)
@@ -227,7 +227,7 @@ def test_an_optimizer_updates_the_kept_value(kv, key, rank, size):
     assert_all(grad, rank + 1)
 
 
-def test_an_updater_of_the_users_own(kv, size):
+def test_the_users_own_updater_is_called(kv, size):
     kv.init(["x", 3], [filled(1), filled(1)])
     seen = []
 
@@ -255,7 +255,7 @@ def test_a_new_learning_rate_counts_at_once(kv, size):
     assert_all(weight, -1.25 * size)
 
 
-def test_half_precision_weights_with_float32_masters(kv, size):
+def test_half_precision_weights_are_updated_in_float32_masters(kv, size):
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
     kv.init("x", filled(1, dtype="float16"))
     weight = filled(0, dtype="float16")

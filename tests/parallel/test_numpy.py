@@ -29,7 +29,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_input_of_any_layout(view, rank, size):
+def test_arrays_of_any_layout_are_reduced(view, rank, size):
     x = VIEWS[view](np.arange(60.0).reshape(6, 10) * rank)
     assert not (x.flags.c_contiguous and x.flags.aligned)
     once = np.array(VIEWS[view](np.arange(60.0).reshape(6, 10)))
@@ -166,7 +166,7 @@ def test_grouped_calls_in_place_copy_nothing(rank, size):
     assert all((array == sum(range(size))).all() for array in arrays)
 
 
-def test_every_op_in_shared_memory(rank, size):
+def test_every_op_is_right_in_shared_memory(rank, size):
     """Reduced where it lies, but Adasum, which goes by messages there too."""
     x, of_one = hvd.numpy.empty_shared(1000), 1 + np.arange(1000.0)
     everyone = [(r + 1) * of_one for r in range(size)]

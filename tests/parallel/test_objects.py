@@ -24,7 +24,7 @@ OBJECTS = [
 
 
 @pytest.mark.parametrize("obj", OBJECTS, ids=lambda o: type(o).__name__)
-def test_broadcast_object_from_each_root(obj, rank, size):
+def test_objects_are_broadcast_from_each_root(obj, rank, size):
     for root in range(size):
         received = hvd.broadcast_object(obj if rank == root else object, root)
         assert type(received) is type(obj)

@@ -26,11 +26,11 @@ def line(groups: str, op: str = "all-reduce", shape: str = "f32[4]") -> str:
         ("source_target_pairs={{0,1},{1,0}}", [(0, 1, 2, 3)]),
     ],
 )
-def test_each_way_of_writing_groups(written, expected):
+def test_each_way_of_writing_groups_is_read(written, expected):
     assert replica_groups.of(line(written), 4) == expected
 
 
-def test_groups_of_all_lines_once():
+def test_groups_of_all_lines_are_returned_once():
     text = "\n".join([line("replica_groups={{0,1}}"), "  %add = f32[] add(a, b)"] * 2)
     assert replica_groups.of(text, 4) == [(0, 1)]
 

@@ -12,7 +12,7 @@ struct stats {
     _Atomic uint64_t
         bytes_sent_network;             /* bytes of tensors, sent to other ranks by the transport */
     _Atomic uint64_t bytes_sent_window; /* bytes of tensors, written for other ranks of this host */
-    _Atomic uint64_t tensors, batches;  /* numbers of those that ended without an error */
+    _Atomic uint64_t tensors, batches;  /* that ended without an error */
     _Atomic uint64_t waited;            /* nanoseconds that work has waited for other ranks */
     /* since when work waits, in nanoseconds of clock_now; 0: it does not wait */
     _Atomic uint64_t waits_since;

@@ -148,7 +148,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
 /* Works in blocks whose counts stay in the first cache. */
 void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
                        float *out, size_t n) {
-    enum { BLOCK = 128 }; /* words */
+    enum { BLOCK = 128 }; /* words that are decoded at once */
     const struct bits *b = bits_of(c.kind);
     int32_t sum[BLOCK * MOST_VALUES];
     size_t block = BLOCK * b->values;

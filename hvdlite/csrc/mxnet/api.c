@@ -55,7 +55,7 @@ static int find_exceptions(struct mxnet_api *api, hvd_error *err) {
         find(libstdcpp, "_ZNSt13runtime_errorD1Ev", &api->destroy_error))
         return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,
-                     "MXNet has not loaded libstdc++.so.6, which hvdlite needs to raise in it");
+                     "MXNet has not loaded libstdc++.so.6, which hvdlite needs to report errors");
 }
 
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err) {

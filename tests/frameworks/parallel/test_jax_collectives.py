@@ -191,7 +191,7 @@ def test_a_program_may_run_on_some_processes_only(rank, size):
 
 @several
 @pytest.mark.parametrize("parts", [1 << 20, (1 << 20) - 4], ids=["unpacked", "packed"])
-def test_an_all_to_all_of_two_processes_with_large_parts(parts, rank, size):
+def test_an_all_to_all_with_large_parts_is_right_on_two_processes(parts, rank, size):
     ranks = sorted({rank, rank ^ 1})[::-1]
     if ranks[0] < size:
         whole = np.arange(parts, dtype="float32")  # parts of 4 bytes, two for each rank
@@ -201,7 +201,7 @@ def test_an_all_to_all_of_two_processes_with_large_parts(parts, rank, size):
 
 @several
 @pytest.mark.skipif("hvd.size() != 4", reason="2 x 2 processes")
-def test_collectives_along_axes_of_a_mesh(rank, size):
+def test_collectives_along_axes_of_a_mesh_are_right(rank, size):
     for order in ([0, 1, 2, 3], [3, 1, 2, 0], [0, 2, 1, 3]):
         mesh = Mesh(np.array(jax.devices())[order].reshape(2, 2), ("x", "y"))
         values = 10.0 ** np.array(order).reshape(2, 2)

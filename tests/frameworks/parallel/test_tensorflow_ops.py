@@ -111,7 +111,7 @@ def test_a_session_may_fetch_only_gradients(rank, size):
     assert found == [*own, [1, 1], [size, size]]
 
 
-def test_a_function_that_broadcasts_objects(rank):
+def test_broadcast_object_fn_returns_a_function_that_broadcasts(rank):
     assert hvd.broadcast_object_fn(root_rank=0)(rank) == 0
 
 

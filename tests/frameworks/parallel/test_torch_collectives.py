@@ -6,7 +6,7 @@ import hvdlite.torch as hvd
 from hvdlite.torch import exchange, tensors
 
 
-def test_tensors_of_any_strides(rank, size):
+def test_tensors_of_any_strides_are_reduced(rank, size):
     whole = torch.arange(24.0).view(4, 6) * (rank + 1)
     expected = torch.arange(24.0).view(4, 6) * sum(range(1, size + 1))
     assert torch.equal(hvd.allreduce(whole.t(), op=hvd.Sum), expected.t())
@@ -49,7 +49,7 @@ def test_tensors_on_a_gpu_pass_through_the_host(rank, size, monkeypatch):
     assert (hvd.allreduce_(x, op=hvd.Sum) == size * size).all() and x[0, 0] == size * size
 
 
-def test_sparse_allreduce(rank, size):
+def test_sparse_tensors_are_summed(rank, size):
     indices = torch.tensor([[0, rank + 1]])
     values, shape = torch.ones(2, 3), (size + 1, 3)
     tensor = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
@@ -68,7 +68,7 @@ def leaf(*shape) -> torch.Tensor:
     return torch.ones(shape, requires_grad=True)
 
 
-def test_allreduce_with_scales_and_compression(rank, size):
+def test_allreduce_applies_scales_and_compression(rank, size):
     tensor = leaf(4)
     out = hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=3.0, compression=hvd.Compression.fp16)
     out.sum().backward()

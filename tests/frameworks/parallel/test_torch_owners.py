@@ -52,7 +52,7 @@ def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call
 
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "in a cycle", "wrapped again"])
-def test_one_optimizer_after_another(how, rank, report_parity):
+def test_optimizers_made_one_after_another_train_right(how, rank, report_parity):
     """As a notebook makes them, or a search of learning rates."""
     model, optimizers = multilayer(), []
     plain = torch.optim.SGD(model.parameters(), 0.1)

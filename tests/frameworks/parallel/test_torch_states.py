@@ -11,7 +11,7 @@ import hvdlite.torch as hvd
 from hvdlite.core import names
 
 
-def test_broadcast_parameters_of_each_kind(rank, size):
+def test_broadcast_parameters_takes_parameters_in_each_form(rank, size):
     kinds = (
         lambda model: model.state_dict(),
         lambda model: model.named_parameters(),
@@ -167,7 +167,7 @@ def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(rank, size, repor
     assert torch.allclose(model(x), alone(x), atol=1e-4)
 
 
-def test_gradients_of_gradients_through_sync_batch_norm(rank, size):
+def test_sync_batch_norm_has_gradients_of_gradients(rank, size):
     """As of a penalty on gradients (WGAN-GP)."""
 
     def second(layer, x):

@@ -118,7 +118,7 @@ def test_a_rank_without_a_batch_counts_as_zero_after_a_skipped_step(rank):
     optimizer = distributed(model)
     train(model, optimizer, [batch_of(rank, 0)])
     loss_of(model, batch_of(rank, 1)).backward()
-    assert optimizer.param_groups  # GradScaler reads the gradients, and then skips the step
+    assert optimizer.param_groups  # like GradScaler, which reads them and may skip the step
     optimizer.zero_grad()
     if rank == 0:
         loss_of(model, batch_of(rank, 2)).backward()
