@@ -56,7 +56,7 @@ def are_apart(outs, arrays) -> bool:
 
 def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
     """Tell for each span of memory, given by its begin and its bytes, whether it meets another."""
-    meets, last = [False] * len(spans), -1  # last: the span that ends last, of those before
+    meets, last = [False] * len(spans), -1  # last: index of the earlier span that ends last
     for at in sorted(range(len(spans)), key=lambda i: spans[i]):
         begin, nbytes = spans[at]
         if last >= 0 and nbytes and begin < sum(spans[last]):

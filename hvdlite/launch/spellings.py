@@ -40,7 +40,9 @@ WITHOUT_EFFECT = {
     # Options of mpirun for what hvdliterun always does, then options of torchrun.
     **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
     **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
-    **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),  # srun's
+    **dict.fromkeys(
+        (f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False
+    ),  # options of srun
     **dict.fromkeys(("--standalone", "--no-python", "--no_python", "--use-env"), False),
 }
 _RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"

@@ -88,7 +88,7 @@ def check_joined_batch(inner, axis, options, uneven, hybridize, rank, size):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
-def test_equals_batch_norm_on_the_joined_batch(case, uneven, hybridize, rank, size):
+def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(case, uneven, hybridize, rank, size):
     with mx.util.np_shape(case == "NumPy's arrays"), mx.util.np_array(case == "NumPy's arrays"):
         check_joined_batch(*CASES[case], uneven, hybridize, rank, size)
 

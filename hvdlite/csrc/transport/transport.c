@@ -16,7 +16,7 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 /* Polling MPI takes some 30 us, so a poll each millisecond costs 3 % of a core; it is spent only
  * while a tensor waits. If a nudge is lost, the message is found at the end of the sleep. */
 double transport_longest_sleep(struct transport *t, bool pending) {
-    static const double POLL = 1e-3, LONGEST[][2] = {/* idle, pending */
+    static const double POLL = 1e-3, LONGEST[][2] = {/* seconds if idle, if pending */
                                                      [WAKES_POLL] = {10e-3, POLL},
                                                      [WAKES_NUDGE] = {50e-3, 10e-3},
                                                      [WAKES_MESSAGE] = {0.5, 0.5},

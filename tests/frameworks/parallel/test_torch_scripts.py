@@ -134,7 +134,7 @@ def test_a_parameter_that_is_frozen_between_backward_and_step(rank, size):
         assert param.tolist() == [-number * (size + 1) / 2] * 3
 
 
-def test_two_parameters_that_were_given_one_gradient(rank, size):
+def test_two_parameters_that_share_a_gradient_array_train_right(rank, size):
     params = [weight(), weight()]
     optimizer, _ = distributed(*params)
     for number in range(1, 4):
