@@ -101,9 +101,9 @@ def test_contract_tests_pass_without_mpi():
     at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     at.update(NUMPY_ALONE)
     sets = (
-        "numbers_ranks_and_sizes",
-        "large_arrays_in_several_sets_at_once",
-        "join_of_a_process_set",
+        "a_process_set_knows_its_ranks_and_size",
+        "large_arrays_in_several_process_sets_at_once_are_reduced",
+        "join_works_in_a_process_set",
     )
     some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]
     some.append(f"{CONTRACT}/test_prepared.py::test_a_call_is_prepared_anew_in_a_new_job")
