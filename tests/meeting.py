@@ -5,7 +5,6 @@ test the ranks wait for each other. When they do not meet, because a rank failed
 the others in a collective, the failed rank ends the job.
 """
 
-import gc
 import io
 import sys
 import time
@@ -34,12 +33,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS, method="thread"))
-
-
-def pytest_collection_finish():
-    """Exempt what is imported by now from garbage collections: PyTorch has a million objects."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,8 @@ bucket of gradients on a GPU lies on the GPU; NCCL reduces it, or hvdlite a pinn
 """
 
 import sys
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from weakref import ref
 
 import torch
 
@@ -199,3 +200,14 @@ def _zeros(count: int, like: torch.Tensor, memory: Optional[SharedMemory]) -> to
     if room is None or not count:
         return torch.zeros(count, dtype=like.dtype, device=like.device)
     return torch.from_numpy(room).view(like.dtype)
+
+
+def if_alive(method: Callable, gradients: ref, *more) -> None:
+    """Call the method for a hook. The last argument is the parameter, the others are references.
+
+    A garbage collection during backward may take an optimizer of a cycle whose hook autograd is
+    about to call.
+    """
+    found = [each() for each in (gradients, *more[:-1])]
+    if None not in found:
+        method(*found, more[-1])

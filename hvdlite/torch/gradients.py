@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from functools import partial
 from operator import attrgetter
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
-from weakref import WeakSet, proxy
+from weakref import WeakSet, ref
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
-from hvdlite.torch.buckets import Bucket, can_share, is_elementwise
+from hvdlite.torch.buckets import Bucket, can_share, if_alive, is_elementwise
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
@@ -164,7 +164,7 @@ class Gradients(Plan):
         self._left_out = self.left_out()
         self._buckets, self._unreached = None, []
         for param in self._hooks:
-            self._call(partial(Gradients._note, proxy(self)), param)
+            self._call(partial(if_alive, Gradients._note, ref(self)), param)
 
     def _call(self, hook: Callable, param: torch.Tensor) -> None:
         """Change the hook that autograd calls; PyTorch adds no hook to a frozen parameter."""
@@ -185,7 +185,7 @@ class Gradients(Plan):
         """
         for param in bucket.params:
             self._call(bucket.written.append, param)
-        self._call(partial(Gradients._is_last, proxy(self), proxy(bucket)), last)
+        self._call(partial(if_alive, Gradients._is_last, ref(self), ref(bucket)), last)
 
     def _is_last(self, bucket: Bucket, param: torch.Tensor) -> None:
         if bucket.started:

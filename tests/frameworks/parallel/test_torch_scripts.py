@@ -78,7 +78,7 @@ def test_the_optimizer_that_was_given_does_not_step_alone(closure, op, rank):
     if op == hvd.Average:
         plain.step()  # as to make its states: there are no gradients so far
     (param * (rank + 1)).sum().backward()
-    with pytest.raises(RuntimeError, match="step.. of the SGD that hvd.DistributedOptimizer was"):
+    with pytest.raises(RuntimeError, match="step.. of the SGD given to hvd.DistributedOptimizer"):
         plain.step((lambda: param.sum()) if closure else None)
     optimizer.step()
     assert same_everywhere(param)
