@@ -27,8 +27,10 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
+    /* Ranks that share cores yield to each other, so a late return shows no other program. */
+    struct crowd *crowd = spin > 0 ? &j->crowd : NULL;
     j->patience =
-        (struct patience){{spin, (double)o->yield * 1e-6, &j->crowd}, .timeout = o->data_timeout};
+        (struct patience){{spin, (double)o->yield * 1e-6, crowd}, .timeout = o->data_timeout};
     j->pace = (struct pace){o->segment - o->segment % PACE_UNIT,
                             o->segments_in_flight ? o->segments_in_flight : PACE_DEFAULT.depth};
 }
