@@ -239,7 +239,7 @@ bench-small: install small-peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
 
 # Intel MPI asks for a libfabric that has no release: its own is in the wheel.
-small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp
+small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/ucc/.stamp
 .venv-%/.stamp:
 	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check mpi4py==4.1.2 numpy==1.23.5 tqdm
@@ -260,6 +260,19 @@ build/deepspeed/.stamp: $(FRAMEWORKS_DEPS)
 COMPILE_DEEPSPEED = from torch.utils.cpp_extension import load; load('deepspeed_shm_comm', \
     ['build/deepspeed/shm.cpp', 'build/deepspeed/shm_interface.cpp'], \
     extra_cflags=['-O2', '-fopenmp'], build_directory='build/deepspeed')
+
+# From source, over the UCX of a wheel, with Debian's autoconf and libtool. The wheel's .la files have its builder's paths.
+UCC_SOURCE ?= https://github.com/openucx/ucc/archive/refs/tags/v1.8.0.tar.gz
+build/ucc/.stamp: benchmarks/ucc_loop.c
+	rm -rf $(@D) && mkdir -p $(@D)/ucx $(@D)/source
+	.venv/bin/pip install --quiet --no-deps --target $(@D)/ucx libucx-cu12==1.22.0 && \
+	find $(@D)/ucx -name '*.la' -delete && \
+	curl -sSfL $(UCC_SOURCE) | tar -C $(@D)/source --strip-components=1 -xz && \
+	(cd $(@D)/source && ./autogen.sh && ./configure --prefix=$(CURDIR)/$(@D) --without-cuda --with-mpi=no \
+	    --with-ucx=$(CURDIR)/$(@D)/ucx/libucx && $(MAKE) install) > $(@D)/log 2>&1 && \
+	$(CC) -O2 -shared -fPIC -I$(@D)/include $< -o $(@D)/loop.so -L$(@D)/lib -lucc -Wl,-rpath,$(CURDIR)/$(@D)/lib \
+	    -Wl,-rpath,$(CURDIR)/$(@D)/ucx/libucx/lib && touch $@ || \
+	    echo "hvdlite: UCC is left out: it could not be built ($(@D)/log)"
 
 # A machine without a network: a checkout, and there build/deepspeed if DeepSpeed shall be compared.
 AWAY := build/away

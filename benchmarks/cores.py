@@ -56,8 +56,8 @@ class OverHvdlite:
     def allreduce(self, value: float) -> float:
         return float(hvd.numpy.allreduce(np.array([value]), "sum", hvd.Sum)[0])
 
-    def bcast(self, value: Any) -> Any:
-        return hvd.broadcast_object(value)
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        return hvd.broadcast_object(value, root)
 
 
 def on_rank(folder: str, contestant: str, threads: int) -> None:

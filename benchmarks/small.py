@@ -29,12 +29,14 @@ from benchmarks.libraries import free_port, join_gloo
 from benchmarks.plan import KEEP_MEMORY
 
 DEEPSPEED = ROOT / "build" / "deepspeed"
+UCC_LOOP = ROOT / "build" / "ucc" / "loop.so"
 TITLES = {4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
 SIZES = tuple(TITLES)  # bytes
 SHARED = "hvdlite, `empty_shared`"
 IN_C = "hvdlite, called from C"
+UCC = "UCC, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
-HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo")
+HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo", UCC)
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # batches per library and size; about the seconds of a batch
 # seconds for which idle OpenMP threads of a library spin, and take cores from the next one
@@ -155,6 +157,33 @@ def of_deepspeed(comm) -> Callable[[int], Callable]:
     return call
 
 
+def of_ucc(comm) -> Callable[[int], Callable]:
+    """Return what makes :func:`repeated` calls of UCC, by benchmarks/ucc_loop.c."""
+    library = ctypes.CDLL(str(UCC_LOOP))
+    library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    def gather(mine: int, everyone: int, nbytes: int) -> int:
+        parts = [comm.bcast(ctypes.string_at(mine, nbytes), root) for root in range(comm.size)]
+        ctypes.memmove(everyone, b"".join(parts), nbytes * comm.size)
+        return 0
+
+    status = library.ucc_loop_open(comm.rank, comm.size, gather)
+    assert status == 0, f"UCC's status is {status}"
+
+    def call(nbytes: int) -> Callable:
+        array, plan = np.zeros(nbytes // 4, np.float32), ctypes.c_void_p()
+        assert not library.ucc_loop_plan(array.ctypes.data, array.size, ctypes.byref(plan))
+
+        def repeat(count: int, _alive=(array, gather)) -> None:
+            assert library.ucc_loop_run(plan, count) == 0, "UCC failed"
+
+        return repeat
+
+    return call
+
+
 def of_gloo(comm) -> Callable[[int], Callable]:
     import torch
 
@@ -189,7 +218,7 @@ def measure(
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in sizes:
         runs = {name: make(nbytes) for name, make in libraries.items()}
-        runs = {name: run if name == IN_C else repeated(run) for name, run in runs.items()}
+        runs = {n: run if n in (IN_C, UCC) else repeated(run) for n, run in runs.items()}
         calls = {name: calls_of(comm, run) for name, run in runs.items()}
         taken: Dict[str, List[Tuple[float, float]]] = {name: [] for name in runs}
         for _ in range(BATCHES):
@@ -211,6 +240,8 @@ def on_rank(folder: str, contestant: str) -> None:
         libraries = {**of_hvdlite(), contestant: of_mpi(comm.Dup()), "Gloo": of_gloo(comm)}
         if DEEPSPEED.is_dir():
             libraries["DeepSpeed"] = of_deepspeed(comm)
+        if UCC_LOOP.exists():
+            libraries[UCC] = of_ucc(comm)
     harness.write(folder, comm.rank, measure(comm, libraries))
 
 
