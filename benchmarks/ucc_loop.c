@@ -44,12 +44,11 @@ int ucc_loop_open(unsigned rank, unsigned size, gather *all) {
 }
 
 int ucc_loop_plan(float *data, size_t count, ucc_coll_req_h *plan) {
-    ucc_coll_args_t args = {
-        .mask = UCC_COLL_ARGS_FIELD_FLAGS,
-        .flags = UCC_COLL_ARGS_FLAG_PERSISTENT | UCC_COLL_ARGS_FLAG_IN_PLACE,
-        .coll_type = UCC_COLL_TYPE_ALLREDUCE,
-        .op = UCC_OP_SUM,
-        .dst.info = {data, count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST}};
+    ucc_coll_args_t args = {.mask = UCC_COLL_ARGS_FIELD_FLAGS,
+                            .flags = UCC_COLL_ARGS_FLAG_PERSISTENT | UCC_COLL_ARGS_FLAG_IN_PLACE,
+                            .coll_type = UCC_COLL_TYPE_ALLREDUCE,
+                            .op = UCC_OP_SUM,
+                            .dst.info = {data, count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST}};
     return ucc_collective_init(&args, plan, team);
 }
 
