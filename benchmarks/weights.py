@@ -15,7 +15,7 @@ from typing import Dict, List
 
 from benchmarks import harness
 
-EACH = 16  # MiB of a tensor
+EACH = 16  # MiB in each tensor
 SYSTEMS = ("gloo", "hvdlite")
 
 

@@ -36,12 +36,12 @@ def allreduce(
 ) -> np.ndarray:  # fmt: skip
     """Return ``op`` over all ranks of ``array * prescale_factor``, times ``postscale_factor``.
 
-    :param array: of the same shape and dtype on every rank. :param op: Average, Sum, Min, Max,
-    Product or Adasum, as for ``hvdlite.allreduce``. :param prescale_factor: and
-    ``postscale_factor``: finite, the same on every rank. Integers are truncated after the
-    prescale, before the sum; int64 wraps before an Average divides it. :raises ValueError: an
-    argument is wrong; nothing has been sent. :raises hvdlite.HvdliteError: the ranks disagree,
-    one has left, or MPI failed.
+    :param array: of the same shape and dtype on every rank.
+    :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
+    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
+        truncated after the prescale, before the sum; int64 wraps before an Average divides it.
+    :raises ValueError: an argument is wrong; nothing has been sent.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
 
     A call that is repeated with the same ``name`` and arguments is checked only the first time.
     """
@@ -67,8 +67,9 @@ def allreduce_plan(
             average()
 
     :param array: and ``out``: contiguous, in C's order. The function keeps both in use. Without
-        ``out`` each call returns a new array. :raises ValueError: as :func:`allreduce`. The
-        returned function raises all other errors; also one if another thread is running it.
+        ``out`` each call returns a new array.
+    :raises ValueError: as :func:`allreduce`. The returned function raises all other errors; also
+        one if another thread is running it.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
     full, memory, *how = described("allreduce", array, None, call)
@@ -94,8 +95,8 @@ def empty_shared(shape, dtype=float) -> np.ndarray:
     every rank, then copies nothing. The memory is freed with the last array that uses it. If
     ranks share no memory (one rank on each host, a later job) the array is an ordinary one.
 
-    :param shape: and ``dtype``: as for ``numpy.empty``, the same on every rank. :raises
-    hvdlite.HvdliteError: they are not the same.
+    :param shape: and ``dtype``: as for ``numpy.empty``, the same on every rank.
+    :raises hvdlite.HvdliteError: they are not the same.
     """
     private = dense(np.empty(shape, dtype))
     memory = shared_bytes(private.nbytes, f"{private.shape} {private.dtype}")

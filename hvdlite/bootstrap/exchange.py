@@ -21,8 +21,9 @@ class Exchange:
     """Exchanges values between the ranks, through rank 0, as JSON.
 
     :param connections: on rank 0 those to every other rank; on another rank the one to rank 0.
-    :param joined: the number of jobs that this process was in before. :param patience: seconds;
-    0: no limit. :param limit: the variable with the seconds that another host may be silent.
+    :param joined: the number of jobs that this process was in before.
+    :param patience: seconds; 0: no limit.
+    :param limit: the variable with the seconds that another host may be silent.
     """
 
     def __init__(
@@ -127,7 +128,8 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
     """Meet at rank 0's port: wait until all ranks are in init().
 
     :param told: receives the ranks to which :func:`report_gone` need not report the end of this
-    rank. :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
+        rank.
+    :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
     hello = Hello(EXCHANGE, place.rank, place.size, joined)
@@ -199,8 +201,8 @@ def report_gone(place: start.Place, joined: int, seconds: float, told: Set[int])
 
     Rank 0 tells all others; another rank tells rank 0, which tells those that wait.
 
-    :param told: ranks that know it or have ended; receives the ranks that were told. :return:
-    whether all know it.
+    :param told: ranks that know it or have ended; receives the ranks that were told.
+    :return: whether all know it.
     """
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # not 0, which would mean no limit

@@ -153,10 +153,12 @@ class Work(NamedTuple):
 class Started:
     """Several collectives that were started at once. Several threads may wait for them.
 
-    :param kind: one of lib.HVD_ALLREDUCE, ... :param names: a name for each tensor, which no
-    other tensor under way has. :param arrays: a :class:`Memory` for each tensor. :param outs:
-    the same; None if the C library allocates the memory (``open`` is 1 among the members): see
-    :meth:`result`. :param members: more members of ``hvd_tensor`` for each tensor.
+    :param kind: one of lib.HVD_ALLREDUCE, ...
+    :param names: a name for each tensor, which no other tensor under way has.
+    :param arrays: a :class:`Memory` for each tensor.
+    :param outs: the same; None if the C library allocates the memory (``open`` is 1 among the
+        members): see :meth:`result`.
+    :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
@@ -242,7 +244,7 @@ class Repeated:
     """Collectives that every training step does again: described once, on new memory each time.
 
     :param names: and all other parameters: as for :class:`Started`; arrays give only shapes and
-    dtypes.
+        dtypes.
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:

@@ -17,9 +17,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package.
 
-    :param package: its ``globals()``. A used name is stored there, so its next use costs no
-        call. :param defined_in: the package's names by the module that has them. :param
-        submodules: modules that are attributes too, by the name of the attribute.
+    :param package: its ``globals()``. A used name is stored there, so its next use costs no call.
+    :param defined_in: the package's names by the module that has them.
+    :param submodules: modules that are attributes too, by the name of the attribute.
     """
     module_of = {name: module for module, names in defined_in.items() for name in names}
 

@@ -58,10 +58,12 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
 def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) -> dict[str, str]:
     """Return the variables that a rank with this environment needs in addition.
 
-    :param environ: with_files(). :param apart: the ranks of one host share no memory. :param
-    cores: how many this process may use. If there are more ranks than cores, Open MPI must yield
-    while it waits, which it does by itself only if mpirun knows of fewer slots than ranks. 9
-    ranks on 2 cores take 100 ms to open a communicator if MPI does not yield, 15 ms if it does.
+    :param environ: with_files().
+    :param apart: the ranks of one host share no memory.
+    :param cores: how many this process may use. If there are more ranks than cores, Open MPI must
+        yield while it waits, which it does by itself only if mpirun knows of fewer slots than
+        ranks. 9 ranks on 2 cores take 100 ms to open a communicator if MPI does not yield, 15 ms if
+        it does.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})

@@ -176,8 +176,8 @@ def own_error():
 def c_text(text: str, what: str):
     """Return the text as a ``char[]``, in UTF-8.
 
-    :param what: how an error names the text, such as "the tensor name". :raises ValueError: the
-    text has a NUL, where C would cut it, or half a surrogate pair.
+    :param what: how an error names the text, such as "the tensor name".
+    :raises ValueError: the text has a NUL, where C would cut it, or half a surrogate pair.
     """
     if "\0" in text:
         raise ValueError(f"{what} {text!r} has a NUL character: leave it out")

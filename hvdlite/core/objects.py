@@ -98,8 +98,9 @@ def agree(
 
     :param what: what the lines describe, such as ``trainer0``; ranks must agree on this, too.
     :param words: what the error shows in place of each line, if the line itself says too little.
-    :param remedy: what the error tells the user to do. :param apart: calls with another number
-    in ``what`` do not meet this one, which a rank may have given up.
+    :param remedy: what the error tells the user to do.
+    :param apart: calls with another number in ``what`` do not meet this one, which a rank may have
+        given up.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
     common = f"check.{what if apart else meeting_name(what)}"

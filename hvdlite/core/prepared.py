@@ -91,9 +91,11 @@ def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
 class Prepared:
     """A collective, for ``run``. Any thread may run it, but not two at the same time.
 
-    :param name: the full name. :param array: gives dtype and shape. :param members: op and
-    scales, as members of ``hvd_tensor``. :param shape: that of the result; None: that of the
-    array. :raises ValueError: one of these is wrong.
+    :param name: the full name.
+    :param array: gives dtype and shape.
+    :param members: op and scales, as members of ``hvd_tensor``.
+    :param shape: that of the result; None: that of the array.
+    :raises ValueError: one of these is wrong.
     """
 
     __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape", "in_place"

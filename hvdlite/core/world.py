@@ -42,7 +42,7 @@ class World(Protocol):
         """Open a group by a call of its ranks only.
 
         :param number: equal on these ranks; the first of these ranks must not use a number
-        twice.
+            twice.
         """
 
     def check_groups(self) -> None:

@@ -107,7 +107,7 @@ class Part:
         """Return a copy of the part of the value that no other rank has, such as residuals."""
 
     def give_own(self, value, own) -> None:
-        """Restore that after ``give``; ``own`` is None if this rank has none for these values."""
+        """Restore after ``give`` what :meth:`own` returned; None: this rank has nothing."""
 
     def reset(self, value) -> None:
         """Prepare the value for a job with other ranks. Not collective."""

@@ -105,7 +105,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
     """Call the function before Python shows an uncaught exception.
 
     :param before: returns the text to show in place of the traceback; None: the traceback is
-    shown.
+        shown.
     """
     show = sys.excepthook
 

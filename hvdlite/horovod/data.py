@@ -29,8 +29,8 @@ class BaseDataLoader:
 class AsyncDataLoaderMixin:
     """Reads batches ahead of their use; it comes first among the bases: ``(..., BaseDataLoader)``.
 
-    :param async_loader_queue_size: number of batches to read ahead; 0: none. :param
-    debug_data_loader: in Horovod prints what the loader does; ignored.
+    :param async_loader_queue_size: number of batches to read ahead; 0: none.
+    :param debug_data_loader: in Horovod prints what the loader does; ignored.
     """
 
     def __init__(

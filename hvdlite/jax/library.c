@@ -82,7 +82,7 @@ API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int si
 }
 
 /* ---- communicators ---- */
-static const mpi_handle WORLD = 1; /* XLA asks for its size, and splits it */
+static const mpi_handle WORLD = 1; /* all ranks: XLA asks how many, and splits them */
 
 static struct clique *clique_of(mpi_handle comm) { return (struct clique *)comm; }
 

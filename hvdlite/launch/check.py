@@ -152,8 +152,9 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
 def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:
     """Return why processes of the job are missing, as far as their hosts can tell.
 
-    :param addresses: ADDRESS:PORT where the launcher listens. :param sign: a text in the command
-    lines of the backend's daemons, which are ended on hosts that do not reach this host.
+    :param addresses: ADDRESS:PORT where the launcher listens.
+    :param sign: a text in the command lines of the backend's daemons, which are ended on hosts that
+        do not reach this host.
     """
     names = hosts_of(set(range(job.processes)) - set(present), job)
     where = [each for each in addresses if not each.startswith("127.")]

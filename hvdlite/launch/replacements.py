@@ -39,9 +39,10 @@ class _Call(NamedTuple):
 class Replacements:
     """Starts replacements, and tells the other ranks about them.
 
-    :param where: the variables by which an agent finds the launcher. :param ranks: all ranks
-    that have ever begun, by number. :param send: sends a frame to an agent. :param lose: called
-    with the connection of a rank whose host has vanished, and its silence.
+    :param where: the variables by which an agent finds the launcher.
+    :param ranks: all ranks that have ever begun, by number.
+    :param send: sends a frame to an agent.
+    :param lose: called with the connection of a rank whose host has vanished, and its silence.
     """
 
     def __init__(

@@ -76,10 +76,10 @@ class Checkpoint:
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
             checkpoint, and the next ``save`` deletes it.
         """
-        for trainer in self._trainers().values():
+        trainers = self._trainers()
+        for trainer in trainers.values():
             refuse_begun(trainer)
-        text = json.dumps(extra, default=_from_numpy)
-        trainers, name = self._trainers(), owner_name("checkpoint")
+        text, name = json.dumps(extra, default=_from_numpy), owner_name("checkpoint")
         states = {n: whole_states(trainer) for n, trainer in trainers.items()}
         gradients = {n: gradients_of(trainer) for n, trainer in trainers.items()}
         own = {n: each.left_out() for n, each in gradients.items() if each is not None}
@@ -150,7 +150,7 @@ class Checkpoint:
     def _own_left_out(self, ranks: int, name: str) -> Dict[str, Any]:
         """Return what compression had left out on this rank, by the names of trainers. Collective.
 
-        :param ranks: of the job that has saved it; 0: nothing was left out.
+        :param ranks: the size of the job that saved the checkpoint; 0: nothing was left out.
         """
         of_ranks, self._of_ranks = self._of_ranks, []
         if ranks == topology.size():

@@ -30,11 +30,12 @@ def allreduce_rows(
     the same order on every rank, float16 in float32, so all ranks get the same bits. An average
     divides by the number of all ranks, even if some lack the row.
 
-    :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of
-    rows. :param name: the same on every rank. :param op: Sum or Average. :param states: a digest
-    of the states that the optimizer has just loaded. :raises ValueError: at the call: another op
-    or storage type, or a dtype that NumPy lacks. :raises hvdlite.HvdliteError: on every rank:
-    the ranks disagree on shape or dtype.
+    :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
+    :param name: the same on every rank.
+    :param op: Sum or Average.
+    :param states: a digest of the states that the optimizer has just loaded.
+    :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
+    :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """
     if op not in (Sum, Average):
         raise HvdliteValueError(

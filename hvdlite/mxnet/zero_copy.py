@@ -23,9 +23,8 @@ from hvdlite.core.objects import agree
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
 
-_moved: "weakref.WeakKeyDictionary" = (
-    weakref.WeakKeyDictionary()
-)  # the new gradient of each Parameter
+# the new gradient of each Parameter
+_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 # the new gradient of each Parameter that is reduced in place
 _direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 

@@ -62,7 +62,7 @@ class Bucket:
         """Move the gradients into the bucket and start their allreduce.
 
         :param states: a digest of the states that the optimizer has just loaded; equal on all
-        ranks.
+            ranks.
         """
         self._write()
         sent, compression = self._flat, self._reduction.compression

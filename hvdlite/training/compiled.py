@@ -30,11 +30,12 @@ def build(
     """Return the compiled file; of all processes that ask at once, one compiles.
 
     :param what: what is compiled, for errors, such as "PyTorch's backend", and the module that
-    compiles it. :param stem: the first part of the file's name, with the framework's version.
-    :param about: what the file depends on beside the sources: flags and ABIs. :param command:
-    returns the compiler's command, without the output. :param patience: seconds to wait while
-    another process compiles. :raises RuntimeError: it can't be compiled, or another process has
-    compiled it for too long.
+        compiles it.
+    :param stem: the first part of the file's name, with the framework's version.
+    :param about: what the file depends on beside the sources: flags and ABIs.
+    :param command: returns the compiler's command, without the output.
+    :param patience: seconds to wait while another process compiles.
+    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
     """
     texts = [file.read_bytes() for file in sources]
     found = hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]

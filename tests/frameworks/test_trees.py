@@ -37,7 +37,7 @@ def loss_of_one_process() -> dict:
 
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_all_ranks_have_the_model_of_one_process(library, loss_of_one_process):
-    """Two ranks: below, on two hosts."""
+    """The jobs on two ranks are those of the test on two hosts, below."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]

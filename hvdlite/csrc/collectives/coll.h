@@ -142,7 +142,7 @@ struct coll_range coll_part_of(struct coll_range range, int part, int parts);
  * the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 
-/* The number of segments of `length` bytes in `bytes`. */
+/* The number of segments of `length` bytes that hold `bytes`. */
 static inline size_t coll_segments(size_t bytes, size_t length) {
     return (bytes + length - 1) / length;
 }

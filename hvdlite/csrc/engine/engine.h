@@ -44,7 +44,8 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
 /* Steps the engine in the calling thread until done(arg), or until the wait policy says to
- * sleep; then the engine's thread steps on. Any thread, for a tensor submitted with `waited`. */
+ * sleep; then the engine's thread steps on. Any thread may call; the tensor was submitted with
+ * `waited`. */
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 
 /* While corked, the engine takes no submitted tensors; afterwards it takes all at once. Calls

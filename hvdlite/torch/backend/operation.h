@@ -109,7 +109,7 @@ class Operation : public Call {
     // True: the core has done its part. Waits at most so many seconds for that.
     bool done(double seconds) { return ended() || all_done(Clock::now(), seconds); }
 
-    // Waits until the core has done its part; false: it has not at that time.
+    // Waits until the core has moved the tensors; false: the core has not done so by that time.
     bool wait_until(Clock::time_point until) {
         while (!ended() && !all_done(until, A_DAY))
             if (Clock::now() >= until) return false;

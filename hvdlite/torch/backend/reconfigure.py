@@ -34,8 +34,8 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 class Reconfigure:
     """What a process group calls to get its ranks.
 
-    :param store: a store that all processes use that will ever be ranks. :raises HvdliteError:
-    MPI has started this process.
+    :param store: a store that all processes use that will ever be ranks.
+    :raises HvdliteError: MPI has started this process.
     """
 
     def __init__(self, store: dist.Store, rank: int) -> None:
@@ -48,9 +48,9 @@ class Reconfigure:
     ) -> Tuple[int, int, str, dist.Store]:
         """Join the job of these handles; return rank, size, the group's name, and its store.
 
-        :param handles: a list gives the order of ranks; a set is sorted. :raises HvdliteError:
-        this process's handle is missing, or the uuid was used before, or a rank did not come
-        within the seconds.
+        :param handles: a list gives the order of ranks; a set is sorted.
+        :raises HvdliteError: this process's handle is missing, or the uuid was used before, or a
+            rank did not come within the seconds.
         """
         ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
         if self.handle not in ordered or len(set(ordered)) < len(ordered):
