@@ -9,9 +9,10 @@
 static const double SHORTEST_NAP = 50e-6;
 /* in waits longer than this a nap costs less than spinning or yielding */
 static const double LONG_WAIT = 100e-6;
-/* After this time the next yield tries whether the cores are still crowded. The try may cost a time
- * slice, which is about 3 ms. */
-static const double CROWDED = 0.1;
+/* So many times as long as a yield came back late, waits sleep. Then the next yield tries whether
+ * the cores are still crowded, so tries take at most a quarter of the time. A longer sleep costs
+ * more where one program uses a core now and then: ranks that sleep come late to each other. */
+static const double CROWDED = 3;
 
 /* An eighth of the wait so far, so the end of the wait is noticed late by at most an eighth. */
 static double nap_of(double wait, double longest_nap) {
@@ -45,9 +46,9 @@ bool wait_is_crowded(struct wait_policy policy, double now) {
 static void yield_core(struct waiter *w) {
     clock_yield();
     if (!w->policy.crowd) return;
-    double now = clock_now();
-    if (now - w->now > w->policy.yield)
-        atomic_store_explicit(&w->policy.crowd->until, now + CROWDED, memory_order_relaxed);
+    double now = clock_now(), taken = now - w->now;
+    if (taken > w->policy.yield)
+        atomic_store_explicit(&w->policy.crowd->until, now + CROWDED * taken, memory_order_relaxed);
 }
 
 void waiter_do(struct waiter *w, double next) {
