@@ -41,7 +41,7 @@ def allreduce(
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
         truncated after the prescale, before the sum; int64 wraps before an Average divides it.
     :raises ValueError: an argument is wrong; nothing has been sent.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed.
 
     A call that is repeated with the same ``name`` and arguments is checked only the first time.
     """

@@ -2,11 +2,11 @@
 
 import socket
 import time
-from typing import Set
+from typing import List, Set
 
 from hvdlite.core.limits import INIT
 from hvdlite.core.log import logger
-from hvdlite.core.native import RANK_LEFT, HvdliteError, RankFailedError
+from hvdlite.core.native import RANK_LEFT, STALLED, HvdliteError, RankFailedError
 
 
 def ended(rank: int) -> RankFailedError:
@@ -54,15 +54,19 @@ class Arrivals:
         waited = now - self.began
         if now >= self._ends:
             self.over = True
-            raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
+            text = f"{self._text(waited)}. {INIT} sets how long init() waits"
+            raise HvdliteError(text, kind=STALLED, ranks=tuple(self._missing()[:8]))
         if now >= self._warns:
             self._warns = float("inf")
             # only the lowest of the ranks that know of each other warns
             if self._rank == min(self.here):
                 logger.warning("%s", self._text(waited))
 
+    def _missing(self) -> List[int]:
+        return sorted(set(range(self._size)) - self.here)
+
     def _text(self, waited: float) -> str:
-        missing = sorted(set(range(self._size)) - self.here)
+        missing = self._missing()
         more = f" and {len(missing) - 8} more" if missing[8:] else ""
         ranks = ", ".join(map(str, missing[:8])) + more
         who = f"rank{'s' if missing[1:] else ''} {ranks}" if missing else "the others"

@@ -24,7 +24,8 @@ def kind_of(code: int) -> str:
     return _CODES[code][4:].lower().replace("_", " ")
 
 
-STALLED, FAILED, TRANSPORT = map(kind_of, (lib.HVD_STALLED, lib.HVD_FAILED, lib.HVD_TRANSPORT))
+MISMATCH, STALLED = map(kind_of, (lib.HVD_MISMATCH, lib.HVD_STALLED))
+FAILED, TRANSPORT = map(kind_of, (lib.HVD_FAILED, lib.HVD_TRANSPORT))
 RANK_LEFT, RANK_DEAD = map(kind_of, (lib.HVD_RANK_LEFT, lib.HVD_RANK_DEAD))
 
 

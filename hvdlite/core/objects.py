@@ -9,7 +9,7 @@ import numpy as np
 from hvdlite.core import topology
 from hvdlite.core.collectives import run
 from hvdlite.core.names import meeting_name, tensor_name
-from hvdlite.core.native import FAILED, HvdliteError, lib
+from hvdlite.core.native import FAILED, MISMATCH, HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import gather_bytes
 
@@ -112,13 +112,15 @@ def agree(
     if len(set(owners)) > 1:
         values = _of_ranks(process_set, owners)
         raise HvdliteError(
-            f"{meeting_name(what)}: ranks disagree on its number: {values}. {_ORDER}"
+            f"{meeting_name(what)}: ranks disagree on its number: {values}. {_ORDER}",
+            kind=MISMATCH,
         )
     nothing = ["nothing"] * max(len(theirs) for _, theirs, _ in everyone)
     columns = zip(*(theirs + nothing[len(theirs) :] for _, theirs, _ in everyone))
     at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
     values = _of_ranks(process_set, [(theirs + nothing)[at] for *_, theirs in everyone])
-    raise HvdliteError(f"{what}: ranks disagree on entry {at}: {values}. {remedy}")
+    text = f"{what}: ranks disagree on entry {at}: {values}. {remedy}"
+    raise HvdliteError(text, kind=MISMATCH)
 
 
 _ORDER = (

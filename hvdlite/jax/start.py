@@ -1,6 +1,7 @@
 """init() and shutdown(): the job's ranks become the processes of JAX, with hvdlite as its MPI."""
 
 import contextlib
+import math
 import os
 from functools import partial
 from typing import Any, List
@@ -42,7 +43,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return _kept[0].enter_thread()
     choose(must=True)
     for limit in (_LIMIT, _SILENCE):
-        os.environ.setdefault(limit, _PATIENCE)
+        of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
+        os.environ.setdefault(limit, of_horovod or _PATIENCE)
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
@@ -52,7 +54,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             "processes, as `hvdlite run --restarts` does"
         )
     _join()
-    opened = partial(open_among, patience=float(os.environ[_LIMIT]))
+    opened = partial(open_among, patience=float(os.environ[_LIMIT]) or math.inf)
     try:
         cliques = Cliques(hvdlite.rank(), hvdlite.size(), opened)
         small_floats.translate()

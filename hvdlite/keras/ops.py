@@ -52,7 +52,7 @@ def allreduce(
     :param average: True for Average, False for Sum; ``op`` has more choices.
     :param prescale_factor: and ``postscale_factor``: factors before and after the reduction.
     :param compression: Compression.none or fp16, or a class like them.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed.
     """
     check_compressor(compression)
     sent, context = compression.compress(ops.convert_to_tensor(_array(value)))

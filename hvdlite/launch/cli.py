@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.core import hosts
+from hvdlite.core import hosts, limits
 from hvdlite.launch import (
     channel,
     check,
@@ -27,7 +27,6 @@ from hvdlite.launch import (
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import (
     HOST_TIMEOUT,
-    HOST_TIMEOUT_WITHOUT_MPI,
     Interrupted,
     Job,
     LaunchError,
@@ -181,7 +180,9 @@ def job_of(args, argv: List[str]) -> Job:
     _refuse_nonsense(job, args)
     job = _without_mpirun(job)
     if job.transport == "tcp" and args.host_timeout is None:
-        job = job._replace(host_timeout=HOST_TIMEOUT_WITHOUT_MPI)
+        return job._replace(host_timeout=limits.DEFAULTS[limits.LIMIT])
+    if args.host_timeout is not None:  # the ranks without MPI wait for a host as long
+        job = job._replace(env={limits.LIMIT: f"{args.host_timeout:g}", **job.env})
     return job
 
 

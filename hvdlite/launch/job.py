@@ -4,8 +4,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.core.hosts import SSH, Host
 
-# without MPI the ranks themselves also wait for so long
-HOST_TIMEOUT, HOST_TIMEOUT_WITHOUT_MPI = 60.0, 120.0
+HOST_TIMEOUT = 60.0  # over MPI; without it the ranks wait for a host, too: core/limits.py
 
 
 class LaunchError(Exception):

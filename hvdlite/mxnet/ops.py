@@ -7,7 +7,7 @@ float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
 
 If ranks disagree, every rank raises the same MXNetError and the job goes on. allgather, alltoall
 and reducescatter wait for the other ranks' calls and raise at the call; the others raise at the
-wait. A wrong argument is a ValueError at the call; a wrong tensor is an MXNetError as well.
+wait. A wrong argument is a ValueError at the call.
 
 Under ``autograd.record()`` the results have gradients, except those written in place. Their scale
 is Horovod's: docs/training.md, "Gradients through collectives". Backward runs a collective of its

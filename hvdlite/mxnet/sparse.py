@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import DTYPES, gather_numbers, run_all
-from hvdlite.core.native import HvdliteError, HvdliteValueError, lib
+from hvdlite.core.native import MISMATCH, HvdliteError, HvdliteValueError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average, Sum
 
@@ -94,8 +94,9 @@ def _gather(
         each = "; ".join(f"rank {r}: {rows}" for r, rows in zip(process_set.ranks, heights))
         raise HvdliteError(
             f"tensor '{name}': ranks disagree on the number of rows of the whole array: {each}. "
-            "Submit the same shape on every rank."
-        )
+            "Submit the same shape on every rank.",
+            kind=MISMATCH, tensor=name,
+        )  # fmt: skip
     rows = int(counts[:, 0].sum())
     arrays = [indices, values]
     joined = [np.empty((rows, *array.shape[1:]), array.dtype) for array in arrays]

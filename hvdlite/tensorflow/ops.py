@@ -48,8 +48,8 @@ def allreduce(
         truncated after ``prescale_factor``, before the sum; int64 wraps before an Average divides.
     :raises ValueError: a wrong argument.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed; inside a graph
-        TensorFlow raises its own error with the same text.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed; inside
+        a graph TensorFlow raises its own error with the same text.
     """
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,

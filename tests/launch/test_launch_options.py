@@ -75,6 +75,12 @@ def test_copying_to_a_host_that_vanishes_ends(capsys):
     assert "rsync -az --timeout=30 " in capsys.readouterr().out
 
 
+def test_ranks_without_mpi_wait_for_a_silent_host_as_long_as_the_launcher(capsys):
+    """They kept to their own default, so a longer limit ended the job too early."""
+    assert cli.main(["--dry-run", "--transport", "tcp", "--host-timeout", "200", "t"]) == 0
+    assert "HVDLITE_HOST_TIMEOUT_SECONDS=200\n" in capsys.readouterr().out
+
+
 def test_the_secret_of_a_job_is_not_shown(capsys):
     assert cli.main(["--dry-run", "--transport", "tcp", "t"]) == 0
     assert "HVDLITE_SECRET=...\n" in capsys.readouterr().out

@@ -209,6 +209,7 @@ def test_a_rank_of_another_job_size_is_refused_with_an_error():
     first, second = places(2)
     results = as_threads(met, [(first, 5.0), (second._replace(rank=2, size=3), 5.0)])
     assert "for rank 1: " in str(results[0])
+    assert (results[0].kind, results[0].ranks) == ("stalled", (1,))
     assert "rank 2 comes to a job of 3 ranks" in str(results[1])
 
 

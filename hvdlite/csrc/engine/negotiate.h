@@ -82,10 +82,10 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
 
 /* ---- silence.c: ranks that do not answer ----
  *
- * The coordinator waits for all ranks; another rank waits for the coordinator and for the ranks
- * between them in the tree. */
+ * The coordinator waits for all ranks. Another rank waits for the coordinator, for the ranks
+ * between them in the tree, and for the peers of its sends and receives. */
 /* Takes the limits from the options: seconds until a silent rank is reported, and until it fails
- * the job; 0: never. Also sets the transport's limit of waits for data. */
+ * the job; 0: never. */
 void silence_limits(struct negotiation *n, const struct options *options);
 
 /* Reports stalls and silent ranks; fails with HVD_RANK_DEAD when a rank has been silent beyond

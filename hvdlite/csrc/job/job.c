@@ -26,9 +26,10 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
  * only those of a group, because all of them share the cores. */
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
-    double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
+    bool own_cores = wait_may_spin(local_size);
+    double spin = own_cores ? (double)o->spin * 1e-6 : 0;
     /* Ranks that share cores yield to each other, so a late return shows no other program. */
-    struct crowd *crowd = spin > 0 ? &j->crowd : NULL;
+    struct crowd *crowd = own_cores ? &j->crowd : NULL;
     j->patience =
         (struct patience){{spin, (double)o->yield * 1e-6, crowd}, .timeout = o->data_timeout};
     j->pace = (struct pace){o->segment - o->segment % PACE_UNIT,

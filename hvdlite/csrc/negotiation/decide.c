@@ -113,7 +113,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* describe_tensor uses `rows` only for kinds whose rows do not vary */
+    item->rows = p->rows; /* free here: the rows of these kinds do not vary */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }

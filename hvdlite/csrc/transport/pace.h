@@ -43,8 +43,8 @@ struct cost {
     double beta;  /* and of a byte of all later segments */
     /* of one more message in a long stream, as a fraction of a whole segment's cost there */
     double message;
-    double far; /* factor >= 1 for bytes in algorithms with few steps, which send to far
-                     *                        ranks, add and copy */
+    /* factor >= 1 for bytes in algorithms with few steps, which send to far ranks, add and copy */
+    double far;
 };
 
 /* A cost in which all bytes cost the same. */
