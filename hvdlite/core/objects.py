@@ -2,7 +2,7 @@
 
 import hashlib
 import pickle
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,7 +26,8 @@ def broadcast_object(
     :param name: matches the calls of the ranks; by default the calling line of the script.
     :param process_set: the ranks that take part; only they make the call.
     :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
-    :raises hvdlite.HvdliteError: a rank has left.
+    :raises hvdlite.HvdliteError: a rank has left; or, on the other ranks, ``root_rank`` can't
+        pickle its object, and raises the error of pickle.
 
     >>> import hvdlite as hvd
     >>> hvd.init()
@@ -35,14 +36,22 @@ def broadcast_object(
     """
     name = tensor_name("object", name, process_set)
     is_root = topology.rank() == root_rank
-    data = np.frombuffer(_dumps(obj) if is_root else b"", np.uint8).copy()
-    length = np.array([len(data)])
+    data, error = _packed(lambda: obj) if is_root else (b"", None)
+    data = _broadcast_bytes(data, root_rank, name, process_set)
+    if error:
+        raise error
+    return obj if is_root else _unpacked(f"tensor '{name}'", {root_rank: data})[0]
+
+
+def _broadcast_bytes(data: bytes, root_rank: int, name: str, process_set: ProcessSet) -> bytes:
+    mine = np.frombuffer(data, np.uint8).copy()
+    length = np.array([len(mine)])
     of_root = {"root": process_set.number_of(root_rank), "group": group_of(process_set)}
     run(lib.HVD_BROADCAST, f"{name}.length", length, length, **of_root)
-    if not is_root:
-        data = np.empty(length, np.uint8)
-    run(lib.HVD_BROADCAST, name, data, data, **of_root)
-    return obj if is_root else pickle.loads(data.tobytes())
+    if topology.rank() != root_rank:
+        mine = np.empty(length, np.uint8)
+    run(lib.HVD_BROADCAST, name, mine, mine, **of_root)
+    return mine.tobytes()
 
 
 def allgather_object(
@@ -54,7 +63,35 @@ def allgather_object(
     :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
     """
     name = tensor_name("object", name, process_set)
-    return [pickle.loads(data) for data in gather_bytes(_dumps(obj), name, process_set)]
+    data, error = _packed(lambda: obj)
+    everyone = gather_bytes(data, name, process_set)
+    if error:
+        raise error
+    return _unpacked(f"tensor '{name}'", dict(zip(process_set.ranks, everyone)))
+
+
+class _Unsent(NamedTuple):
+    """Takes the place of an object that a rank can't send: the other ranks must not wait for it."""
+
+    text: str
+
+
+def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
+    """Pickle what ``make()`` returns; if that fails, pickle an _Unsent, and return the error."""
+    try:
+        return _dumps(make()), None
+    except Exception as error:
+        return pickle.dumps(_Unsent(f"{type(error).__name__}: {error}")), error
+
+
+def _unpacked(what: str, data: Dict[int, bytes], cause: Optional[Exception] = None) -> List[Any]:
+    """Return the objects; raise HvdliteError for the ranks that could not send theirs."""
+    objects = [pickle.loads(each) for each in data.values()]
+    unsent = {rank: obj.text for rank, obj in zip(data, objects) if type(obj) is _Unsent}
+    if unsent:
+        texts = "; ".join(f"rank {rank} raised {text}" for rank, text in unsent.items())
+        raise HvdliteError(f"{what}: {texts}", kind=FAILED, ranks=tuple(unsent)) from cause
+    return objects
 
 
 def _dumps(obj: Any) -> bytes:
@@ -74,17 +111,10 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
 
     :raises HvdliteError: on every rank, with the error that the function or pickle raised there.
     """
-    outcome, cause = None, None
-    if topology.rank() == root_rank:
-        try:
-            outcome = _dumps(function()), ""
-        except Exception as error:
-            outcome, cause = (b"", f"{type(error).__name__}: {error}"), error
-    data, text = broadcast_object(outcome, root_rank, name)
-    if text:
-        what = f"{name}: rank {root_rank} raised {text}"
-        raise HvdliteError(what, kind=FAILED, ranks=(root_rank,)) from cause
-    return pickle.loads(data)
+    data, cause = _packed(function) if topology.rank() == root_rank else (b"", None)
+    full = tensor_name("object", name, global_process_set)
+    data = _broadcast_bytes(data, root_rank, full, global_process_set)
+    return _unpacked(name, {root_rank: data}, cause)[0]
 
 
 def agree(

@@ -6,7 +6,7 @@ import torch
 
 from hvdlite.core import progress, topology
 from hvdlite.core.names import group_names, owner_name
-from hvdlite.core.objects import agree, broadcast_object
+from hvdlite.core.objects import agree, result_of_root
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.torch import exchange
 from hvdlite.torch.gradients import Gradients
@@ -57,7 +57,8 @@ def broadcast_optimizer_state(
 
     :param optimizer: any optimizer, distributed or not, of the same parameters on every rank.
     :param model: as in Horovod; not needed.
-    :raises hvdlite.HvdliteError: the ranks' optimizers differ in class or parameters.
+    :raises hvdlite.HvdliteError: on every rank, if the ranks' optimizers differ in class or
+        parameters, or if the root's states can't be pickled.
     """
     check_root(root_rank, global_process_set)  # raises before anything is sent
     owner = owner_name("optimizer_state")
@@ -70,8 +71,8 @@ def broadcast_optimizer_state(
     plain = plain_states(optimizer)
     gradients = getattr(optimizer, "_gradients", None)
     has_left_out = bool(gradients.left_out()) if isinstance(gradients, Gradients) else False
-    packed = (_pack(plain.state_dict(), tensors), has_left_out) if is_root else None
-    packed, has_root = broadcast_object(packed, root_rank, owner)
+    pack = lambda: (_pack(plain.state_dict(), tensors), has_left_out)  # noqa: E731
+    packed, has_root = result_of_root(pack, root_rank, owner)
     if not is_root:
         state = _unpack(packed, tensors)
     _broadcast(tensors, root_rank, owner, global_process_set)

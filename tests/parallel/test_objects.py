@@ -1,6 +1,7 @@
 """broadcast_object and allgather_object."""
 
 import collections
+import functools
 import sys
 import threading
 
@@ -38,10 +39,48 @@ def test_objects_of_other_types_are_gathered_by_rank(rank, size):
     assert hvd.allgather_object(objects[rank % 4]) == [objects[r % 4] for r in range(size)]
 
 
-def test_object_that_can_not_be_pickled():
-    """Every rank has it, so every rank raises before anything is sent."""
+def test_object_that_no_rank_can_pickle():
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         hvd.allgather_object(threading.Lock())
+
+
+@pytest.mark.parametrize("verb", ["allgather", "broadcast"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_object_that_one_rank_can_not_pickle_fails_on_all(verb, first, rank, size):
+    """The other ranks do not wait for it, and the job goes on. The root is the last rank."""
+    if first >= size:
+        pytest.skip("needs another rank")
+    last = size - 1
+    everyone = hvd.global_process_set
+    process_set = hvd.add_process_set(range(first, size)) if first else everyone
+    if rank >= first:
+        obj = {"lock": threading.Lock()} if rank == last else 1
+        call = functools.partial(hvd.broadcast_object, root_rank=last)
+        call = call if verb == "broadcast" else hvd.allgather_object
+        kinds = (TypeError, AttributeError) if rank == last else hvd.HvdliteError
+        text = "cannot pickle" if rank == last else f"tensor 'object.it': rank {last} raised .*lock"
+        with pytest.raises(kinds, match=text) as caught:
+            call(obj, name="it", process_set=process_set)
+        if rank != last:
+            assert (caught.value.kind, caught.value.ranks) == ("failed", (last,))
+        assert hvd.allgather_object(rank, "it", process_set) == list(process_set.ranks)
+    if first:
+        hvd.remove_process_set(process_set)
+
+
+def test_what_pickle_raises_for_one_rank_comes_to_all(rank):
+    """Whatever it raises: an object's own __reduce__ may raise anything."""
+
+    class Wrong:
+        def __reduce__(self):
+            raise KeyError("no such shard")
+
+    if rank == 0:
+        with pytest.raises(KeyError, match="no such shard"):
+            hvd.broadcast_object(Wrong(), name="wrong")
+    else:
+        with pytest.raises(hvd.HvdliteError, match="rank 0 raised KeyError: 'no such shard'"):
+            hvd.broadcast_object(None, name="wrong")
 
 
 def test_lambdas_that_only_cloudpickle_takes(rank, size):
