@@ -66,7 +66,7 @@ def allreduce_plan(
         for x[:] in batches:
             average()
 
-    :param array: and ``out``: contiguous, in C's order. The function keeps both in use. Without
+    :param array: and ``out``: contiguous, in C order. The function keeps both in use. Without
         ``out`` each call returns a new array.
     :raises ValueError: as :func:`allreduce`. The returned function raises all other errors; also
         one if another thread is running it.
@@ -76,7 +76,7 @@ def allreduce_plan(
     check_out(full, out, memory.shape, memory.owner.dtype)
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:
-        raise ValueError(f"tensor '{full}': expected NumPy arrays in C's order that do not overlap")
+        raise ValueError(f"tensor '{full}': expected NumPy arrays in C order that do not overlap")
     planned, source = Prepared(full, memory, *how), memory.address
     there = None if out is None else out.ctypes.data
 

@@ -88,7 +88,7 @@ def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
 
 def test_a_file_that_is_no_flight_recorder_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"hvdlite flight 0;bytes 1;" + bytes(4000))
-    with pytest.raises(memory.NoRecorder, match="is no flight recorder"):
+    with pytest.raises(memory.NoRecorder, match="is not a flight recorder"):
         memory.Recorder(str(tmp_path / "x"))
 
 

@@ -11,7 +11,7 @@ from hvdlite.core.native import RANK_LEFT, STALLED, HvdliteError, RankFailedErro
 
 def ended(rank: int) -> RankFailedError:
     """Return the error about a rank that arrived and died before the job began."""
-    text = f"init(): rank {rank} has ended while the job began"
+    text = f"init(): rank {rank} ended while the job was starting"
     return RankFailedError(text, ranks=(rank,))
 
 

@@ -93,7 +93,9 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
         connection.sendall(_proof(key, b"client", client, server))
         proof = _exactly(connection, _PROOF)
     except ConnectionError:
-        raise Stranger("it refuses this rank: it has another key, or another job") from None
+        raise Stranger(
+            "it refuses this rank: it has another key, or belongs to another job"
+        ) from None
     if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
         raise Stranger("it has another key")
     if other.version != VERSION:
@@ -134,7 +136,7 @@ class PendingPeer:
     def _check(self, proof: bytes) -> Hello:
         told = (self._client, self._server)
         if not hmac.compare_digest(proof, _proof(self._key, b"client", *told)):
-            raise Stranger("it has another key, or is of another job")
+            raise Stranger("it has another key, or belongs to another job")
         self.connection.sendall(_proof(self._key, b"server", *told))
         return _unpacked(self._client)
 

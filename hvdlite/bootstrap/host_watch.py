@@ -112,8 +112,8 @@ class HostWatch:
         if rank in self.lost:
             return
         logger.warning(
-            "host %s has been silent for %.1f s and is taken for lost (%s and %s set how long one "
-            "may be)", self._mesh.hosts[rank], silent, LIMIT, ELASTIC_LIMIT
+            "host %s has been silent for %.1f s, so it counts as lost (%s and %s set how long a "
+            "host may be silent)", self._mesh.hosts[rank], silent, LIMIT, ELASTIC_LIMIT
         )  # fmt: skip
         for other, stream in self._streams.items():
             if self._is_here(other):

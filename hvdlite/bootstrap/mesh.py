@@ -32,8 +32,8 @@ class Mesh(NamedTuple):
 def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
     """Connect to all other ranks, by two streams each. Collective.
 
-    :param patience: seconds after which a rank that rank 0 reaches and this rank does not counts
-        as dead, and is added to ``exchange.unreached``.
+    :param patience: seconds. If rank 0 can reach a rank, and this rank can't reach it in this time,
+        the rank counts as dead, and is added to ``exchange.unreached``.
     :raises HvdliteError: a rank can't be reached, or has ended.
     """
     hosts = exchange.allgather(_identity())

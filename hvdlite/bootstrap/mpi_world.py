@@ -117,7 +117,7 @@ class MPIBootstrap(Bootstrap):
         mpi_life.begin()
         if _is_alone(comm):
             mpi = MPI.Get_library_version().split(",")[0].splitlines()[0]
-            singleton_check.refuse_if_one_of_several(f"{mpi} has it alone")
+            singleton_check.refuse_if_one_of_several(f"{mpi} knows of no other process")
         if os.environ.get(ELASTIC) == "1":
             refuse_elastic()
         if MPI.COMM_WORLD.size > 1:

@@ -102,7 +102,7 @@ def refuse_mask(array) -> None:
 
 
 def dense(array) -> np.ndarray:
-    """Return the array with its elements in C's order: itself, or a copy.
+    """Return the array with its elements in C order: itself, or a copy.
 
     :raises ValueError: the C library lacks the dtype (ml_dtypes' bfloat16 is known by its name), or
         the array is masked.

@@ -60,7 +60,7 @@ def tensor_name(
 ) -> str:
     """Return ``kind.name``; the default name is :func:`call_name`.
 
-    :raises ValueError: ``name`` is not a text, or ``process_set`` is not a process set.
+    :raises ValueError: ``name`` is not a string, or ``process_set`` is not a process set.
 
     >>> tensor_name("allreduce", "conv0"), tensor_name("allreduce", "")
     ('allreduce.conv0', 'allreduce.')
@@ -70,7 +70,7 @@ def tensor_name(
     if name is None:
         return f"{kind}.{call_name(kind, process_set)}"
     if not isinstance(name, str):
-        raise wrong("name", name, "a text, or None")
+        raise wrong("name", name, "a string, or None")
     return f"{kind}.{name}"
 
 
@@ -87,7 +87,7 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
-    """Name an unnamed call that waits, like :func:`call_name`, but by numbers that recur.
+    """Name an unnamed blocking call, like :func:`call_name`, but use the same few numbers again.
 
     The name must not depend on the tensor, which may differ on another rank.
     """

@@ -128,7 +128,7 @@ def group_of(process_set: ProcessSet) -> int:
 def checked(process_set: ProcessSet) -> ProcessSet:
     """Return ``process_set``; raise ValueError if it is not a process set."""
     if not isinstance(process_set, ProcessSet):
-        raise wrong("process_set", process_set, "a ProcessSet, as hvd.add_process_set() returns")
+        raise wrong("process_set", process_set, "what hvd.add_process_set() returns, a ProcessSet")
     return process_set
 
 

@@ -43,13 +43,16 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
         to more than the rows.
     """
     if not shape:
-        raise HvdliteValueError(f"tensor '{name}' is 0-d: an alltoall needs rows to deal out")
+        raise HvdliteValueError(
+            f"tensor '{name}' is 0-d: expected at least one dimension, since an alltoall splits "
+            "the first one among the ranks"
+        )
     rows, size = shape[0], process_set.size()
     if splits is None:
         if rows % size:
             raise HvdliteValueError(
-                f"tensor '{name}': {rows} rows can't be dealt out evenly to {size} ranks: expected "
-                f"a multiple of {size}, or splits"
+                f"tensor '{name}': {rows} rows can't be divided evenly among {size} ranks: "
+                f"expected a multiple of {size}, or splits"
             )
         return np.full(size, rows // size, np.int64)
     try:

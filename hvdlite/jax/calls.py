@@ -25,7 +25,7 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthrea
 class Collective(NamedTuple):
     """What a call does; equal on all ranks.
 
-    :param kind: of the core; ``name``: of the tensors, which get ``[0]``, ... after it.
+    :param kind: the core's kind. ``name``: the tensors' names are this one and ``[0]``, ...
     :param root: a rank of the process set.
     """
 
@@ -40,7 +40,7 @@ class Collective(NamedTuple):
         return self.kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
 
     def rows_of(self, rows: int) -> int:
-        """Return how many rows a result has, for an operand of so many."""
+        """Return the number of rows of the result for an operand of ``rows`` rows."""
         size = self.process_set.size()
         if self.kind == lib.HVD_ALLGATHER:
             return rows * size
@@ -53,9 +53,10 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype for elements of a dtype, and how many of them one element is.
+    """Return the core's dtype for a dtype, and how many of its elements make one element.
 
-    Complex numbers are pairs. Unsigned numbers are signed ones, whose sums have the same bits.
+    Complex numbers go as pairs. Unsigned numbers go as signed numbers, whose sums have the same
+    bits.
 
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
@@ -66,7 +67,7 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
     if dtype.kind == "u" and dtype.itemsize > 1 and (not reduces or collective.op == Sum):
         return np.dtype(f"i{dtype.itemsize}"), 1
     if dtype.kind in "cu" and dtype.itemsize > 1:
-        raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
+        raise ValueError(f"tensor '{collective.name}': {dtype} can only be summed; got another op")
     return dtype, 1
 
 

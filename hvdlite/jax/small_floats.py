@@ -1,6 +1,7 @@
 """Collectives of float16 and of smaller floats, which XLA can't pass to MPI.
 
-They are gathered as integers of the same bits, and reduced as float32 and rounded once.
+Arrays of such floats are gathered as integers of the same bits. They are reduced as float32; the
+result is rounded once.
 """
 
 from functools import partial

@@ -15,12 +15,12 @@ except ImportError as error:
         todo = "run `pip install keras`"
     else:
         todo = f"run `pip install {error.name}`, or choose a backend: KERAS_BACKEND=torch"
-    raise ImportError(f"hvdlite's Keras names need Keras 3 ({error}): {todo}") from error
+    raise ImportError(f"hvdlite.keras needs Keras 3 ({error}): {todo}") from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 if keras.__version__[:2] in ("0.", "1.", "2."):
-    raise ImportError(f"hvdlite's Keras names need Keras 3, not {keras.__version__}")
+    raise ImportError(f"hvdlite.keras needs Keras 3, not {keras.__version__}")
 
 _DEFINED_IN = {
     "hvdlite.keras.ops": (

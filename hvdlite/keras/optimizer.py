@@ -125,8 +125,9 @@ class _Distributed:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "Keras would make a plain optimizer of a copy or pickle of a DistributedOptimizer, and "
-            "ranks would train alone: give a plain optimizer to another hvd.DistributedOptimizer"
+            "a DistributedOptimizer can't be copied or pickled: Keras would make a plain optimizer "
+            "of it, and ranks would train alone: give a plain optimizer to another "
+            "hvd.DistributedOptimizer"
         )
 
     def register_local_var(self, var) -> None:

@@ -127,7 +127,7 @@ class Channel:
         if isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
             return True
         if self._shakes_hands and not isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-            raise BadFrame("bytes that are no TLS handshake") from error
+            raise BadFrame("bytes that are not a TLS handshake") from error
         return False
 
     def has_more(self) -> bool:
@@ -180,7 +180,7 @@ def fields(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
         value = json.loads(data)
         found = {name: value[name] for name in types}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise BadFrame("no JSON object with the fields of this job") from error
+        raise BadFrame("something other than a JSON object with the fields of this job") from error
     if any(type(found[name]) is not kind for name, kind in types.items()):
         raise BadFrame("a JSON object with fields of other types")
     return found

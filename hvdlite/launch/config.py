@@ -82,7 +82,7 @@ def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Line]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         parser.error(f"--config-file {path} cannot be read: {error}")
     except RecursionError:
-        parser.error(f"--config-file {path} cannot be read: too many brackets in each other")
+        parser.error(f"--config-file {path} cannot be read: its brackets are nested too deeply")
 
     def lines(section: Any, prefix: str, depth: int) -> Iterator[Line]:
         known: Dict[str, int] = {}
@@ -95,7 +95,7 @@ def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Line]:
                 found = loader.construct_object(value, deep=True)
                 yield Line(prefix + name.replace("-", "_"), found, number)
             elif depth == _DEEPEST:
-                parser.error(f"{path}, line {number}: '{name}' is in too many sections")
+                parser.error(f"{path}, line {number}: '{name}' is nested too deeply")
             else:
                 here = _SECTIONS.get(name, f"{name}_")
                 yield from lines(value, prefix + here, depth + 1)

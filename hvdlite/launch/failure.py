@@ -25,7 +25,7 @@ class Ending(NamedTuple):
     code: int  # negative: the signal that killed it
     ended: bool  # True: the launcher or the backend ended it, for another reason
     after: float  # seconds since the ranks were started
-    goodbye: bool = True  # True: it had left the job when it ended
+    goodbye: bool = True  # True: the rank had left the job when it ended
     silent: bool = False  # True: its agent was killed before the agent could report
     # seconds for which its host had not answered, if it lost its power or network
     silence: float = 0

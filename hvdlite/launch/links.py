@@ -70,7 +70,7 @@ class Links:
             for kind, data in rank.link.receive():
                 self._heard(rank, kind, data)
         except BadFrame as why:
-            self._complain(rank.link, f"rank {rank.label} sent what it never sends: {why}")
+            self._complain(rank.link, f"rank {rank.label} sent unexpected data: {why}")
             self.lose(rank.link)
         except ChannelClosed:
             self.lose(rank.link)

@@ -76,7 +76,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     try:
         server = Server(address(where), Handler)
     except OSError as error:
-        raise LaunchError(f"--metrics-port {where}: {error.strerror}: take another one") from error
+        raise LaunchError(f"--metrics-port {where}: {error.strerror}: use another port") from error
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that goes away
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
     try:

@@ -38,7 +38,7 @@ def _agent(ssh: List[str]) -> str:
     odd = next((word for word in ssh if re.search("[ :'\"]", word)), None)
     if odd is not None:
         raise LaunchError(
-            f"'{odd}' in ssh's command: Open MPI takes no blank, colon or quote there: name it in "
+            f"'{odd}' in ssh's command: Open MPI takes no blank, colon or quote there: put it in "
             "~/.ssh/config, or give --transport tcp"
         )
     return " ".join(ssh)

@@ -311,7 +311,7 @@ def elastic(args: argparse.Namespace, launcher: str) -> bool:
     found = next((option for option, given in for_mpi.items() if given), None)
     if found:
         raise ValueError(
-            f"{found}: elastic training does not run over MPI: {advice or 'leave this option away'}"
+            f"{found}: elastic training does not run over MPI: {advice or 'leave this option out'}"
             f", as in `hvdliterun --elastic -n {args.workers or 2} python train.py`"
         )
     args.transport = "tcp"

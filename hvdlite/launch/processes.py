@@ -20,8 +20,8 @@ HEIRS = 1.0  # seconds after the backend's end; a healthy ssh ends with the back
 # lines of Open MPI 5 about a harmless race of parent and child
 _NOISE = ("plm:ssh: Warning: setpgid",)
 
-# Variables with the folders of mpirun's files (Open MPI 5 and 4), which a killed mpirun leaves
-# behind.
+# Variables that name the folder of mpirun's files (Open MPI 5 and 4). A killed mpirun leaves these
+# files behind.
 _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 
 

@@ -152,9 +152,9 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 
 
 def _place(rank: Rank, local: List[Rank], job: Job) -> Optional[Tuple[int, int]]:
-    """Return the number of a rank on its host, and how many there are, if it is to be bound.
+    """Return the rank's number on its host, and the number of ranks there; None: do not bind it.
 
-    None: the user, mpirun or Slurm has bound ranks; or the rank replaces another, whose cores the
+    None if the user, mpirun or Slurm has bound ranks; or the rank replaces another, whose cores the
     launcher does not know.
     """
     bound = len({tuple(other.allowed) for other in local}) > 1

@@ -27,7 +27,7 @@ from hvdlite.launch.verdict import Evidence, verdict
 
 LAST_WORDS = 1.2  # seconds from the first failure until all agents are told to stop
 BACKEND_EXIT = 1.5  # seconds for the backend to end after its processes
-# seconds from SIGTERM to SIGKILL; an mpirun that still starts its daemons needs most of them
+# seconds from SIGTERM to SIGKILL; an mpirun that is still starting its daemons needs most of this
 KILL = 2.0
 LEFTOVERS_EXIT = 5.0  # seconds for processes that are no longer needed to end by themselves
 # the same if --summary is given, because agents then read recorders on a busy machine

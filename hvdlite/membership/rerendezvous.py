@@ -219,7 +219,7 @@ class Rerendezvous:
             raise HvdliteError(
                 f"{len(here)} of the ranks are left on this side of the network, and "
                 f"{len(silent)} do not answer and may train on by themselves: this side ends. "
-                "Only the larger side goes on, or of equal sides the one with the lowest rank"
+                "Only the larger side goes on; of equal sides, the one with the lowest rank"
             )
 
     # ---- the others ----

@@ -207,7 +207,7 @@ def _parse(data: bytes, path: str, size: int) -> _Layout:
     """Parse the text at the beginning; any process may have written it, so check everything."""
     text = data.partition(b"\0")[0].decode(errors="replace")
     if not text.startswith(MAGIC + ";"):
-        raise NoRecorder(f"{path} is no flight recorder of hvdlite, or has another format")
+        raise NoRecorder(f"{path} is not a flight recorder of hvdlite, or has another format")
     try:
         layout = _layout_of(text)
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -64,7 +64,7 @@ def read(paths: Sequence[str]) -> Trace:
     for path, events in files.items():
         rank = clocks[path]["rank"]
         if rank in seen:
-            raise BadTrace(f"{seen[rank]} and {path} are both of rank {rank}: give one of each")
+            raise BadTrace(f"{seen[rank]} and {path} are both of rank {rank}: give one file a rank")
         seen[rank] = path
         shift = (clocks[path]["origin"] + clocks[path]["offset"] - begin) * 1e6
         moved = [_moved(event, shift) for event in events]
@@ -118,7 +118,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
             clock = {"rank": event["pid"], **event["args"]}
     if clock is None:
-        raise BadTrace(f"{path} has no clock: it is of an older hvdlite, or no timeline")
+        raise BadTrace(f"{path} has no clock: it is of an older hvdlite, or is not a timeline")
     return clock
 
 

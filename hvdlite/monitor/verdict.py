@@ -12,7 +12,7 @@ LEAST = 0.10
 # share of a step; healthy jobs without a spare core lose 8 to 13 % to ranks that wait in turn
 _UNEVEN = 0.15
 _ENOUGH = 3  # number of steps; with fewer, one late moment would make a rank count as slow
-_SLOWER = 1.1  # factor over the others' work from which on a rank counts as slow
+_SLOWER = 1.1  # a rank that works this many times as long as the others counts as slow
 SMALL_BYTES = 16_000  # bytes of a tensor; moving fewer costs less than negotiating them
 _MANY = 32  # number of such tensors in a step
 _WIDTH = 80

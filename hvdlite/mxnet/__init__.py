@@ -4,7 +4,7 @@ try:
     import mxnet  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"hvdlite's MXNet names need MXNet ({error}): run `pip install mxnet==1.9.1`"
+        f"hvdlite.mxnet needs MXNet ({error}): run `pip install mxnet==1.9.1`"
     ) from error
 
 import hvdlite

@@ -68,7 +68,7 @@ class Checkpoint:
 
         :param epoch: the number of epochs done, which ``load()`` returns; more than at the last
             save.
-        :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
+        :param extra: more for ``load()`` to return: numbers, strings, lists and dicts of them.
         :raises TypeError: JSON has no form for ``extra``.
         :raises RuntimeError: a step has done only some of its backward passes.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
@@ -117,7 +117,7 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise OSError(f"the checkpoint {path} can't be written: {error}") from error
         for old in self._finished()[: -self._keep]:
-            # renamed first, so that load() takes no remains for a checkpoint
+            # renamed first, so that load() does not take a half-deleted folder for a checkpoint
             old.rename(unfinished)
             shutil.rmtree(unfinished)
 
@@ -237,7 +237,7 @@ def _from_numpy(value):
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} can't be kept in a checkpoint: expected numbers, "
-                    "texts, lists or dicts")  # fmt: skip
+                    "strings, lists or dicts")  # fmt: skip
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -268,8 +268,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _kept(self, key):
         if key not in self._values:
             raise HvdliteValueError(
-                f"key '{key}' has no value in the kvstore: call init or broadcast first; after a "
-                "pushpull without optimizer only push and pull keep one"
+                f"key '{key}' has no value in the kvstore: call init or broadcast first; a "
+                "pushpull without an optimizer keeps no value: use push and pull"
             )
         return self._values[key]
 

@@ -115,7 +115,7 @@ def broadcast(
     :param tensor: of the same shape and dtype on every rank; only the root's values count.
     :param root_rank: a rank of the job, even if ``process_set`` is given.
     :return: an array of the shape, dtype and kind of ``tensor``.
-    :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` is not in the set.
+    :raises ValueError: at the call: as :func:`allreduce`, or ``root_rank`` is not in the set.
     """
     if not is_recording():
         return broadcast_(collectives.copy(tensor), root_rank, name, priority, process_set)
@@ -257,7 +257,7 @@ def alltoall(
 def _described(name, arguments) -> Described:
     average, op, *others = arguments
     if not isinstance(name, str):
-        raise wrong("name", name, "a text, or None")
+        raise wrong("name", name, "a string, or None")
     settings = Settings(op_of(average, op), *others)
     return describe_allreduce(f"allreduce.{name}", settings)._replace(arguments=arguments)
 

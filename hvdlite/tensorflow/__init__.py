@@ -15,7 +15,7 @@ try:
     import tensorflow  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"hvdlite's TensorFlow names need TensorFlow ({error}): run `pip install tensorflow`"
+        f"hvdlite.tensorflow needs TensorFlow ({error}): run `pip install tensorflow`"
     ) from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names

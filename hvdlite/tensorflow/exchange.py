@@ -49,7 +49,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
     """
     checked(process_set)  # checked here, because a graph would raise only when it runs
     if name is not None and not isinstance(name, str):
-        raise wrong("name", name, "a text, or None")
+        raise wrong("name", name, "a string, or None")
     if tf.executing_eagerly():
         return call_name(kind, process_set) if name is None else name
     graph = tf.compat.v1.get_default_graph()

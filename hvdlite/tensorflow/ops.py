@@ -200,7 +200,10 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
     sent, restored = compressed(list(map(_tensor, tensors)), compression)
     for name, tensor in zip(names, sent):
         if tensor.shape.rank == 0:
-            raise ValueError(f"tensor '{name}' is 0-d: a reducescatter needs rows to deal out")
+            raise ValueError(
+                f"tensor '{name}' is 0-d: expected at least one dimension, since a reducescatter "
+                "splits the first one among the ranks"
+            )
     return restored(differentiable.reducescatter(names, sent, op, scales, process_set))
 
 

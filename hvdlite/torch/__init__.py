@@ -7,9 +7,7 @@ defined when they are first used.
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        f"hvdlite's PyTorch names need PyTorch ({error}): run `pip install torch`"
-    ) from error
+    raise ImportError(f"hvdlite.torch needs PyTorch ({error}): run `pip install torch`") from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 from hvdlite.patches import after_import

@@ -104,8 +104,8 @@ class Gradients(Plan):
         if self.written and self.reduction.op == Sum:
             raise ValueError(
                 f"parameter '{shared[0]}': backward has written its gradient for another "
-                f"DistributedOptimizer, {self.owner}: call that one's step() or synchronize(), "
-                "or delete it, before you make a second one of that parameter"
+                f"DistributedOptimizer, {self.owner}: call its step() or synchronize(), or delete "
+                f"{self.owner}, before you make another optimizer of this parameter"
             )
         self.begin_anew()
         self._remove_hooks()

@@ -269,7 +269,7 @@ class _AdasumOptimizer(DistributedOptimizer):
 
     def skip_synchronize(self):
         """Raise: there is nothing to skip."""
-        raise ValueError("op=Adasum combines after the step: there is no synchronize() to skip")
+        raise ValueError("op=Adasum combines after the step: there is nothing to skip before it")
 
 
 def _check_optimizer(optimizer) -> None:

@@ -19,7 +19,7 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
     names = [name for name, _ in pairs]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(f"named_parameters: names come more than once: {', '.join(repeated)}")
+        raise ValueError(f"named_parameters: names occur more than once: {', '.join(repeated)}")
     named = {param: name for name, param in pairs if param in own}
     unnamed = [own[param] for param in own if param not in named]
     if unnamed:
@@ -52,4 +52,4 @@ def check_groups(groups: Sequence) -> None:
     if not all(isinstance(param, torch.Tensor) for param in flat):
         raise ValueError("groups: expected a number, or lists of parameters")
     if len({id(param) for param in flat}) < len(flat):
-        raise ValueError("groups: a parameter comes more than once")
+        raise ValueError("groups: a parameter occurs more than once")

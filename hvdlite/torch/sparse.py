@@ -25,7 +25,9 @@ def sparse_allreduce_async(
     if type(op) is not int or op not in (Average, Sum):
         raise wrong("op", op, "hvdlite.Average or hvdlite.Sum, as the tensor is sparse")
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
-        raise ValueError(f"tensor '{name}': expected a sparse COO tensor; allreduce() takes others")
+        raise ValueError(
+            f"tensor '{name}': expected a sparse COO tensor; use allreduce() for other tensors"
+        )
     tensor = tensor.detach().coalesce()
     full = tensor_name("sparse", name, process_set)
     names = [f"{full}.indices", f"{full}.values"]

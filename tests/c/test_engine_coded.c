@@ -129,7 +129,7 @@ ENGINES_TEST(test_codecs_refuse_wrong_parameters_and_missing_residuals, ranks_ru
     w.work.tensor.residual = w.residual;
     w.work.tensor.request.dtype = HVD_FLOAT64;
     FAILS(work_submit(&w.work, ERR), HVD_UNSUPPORTED);
-    CHECK_HAS(ERR->text, "compression 2bit is for an allreduce of float32, this is an allreduce of "
+    CHECK_HAS(ERR->text, "compression 2bit is for an allreduce of float32, not for allreduce of "
                          "float64");
     check_in_order(me, "before");
     OWN(coded_free) struct coded_work first;

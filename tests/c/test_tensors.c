@@ -182,7 +182,7 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     splits[2] = INT64_MAX;
     check_is(&t, HVD_INVALID, "splits[2] is negative");
     t.splits = NULL;
-    check_is(&t, HVD_INVALID, "5 rows can't be dealt out evenly to 3 ranks");
+    check_is(&t, HVD_INVALID, "5 rows can't be divided evenly among 3 ranks");
     t.splits = splits;
     /* one dimension is 0, so there are no elements */
     t.request.dims[2] = t.request.dims[3] = INT64_MAX;

@@ -255,10 +255,10 @@ def test_a_plan_of_arrays_with_gaps_or_overlap_is_refused(lib):
 def test_a_plan_of_unsuitable_numpy_arrays_is_refused():
     x = np.ones((4, 4))
     for wrong in (x.T[:, 1:], x.tolist(), x[::2]):
-        with pytest.raises(ValueError, match="expected NumPy arrays in C's order"):
+        with pytest.raises(ValueError, match="expected NumPy arrays in C order"):
             hvd.numpy.allreduce_plan(wrong, "x")
     for array, out in ((x[:2], x[1:3]), (np.ones(4), np.ones(8)[::2])):
-        with pytest.raises(ValueError, match="'allreduce.x': expected NumPy arrays in C's order"):
+        with pytest.raises(ValueError, match="'allreduce.x': expected NumPy arrays in C order"):
             hvd.numpy.allreduce_plan(array, "x", out=out)
     with pytest.raises(ValueError, match="out is float64 of shape"):
         hvd.numpy.allreduce_plan(x, "x", out=np.ones(3))

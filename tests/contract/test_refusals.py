@@ -99,7 +99,7 @@ def test_op_and_average_together_are_refused(lib):
 @every_library
 def test_rows_that_do_not_divide_among_the_ranks_are_refused(lib, size, several):
     errors = (ValueError, *lib.errors)
-    with pytest.raises(errors, match=f"{size + 1} rows can't be dealt out .* {size} ranks"):
+    with pytest.raises(errors, match=f"{size + 1} rows can't be divided .* {size} ranks"):
         lib.call("alltoall", np.ones((size + 1, 2), "float32"), name="x")
 
 

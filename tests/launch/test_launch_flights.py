@@ -74,7 +74,7 @@ def test_summary_and_metrics_name_the_slow_rank():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = call("--metrics-port", port, "-n", 1, *python(""))
-    assert refused.code == 2 and "Address already in use: take another one" in refused.err
+    assert refused.code == 2 and "Address already in use: use another port" in refused.err
     env = {**os.environ, "METRICS": str(port)}
     run = call("--summary", "--metrics-port", port, "-n", 2, *python(code), env=env)
     assert f"hvdliterun: metrics: http://127.0.0.1:{port}/metrics" in run.err

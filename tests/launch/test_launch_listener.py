@@ -232,7 +232,7 @@ def test_an_encrypted_port_refuses_plain_bytes(key, capsys):
         sock.sendall(channel._HEAD.pack(0, 4) + b"abcd" * 10)
         opened.turn()
         assert is_dropped(sock)
-    assert "no TLS handshake" in capsys.readouterr().err
+    assert "not a TLS handshake" in capsys.readouterr().err
     opened.listener.close()
 
 

@@ -177,7 +177,7 @@ def test_command_lines_from_other_launchers_docs_work(line, found, tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-N 4 t", "-N: mpirun means ranks on each host, srun hosts: use --nproc-per-node 4"),
+        ("-N 4 t", "-N: means ranks a host to mpirun, hosts to srun: use --nproc-per-node 4"),
         ("-wdir /d t", "-wdir: run hvdliterun in that folder"),
         ("-genvall -n 2 t", "-genvall: name each variable: --genvlist A,B"),
         ("--prefix /opt/mpi t", "set PATH and LD_LIBRARY_PATH"),
@@ -281,7 +281,7 @@ def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
         (b"config-file: c.yaml", "no option 'config_file'"),
         (b"1: 2", "no option '1'"),
         (b"\xff", "c.yaml cannot be read"),
-        (b"a: &a\n  b: *a\n", "c.yaml, line 2: 'b' is in too many sections"),
+        (b"a: &a\n  b: *a\n", "c.yaml, line 2: 'b' is nested too deeply"),
         (b"a: &a [*a]\n", "cannot be read: "),
         (b"verbose: &a {b: *a}\n", "c.yaml, line 1: 'b' is in too many"),
         (500 * b"{a: " + 500 * b"}", "c.yaml"),

@@ -319,7 +319,7 @@ def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
     kv.pushpull("x", a)
     assert_all(a, size)
     # MXNet's servers would return the sum; here that would need a copy at each step.
-    with pytest.raises(ValueError, match="after a pushpull without optimizer only push and pull"):
+    with pytest.raises(ValueError, match="a pushpull without an optimizer keeps no value"):
         kv.pull("x", out=filled(0))
 
 

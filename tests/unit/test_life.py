@@ -104,7 +104,7 @@ except ImportError as error:
 """
     lines = run(WITHOUT_MXNET + PRELUDE + code).splitlines()
     assert lines[0] == "[0.0, 1.0, 2.0] {'a': 1}"
-    assert "hvdlite's MXNet names need MXNet" in lines[1]
+    assert "hvdlite.mxnet needs MXNet" in lines[1]
     assert "pip install mxnet==1.9.1" in lines[1]
 
 

@@ -30,7 +30,7 @@ struct poller {
 int poller_new(struct poller **out, hvd_error *err) {
     struct poller *p = calloc(1, sizeof *p);
     int file = p ? eventfd(0, EFD_CLOEXEC) : -1;
-    int code = file < 0 ? error_set(err, HVD_NO_MEMORY, "no event file: %s", strerror(errno))
+    int code = file < 0 ? error_set(err, HVD_NO_MEMORY, "can't open eventfd: %s", strerror(errno))
                         : poller_add(p, file, NULL, NULL, err);
     if (code && file >= 0) close(file);
     if (code)
@@ -101,7 +101,7 @@ void poller_free(struct poller *p) {
 int bell_open(struct bell *b, hvd_error *err) {
     mutex_init(&b->mutex);
     b->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return b->event < 0 ? error_set(err, HVD_NO_MEMORY, "no event file: %s", strerror(errno))
+    return b->event < 0 ? error_set(err, HVD_NO_MEMORY, "can't open eventfd: %s", strerror(errno))
                         : HVD_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Counters of this rank's traffic and work, over all its groups.
  *
- * Engine threads count; any thread reads, and through the flight recorder other processes. */
+ * Engine threads count. Any thread may read the counters, and so may other processes, through the
+ * flight recorder. */
 #ifndef HVDLITE_BASE_STATS_H
 #define HVDLITE_BASE_STATS_H
 

@@ -28,7 +28,7 @@
 
 #include <string.h>
 
-enum { MOST_ROUNDS = 32 }; /* enough for any number of ranks in an int */
+enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks: each round halves the distance */
 
 struct circulant {
     const struct comm *comm;

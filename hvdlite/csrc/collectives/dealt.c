@@ -234,6 +234,6 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
     lay_out(&d);
     int code = run(&d, comm, args, err);
     scratch_free(&scratch);
-    return code ? error_while(err, "updating weights by %zu bytes of all hosts", args->bytes)
+    return code ? error_while(err, "updating weights with %zu bytes of gradients", args->bytes)
                 : HVD_OK;
 }

@@ -32,7 +32,7 @@
 
 enum {
     BLOCK = 4096
-}; /* bytes that are added at a time, then copied while the first cache has them */
+}; /* bytes that are added at a time, then copied while they are in the L1 cache */
 
 struct direct {
     const struct coll_args *args;

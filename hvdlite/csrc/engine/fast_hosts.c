@@ -122,8 +122,8 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Takes a note of the round from the list: the sums of its step or, if not `sums`, a CLOSED or
- * ASK. NULL: there is none. */
+/* Removes a note about the place's round from the list, and returns the note: SUMS of the round's
+ * step or, if `sums` is false, a CLOSED or an ASK. NULL: there is none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
         bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step

@@ -68,7 +68,7 @@ static int check_even(const struct request *r, int size, hvd_error *err) {
     if (request_rows(r) % size == 0) return HVD_OK;
     return error_set(err, HVD_INVALID,
                      "tensor '%s': %" PRId64
-                     " rows can't be dealt out evenly to %d ranks: expected "
+                     " rows can't be divided evenly among %d ranks: expected "
                      "a multiple of %d, or splits",
                      r->name, request_rows(r), size, size);
 }

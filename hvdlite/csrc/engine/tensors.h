@@ -33,7 +33,7 @@ struct tensor {
     size_t nsplits;        /* length of `splits`; 0 if it is NULL */
     const char *why;       /* why the request has failed, for the error; NULL: no text */
     bool open;             /* out_rows is a guess; see tensor_settle_output */
-    /* made by tensor_settle_output: [from]: rows, then the output; the caller owns it */
+    /* memory from tensor_settle_output, owned by the caller: the rows of each rank, the output */
     void *made;
     tensor_complete *complete;
     void *arg;
@@ -125,7 +125,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
  * stay. */
 void tensors_refuse(struct tensors *t, const hvd_error *error);
 
-/* tensors_refuse; then finishes all tensors with the error. */
+/* Does what tensors_refuse does, then finishes all tensors with the error. */
 void tensors_close(struct tensors *t, const hvd_error *error);
 
 #endif

@@ -160,7 +160,7 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
     write_lock();
     int code = (struct context *)held == current
                    ? job_add(held, g, id, err)
-                   : error_set(err, HVD_NOT_INITIALIZED, "the job has ended meanwhile");
+                   : error_set(err, HVD_NOT_INITIALIZED, "the job ended during this call");
     if (!code && atomic_load(&held->left)) engine_leave(g->engine, "it has left the job");
     pthread_rwlock_unlock(&lock);
     return code;

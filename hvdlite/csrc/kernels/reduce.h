@@ -21,8 +21,8 @@ struct reduce_final {
 /* What happens to a result if partial results are stored in the dtype, narrower than its
  * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* an unbounded error: a partial product may overflow */
-    REDUCE_ROUNDS,    /* one more rounding, a bounded error: sums of floating-point numbers */
+    REDUCE_WIDE_ONLY, /* its error has no bound: a partial product may overflow */
+    REDUCE_ROUNDS,    /* it is rounded once more: sums of floating-point numbers */
     REDUCE_WRAPS      /* nothing, if unscaled: integers wrap, truth values stay */
 };
 

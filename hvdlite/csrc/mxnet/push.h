@@ -60,13 +60,13 @@ int hvd_mxnet_references(void *array);
 /* Number of collectives that are pushed but not submitted: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 
-/* Finds the last failure that MXNet has raised with exactly this text, because MXNet keeps only
- * the text. 1: *err is that failure; 0: there is none. */
+/* Finds the last failure that MXNet has raised with exactly this text. The text is all that MXNet
+ * keeps of a failure. 1: *err is that failure; 0: there is none. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
-/* A watch tells, without waiting, whether NDArrays have been written, by an empty operation that
- * reads them. MXNet runs it when all earlier operations on the arrays are done, or drops it when
- * one of the arrays has failed. */
+/* A watch tells, without waiting, whether NDArrays have been written. It pushes an empty operation
+ * that reads the arrays. MXNet runs this operation when all earlier operations on the arrays are
+ * done, or drops it when one of the arrays has failed. */
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
 /* Watches the operations pushed so far on n arrays, given by their handles; NULL: see *err. */
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);

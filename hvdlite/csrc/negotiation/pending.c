@@ -245,7 +245,7 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
         "only in allreduces with op Sum, Average or Adasum: this is %s with op %s%s",
         p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op),
         p->request.kind == HVD_ALLGATHER
-            ? ". Gradients that are sparse are allreduced with sparse_as_dense=True"
+            ? ". With sparse_as_dense=True sparse gradients use an allreduce"
             : "");
 }
 

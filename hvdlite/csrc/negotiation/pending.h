@@ -58,7 +58,8 @@ int pending_common(const struct pending *p);
  * 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
-/* Names only the first rank that left without submitting the tensor: one text for all ranks. */
+/* Names only the first rank that left without submitting the tensor, so that all ranks get the same
+ * text. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
 /* The rank waits for its last tensor, `last`, and has not submitted this tensor. */

@@ -76,13 +76,13 @@ static int check_codec(const struct request *r, hvd_error *err) {
     if (r->kind != HVD_ALLREDUCE || r->dtype != HVD_FLOAT32)
         return error_set(
             err, HVD_UNSUPPORTED,
-            "tensor '%s': compression %s is for an allreduce of float32, this is an %s "
-            "of %s: cast it to float32, or send it uncompressed",
+            "tensor '%s': compression %s is for an allreduce of float32, not for %s of "
+            "%s: cast it to float32, or send it uncompressed",
             r->name, codec_name(r->codec.kind), kind_name(r->kind), dtype_name(r->dtype));
     if (r->op != HVD_SUM && r->op != HVD_AVERAGE)
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s': compression %s takes op=Sum or Average, not %s; send it "
-                         "uncompressed for that",
+                         "tensor '%s': compression %s works with op=Sum or Average, not with %s: "
+                         "send the tensor uncompressed",
                          r->name, codec_name(r->codec.kind), op_name(r->op));
     return HVD_OK;
 }

@@ -192,8 +192,8 @@ struct parcel *channel_take(struct channel *c, int from) { return parcels_take(&
 
 int channel_cut(int peer, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
-                     "rank %d sent other bytes than were expected: is the version of hvdlite the "
-                     "same on each rank?",
+                     "rank %d sent more or fewer bytes than expected: is the version of hvdlite "
+                     "the same on each rank?",
                      peer);
 }
 

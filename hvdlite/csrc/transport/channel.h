@@ -25,7 +25,7 @@ struct channel {
     enum channel_state state;
     struct channel_owner owner;
     struct frames *posted; /* by peer */
-    struct parcels *kept;  /* by peer: whole frames without a receive yet */
+    struct parcels *kept;  /* by peer: whole frames that no receive waits for yet */
     struct parcels inbox;
     struct frame *frames, *free; /* all frames, freed with the channel; the unused ones of them */
     int over;                    /* 1 + the first peer whose group has failed; 0: none */

@@ -40,8 +40,9 @@ inline void check_alike(const Tensors &many, const at::Tensor &one) {
 
 inline void check_times(const at::Tensor &large, const at::Tensor &small, int ranks) {
     check_type(large, small);
-    TORCH_CHECK(large.numel() == small.numel() * ranks, "hvdlite: expected ", ranks,
-                " times as many elements: got ", large.sizes(), " and ", small.sizes());
+    TORCH_CHECK(large.numel() == small.numel() * ranks, "hvdlite: expected one tensor to have ",
+                ranks, " times as many elements as the other: got sizes ", large.sizes(), " and ",
+                small.sizes());
 }
 
 inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits, int ranks) {

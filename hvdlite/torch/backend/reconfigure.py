@@ -75,8 +75,8 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
     _check_not_by_mpi()
     if topology.is_initialized() and not _is_ours():
         raise HvdliteError(
-            "reconfigure: this process is in a job that hvd.init() or another process group has "
-            "begun: make the group that is to be reconfigured first, and call hvd.init() after it"
+            "reconfigure: hvd.init() or another process group has begun a job in this process: "
+            "make the group to reconfigure first, then call hvd.init()"
         )
     where = place(store, _LAUNCHER, rank, size, own_address(store), timeout)
     compiled.load(groups.bucket).begin_job()

@@ -43,7 +43,7 @@ def trained(model, x, batches=4, **options) -> float:
 
 
 def refused_if(several):
-    text = "would train alone: Keras has made its optimizer from a DistributedOptimizer"
+    text = "would train alone: Keras has made a plain optimizer from a DistributedOptimizer"
     return pytest.raises(RuntimeError, match=text) if several else contextlib.nullcontext()
 
 
@@ -139,7 +139,7 @@ def test_a_file_that_does_not_say_how_passes_are_added_is_refused(rank, tmp_path
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copying_a_distributed_keras_optimizer_is_refused(copied):
-    """Before, each rank trained alone with the copy, in silence."""
+    """Formerly, each rank trained alone with the copy, in silence."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="ranks would train alone: give a plain optimizer"):
         copied(optimizer)
@@ -154,7 +154,7 @@ def from_configuration(model):
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, from_configuration])
 def test_a_copy_of_a_model_does_not_train_alone(copied, scaled, rank, size):
-    """Before, Keras gave the copy a plain optimizer, and each rank trained alone in silence."""
+    """Formerly, Keras gave the copy a plain optimizer, and each rank trained alone in silence."""
     plain = keras.optimizers.SGD(0.1)
     plain = keras.optimizers.LossScaleOptimizer(plain) if scaled else plain
     model, x = unit_model(rank, hvd.DistributedOptimizer(plain))
