@@ -223,7 +223,7 @@ def test_the_tables_about_hosts_are_made_from_measurements():
 
 
 def test_the_page_about_updates_shows_time_and_speedup():
-    """DistributedTrainer at 8 ms, ShardedTrainer at 2, the others at 6; memory of 1 GB/s."""
+    """ShardedTrainer takes 2 ms, all others take 8 ms; the bandwidth of memory is 1 GB/s."""
     found = {}
     for suite, updates in plan.UPDATES.items():
         for contestant in plan.UPDATING:

@@ -1,7 +1,7 @@
 """Ranks are killed and training goes on: from the last commit, with the right bits.
 
-``KILLS=200 pytest tests/test_elastic.py -s`` kills so many at random and prints how long each took.
-``SEED`` picks other moments.
+``KILLS=200 pytest tests/test_elastic.py -s`` kills 200 ranks at random moments, and prints how
+long each recovery took. ``SEED`` picks other moments.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def test_the_others_go_on_from_the_last_commit(dead):
 
 
 def test_the_others_go_on_when_a_script_has_ended_well():
-    """Before, the others failed in the middle of training, and the job's exit code was 0."""
+    """Formerly, the others failed in the middle of training, and the job's exit code was 0."""
     found = results_without({1}, start_ranks(3, NUMPY, "1", "5", "12", env={"EXITS": "1"}))
     assert {rank: each["size"] for rank, each in found.items()} == {0: 2, 2: 2}
 

@@ -102,7 +102,7 @@ def test_a_rank_that_wakes_too_late_does_not_train_alone(tmp_path):
 
 
 def test_a_rank_that_wakes_after_the_job_has_failed_ends_with_an_error(tmp_path):
-    """Before, the rank thought the others dead, and trained on alone."""
+    """Formerly, the rank thought the others dead, and trained on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]

@@ -34,7 +34,7 @@ SECONDS = 120  # for a job, imports included, on a busy machine; an exit that ha
     ],
 )
 def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
-    """Before, the other ranks waited for ever, and so did shutdown()."""
+    """Formerly, the other ranks waited for ever, and so did shutdown()."""
     killed = str(TESTS / "scripts" / "killed.py")
     ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
     texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}

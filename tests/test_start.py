@@ -159,7 +159,7 @@ def with_a_child(carrier: str, *command: str) -> Job:
 
 @every_carrier
 def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(carrier):
-    """Before, the child waited in MPI_Init for ever, or the ranks died."""
+    """Formerly, the child waited in MPI_Init for ever, or the ranks died."""
     everything = str(TESTS / "scripts" / "imports_all.py")
     job = with_a_child(carrier, everything, "numpy", "mxnet")
     children = [json.loads(line) for line in job.lines("CHILD ")]
@@ -177,7 +177,7 @@ INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\
 
 @every_carrier
 def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
-    """Before, all ranks' children met in another job, or the ranks' launcher ended the ranks."""
+    """Formerly, all ranks' children met in another job, or the ranks' launcher ended the ranks."""
     job = with_a_child(carrier, "-c", INIT_IN_A_CHILD)
     assert not job.lines("SIZE ")
     told = re.findall(r"init\(\): this process was started by process \d+, which is", job.output)

@@ -144,7 +144,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     CHECK_INT(job->items, 4);
 }
 
-JOB_TEST(test_submissions_of_a_rank_come_before_its_end) {
+JOB_TEST(test_a_ranks_submissions_are_passed_on_before_its_end) {
     say(job, 6, WIRE_HIT, 1);
     say(job, 6, WIRE_REQUEST, 0); /* a join */
     say(job, 3, WIRE_HIT, 1);

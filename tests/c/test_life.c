@@ -75,7 +75,7 @@ TEST(test_a_killed_process_is_reported_under_a_low_limit_of_open_files) {
 }
 
 /* The error tells the caller that the process is not watched. */
-TEST(test_without_descriptors_watching_fails_with_an_error) {
+TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
     struct rlimit old, none;
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();

@@ -50,7 +50,7 @@ TEST(test_a_lane_is_in_the_order_of_its_hosts) {
 
 /* A thread that spun there took 134 us instead of 13 us, because its peer got the core only
  * after the spin. */
-TEST(test_no_thread_spins_beside_a_rank_on_its_core) {
+TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
     struct transport *t = local_hub_rank(hub, 1);
     cpu_set_t all, one;

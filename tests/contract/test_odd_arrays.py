@@ -144,6 +144,6 @@ def test_unusual_tensors_of_pytorch_are_reduced_or_named_in_an_error(name, size)
 
 
 def test_the_job_goes_on_after_refused_arrays(size):
-    """Nothing was sent of what was refused."""
+    """hvdlite has sent nothing of the refused arrays."""
     for lib in LIBRARIES:
         assert lib.call("allreduce", np.ones(1), name="x", op=hvd.Sum) == size

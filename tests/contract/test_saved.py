@@ -31,7 +31,7 @@ def train(trainer, steps) -> list:
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
-    """Before, that rank applied the same gradients in another way."""
+    """Formerly, that rank applied the same gradients in another way."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
     before, states = train(trainer, range(steps)), trained.saved()
@@ -90,7 +90,7 @@ def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
 @saving
 @pytest.mark.parametrize("late", [None, 1], ids=["", "of an older commit"])
 def test_commits_have_the_residuals_of_each_rank(kind, late, rank, several):
-    """Before, elastic training lost it. A rank without the newest commit warns of the loss."""
+    """Formerly, elastic training lost them. A rank without the newest commit warns of the loss."""
     trainer = made(kind, "1bit")
     train(trainer, range(1))
     early = trainer.saved()

@@ -178,7 +178,7 @@ def test_two_optimizers_of_one_network_keep_their_states_apart(kind, rank):
 
 @trainers_that(lambda kind: kind.numbered)
 def test_a_rank_that_made_one_more_optimizer_gets_an_error(kind, rank, several):
-    """Before, ranks waited for each other's tensors, of other names, with warnings alone."""
+    """Formerly, ranks waited for each other's tensors, of other names, and only warned."""
     if rank == 1:
         kind.make_alone(start_weights())
     with pytest.raises(kind.errors, match="rank 0: .*rank 1: .*(on all ranks alike|on every rank)"):

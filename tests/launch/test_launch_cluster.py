@@ -62,7 +62,7 @@ def test_ranks_fill_the_slots_of_a_host_list(on_cluster):
 
 
 def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
-    """Before, the error was: a message from rank 0 for a round is damaged."""
+    """Formerly, the error was: a message from rank 0 for a round is damaged."""
     code = """if True:
         import os, numpy as np, hvdlite as hvd
         os.environ["HVDLITE_DETERMINISTIC"] = os.environ["OMPI_COMM_WORLD_RANK"]

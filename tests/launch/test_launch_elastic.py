@@ -68,7 +68,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
 
 
 def test_a_function_that_returns_early_on_one_rank_ends_the_others_wait():
-    """Before, the others waited for ever."""
+    """Formerly, the others waited for ever."""
     program = """if True:
         import hvdlite as hvd
         hvd.init()
@@ -119,7 +119,7 @@ def test_the_example_goes_on_with_a_death_in_each_epoch():
 
 
 def test_a_script_that_lets_nobody_in_gets_no_new_rank():
-    """Before, the new rank trained alone, in a job of its own, beside the others."""
+    """Formerly, the new rank trained alone, in a job of its own, beside the others."""
     program = """if True:
         import os, time
         import hvdlite as hvd

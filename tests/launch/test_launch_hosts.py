@@ -75,7 +75,7 @@ def test_without_ssh_the_error_names_the_missing_command():
 
 
 def test_host_info_is_found_despite_shell_startup_output(tmp_path):
-    """Before: Expecting value: line 1 column 1 (char 0), or: 'utf-8' codec can't decode byte."""
+    """Formerly: Expecting value: line 1 column 1 (char 0), or: 'utf-8' codec can't decode byte."""
     shell = tmp_path / "ssh"
     shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")
     shell.chmod(0o755)

@@ -72,7 +72,7 @@ def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_clust
 
 
 def test_hosts_beyond_the_workers_get_the_servers(cluster, on_cluster):
-    """Before, these hosts stayed idle: the workers' hosts got the servers, too."""
+    """Formerly, these hosts stayed idle: the workers' hosts got the servers, too."""
     code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'))"
     done = on_cluster("-n", 1, "-s", 1, "-H", "h0,h1", sys.executable, "-c", code)
     assert sorted(done.out.splitlines()) == [

@@ -58,7 +58,7 @@ def test_an_exception_is_reported():
 
 
 def test_a_reader_that_goes_away_does_not_look_like_ctrl_c():
-    """Before, such a reader caused a KeyboardInterrupt."""
+    """Formerly, such a reader caused a KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)
     code = "import hvdlite as hvd; hvd.run(print, ('here',), np=2)"
@@ -82,7 +82,7 @@ def test_run_accepts_horovods_choice_of_a_transport():
 
 
 def test_a_rank_that_exits_well_has_no_result():
-    """Before, the error was: a bytes-like object is required; also for a dead elastic rank."""
+    """Formerly, the error was: a bytes-like object is required; also for a dead elastic rank."""
     assert hvd.run(sys.exit, args=(0,), num_proc=1, transport="tcp") == [None]
 
 

@@ -110,7 +110,7 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
 
 
 def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
-    """Before, the command started with SIGINT ignored, which a shell or Java cannot undo."""
+    """Formerly, the command started with SIGINT ignored, which a shell or Java cannot undo."""
     env = {**os.environ, "MARKER": str(commands)}
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
     launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there 
 
 
 def test_mpirun_is_recognised_without_a_home_folder():
-    """Open MPI's mpirun said so, which was taken for the name of an MPI."""
+    """Open MPI's mpirun prints a line about that, formerly taken for the name of an MPI."""
     env = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = call("-n", 2, *python(WHERE), env=env).passed()
     assert len(done.out.splitlines()) == 2

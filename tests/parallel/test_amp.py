@@ -14,7 +14,7 @@ import hvdlite as hvd
 
 @pytest.fixture(autouse=True)
 def only_the_loss_scaler(monkeypatch):
-    """amp.init() would make all operators of this process cast to float16, which CPUs lack."""
+    """Not amp.init(): it would make all operators cast to float16, which CPUs lack."""
     monkeypatch.setattr(amp.amp, "_amp_initialized", True)
     monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
 

@@ -87,7 +87,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
 
 
 def test_a_forked_child_frees_inherited_work_without_waiting(rank, size):
-    """As the bucket of an optimizer does."""
+    """A child inherits such work in the bucket of an optimizer."""
     x, out = np.ones(2), np.ones(2)
     started = start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}]) if rank == 0 else 0
     text = in_child(lambda: error_of(started.finish) if started else "")

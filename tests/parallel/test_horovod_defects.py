@@ -1,4 +1,4 @@
-"""What goes wrong in Horovod 0.28.1 for MXNet, named by its symptom; here it does not.
+"""What goes wrong in Horovod 0.28.1 for MXNet does not go wrong in hvdlite.
 
 docs/horovod.md lists all such defects, and where the others' tests are.
 """
@@ -41,7 +41,7 @@ def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, siz
             np.testing.assert_array_equal(y.asnumpy(), expected)
 
 
-def test_group_with_a_name_under_way_is_sent_in_part(rank, size, several, asynchronous):
+def test_no_group_with_a_name_under_way_is_sent_in_part(rank, size, several, asynchronous):
     """Rank 0 alone sends its group twice: of the second nothing is sent, and the first is right."""
 
     def group(start):
@@ -73,7 +73,7 @@ def gradient_of(rank: int, fails: bool):
 
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
-def test_gradient_that_failed_on_one_rank_hangs_the_others(grouped, rank, size):
+def test_a_gradient_that_failed_on_one_rank_hangs_no_other_rank(grouped, rank, size):
     """The rank that failed lives on. The others are told, and the next step is as before."""
     failing = size - 1
     for step in range(3):
@@ -92,7 +92,7 @@ def test_gradient_that_failed_on_one_rank_hangs_the_others(grouped, rank, size):
         assert expected.replace("gradient", place, 1) in str(caught.value)
 
 
-def test_step_after_a_failed_one_is_paired_with_it(rank, size, several, asynchronous):
+def test_a_step_after_a_failed_step_is_not_paired_with_it(rank, size, several, asynchronous):
     """The rank that failed has nothing to wait for: it comes to the next step before the others."""
     ahead = rank == size - 1
     gradient = gradient_of(rank, fails=ahead)
@@ -110,7 +110,7 @@ def test_step_after_a_failed_one_is_paired_with_it(rank, size, several, asynchro
     np.testing.assert_array_equal(gradient.asnumpy(), size)
 
 
-def test_step_after_a_failed_one_overtakes_it(rank, size, several, asynchronous):
+def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, asynchronous):
     """MXNet tells of a failure before the step that failed is submitted, without its data."""
     failing = size - 1
     for step in range(300):
@@ -125,7 +125,7 @@ def test_step_after_a_failed_one_overtakes_it(rank, size, several, asynchronous)
             np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
-def test_layer_that_fails_on_one_rank_hangs_a_training(rank, several, asynchronous):
+def test_a_layer_that_fails_on_one_rank_hangs_no_training(rank, several, asynchronous):
     """The step is left out on all ranks, which hear why, and training goes on."""
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
@@ -187,7 +187,7 @@ REFUSED = {
     "a root that there is not": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
 }
 if SIZE > 1:  # with one rank, any number of rows is right
-    REFUSED["rows that can't be dealt out"] = lambda: hvd.alltoall(mx.nd.ones(SIZE + 1))
+    REFUSED["rows that can't be divided"] = lambda: hvd.alltoall(mx.nd.ones(SIZE + 1))
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)

@@ -46,7 +46,7 @@ def test_the_first_step_keeps_batch_norm_statistics():
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["own", "on store"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, several, tmp_path):
-    """Before, that rank applied the same gradients in another way."""
+    """Formerly, that rank applied the same gradients in another way."""
     net, path = dense_net(), str(tmp_path / "states")
     trainer = kv_trainer(net, update_on_kvstore=on_store)
     for root in (None, 1):
@@ -235,7 +235,7 @@ def all_rows(net):
 @no_sparse_gluon
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_sparse_weights_with_rows_from_the_store_train_as_one_process(
+def test_sparse_weights_with_rows_from_the_store_train_as_in_one_process(
     optimizer, name, rank, size, parity
 ):
     """Sparse gradients of dense weights: test_sparse.py."""

@@ -156,7 +156,7 @@ def test_grouped_calls_write_into_overlapping_outs_correctly(rank, size, outs):
 
 
 def test_grouped_calls_in_place_copy_nothing(rank, size):
-    """Results of their own would take 128 MiB."""
+    """Separate results would take 128 MiB."""
     arrays = [np.full(16 << 20, rank, np.float32) for _ in range(2)]
     hvd.numpy.barrier()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

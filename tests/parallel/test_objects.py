@@ -39,7 +39,7 @@ def test_objects_of_other_types_are_gathered_by_rank(rank, size):
     assert hvd.allgather_object(objects[rank % 4]) == [objects[r % 4] for r in range(size)]
 
 
-def test_object_that_no_rank_can_pickle():
+def test_an_object_that_no_rank_can_pickle_raises():
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         hvd.allgather_object(threading.Lock())
 

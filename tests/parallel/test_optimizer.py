@@ -80,7 +80,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
 
 
 def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
-    """Before, each rank trained alone after it, in silence: the file's optimizer was taken."""
+    """Formerly, each rank trained alone after it, in silence: the file's optimizer was taken."""
     nets = [dense_net(), dense_net(), dense_net()]
     plain = plain_trainer(nets[0], sgd())
     train(nets[0], plain, steps=1, joined=True)
@@ -95,8 +95,8 @@ def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
     assert_close(train(nets[2], trainers[1]), alone)
 
 
-def test_an_updaters_states_loaded_on_one_rank_are_an_error(rank, size, several):
-    """As Module does, which keeps the optimizer: before, ranks got other weights."""
+def test_loading_an_updaters_states_on_one_rank_is_an_error(rank, size, several):
+    """As Module does, which keeps the optimizer. Formerly, ranks got different weights."""
     optimizer = hvd.DistributedOptimizer(sgd())
     updater, w = mx.optimizer.get_updater(optimizer), mx.nd.ones((3,))
     updater(0, mx.nd.ones((3,)), w)

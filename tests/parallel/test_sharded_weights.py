@@ -135,7 +135,7 @@ def test_a_parameter_initialised_again_is_an_error_at_the_next_step(shares):
 
 @pytest.mark.parametrize("others", [("adam", {}), ("sgd", {"momentum": 0.9})], ids=["adam", "sgd"])
 def test_ranks_with_different_optimizers_get_an_error(others, rank, several):
-    """States of other sizes would lie in the host's memory."""
+    """The ranks of a host share the memory of the states, so the states must be of one size."""
     net = dense_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), *(others if rank else ("sgd", {})))
     with pytest.raises(hvd.HvdliteError, match="optimizer.*the same optimizer"):

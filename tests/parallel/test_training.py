@@ -199,7 +199,7 @@ def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
 
 @both_kinds
 def test_checkpoints_have_the_residuals_of_each_rank(kind, rank, shared_folder):
-    """Before, a job that went on from one lost it."""
+    """Formerly, a job that went on from one lost it."""
     net, again = dense(), dense()
     one_bit = {"compression": hvd.Compression.one_bit(), "backward_passes_per_step": 2}
     trainer = make_trainer(kind, net.collect_params(), mx.optimizer.SGD(), **one_bit)

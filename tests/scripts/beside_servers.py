@@ -2,7 +2,7 @@
 
     python beside_servers.py [--servers=1] [--numbered] -n 2 python train.py
 
-Over ssh launch.py numbers no worker; on one host (--numbered) it does.
+launch.py gives no numbers to workers that it starts over ssh. On one host it does: --numbered.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Each rank runs a Python program, argv, and then trains on. argv: -OPTION sets OPTION=1 for it."""
+"""Each rank runs the Python program in argv, and then goes on. -VARIABLE sets VARIABLE=1 for it."""
 
 import os
 import subprocess

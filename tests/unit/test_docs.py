@@ -65,7 +65,7 @@ IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\nfrom signat
 
 
 def run(code: str, *arguments: str) -> str:
-    """The last line, in an interpreter of its own, since to import all of hvdlite starts MPI."""
+    """The last line that the code prints, in a new interpreter: importing hvdlite starts MPI."""
     path = f"{DOCS}{os.pathsep}{TESTS}"
     return alone(IMPORTS + code, *arguments, PYTHONPATH=path).splitlines()[-1]
 

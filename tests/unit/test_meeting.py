@@ -214,7 +214,7 @@ def test_a_rank_of_another_job_size_is_refused_with_an_error():
 
 
 def test_a_silent_host_is_tolerated_up_to_the_users_limit(monkeypatch):
-    """Before, the silent host was lost after 120 s."""
+    """Formerly, the silent host was lost after 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
     monkeypatch.setattr(exchange, "bound", lambda _, seconds: borne.append(seconds))

@@ -137,7 +137,7 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
 
 
 def test_strangers_at_an_open_port_delay_no_rank():
-    """Before, strangers filled the queue while the rank computed: others thought the rank lost."""
+    """Formerly, strangers filled the queue while the rank computed: it was thought lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
     for stranger, junk in zip(
@@ -197,7 +197,7 @@ def test_the_smaller_part_of_a_split_network_ends():
 
 
 def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monkeypatch):
-    """Before, the rank thought the others dead, and trained on from where it had stood still."""
+    """Formerly, the rank thought the others dead, and trained on from where it was stopped."""
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the others have trained on, or ended, without this rank" in str(late)

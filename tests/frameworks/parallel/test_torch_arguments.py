@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 @pytest.fixture(params=["hvdlite", "gloo"])
 def backend(request, groups):
-    """Calls that PyTorch's functions make for one tensor, and its tests for several."""
+    """PyTorch's functions give a backend one tensor; PyTorch's tests give it several."""
     group = groups[request.param == "gloo"]
     return group._get_backend(torch.device("cpu"))
 

@@ -18,7 +18,7 @@ def test_tensors_of_any_strides_are_reduced(rank, size):
 
 
 def test_tensors_of_one_call_that_share_memory(rank, size):
-    """Before, each took of the other what that had written so far."""
+    """Formerly, each took of the other what that had written so far."""
     for number in range(5):
         whole = torch.full((100_000,), rank + 1.0)
         given = [whole, whole[:60_000], whole[40_000:], whole]

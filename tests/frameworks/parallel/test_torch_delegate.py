@@ -34,7 +34,7 @@ def test_the_gpu_checks_pass_on_cpus(check, rank, size):
     assert len(MOVERS) == max(made, 1), "one group moves all tensors of all ranks"
 
 
-def test_delegated_calls_in_another_order_on_each_rank_match(rank, size):
+def test_delegated_calls_match_though_each_rank_has_its_own_order(rank, size):
     order = random.Random(rank)
     for _ in range(10):
         numbers = order.sample(range(20), 20)

@@ -18,7 +18,7 @@ def test_tensors_of_one_call_that_share_memory(groups, rank, size):
 
 @pytest.mark.parametrize("call", ["splits", "lists"])
 def test_parts_of_unexpected_sizes_are_errors(call, groups, rank, size, several):
-    """The sum is what it expects: before, it took rows of one rank for those of another."""
+    """The sum is what it expects. Formerly, it took rows of one rank for those of another."""
     # parts that each rank sends to rank 0, 1, ...
     parts = [2 + (to == 0) - (to == 1) for to in range(size)]
     own = parts[rank] * size

@@ -72,7 +72,7 @@ def test_a_parameter_that_is_added_between_the_passes_of_a_step(rank, size):
 
 @OPS
 @pytest.mark.parametrize("closure", [False, True])
-def test_the_optimizer_that_was_given_does_not_step_alone(closure, op, rank):
+def test_the_wrapped_optimizer_does_not_step_alone(closure, op, rank):
     param = weight()
     optimizer, plain = distributed(param, op=op)
     if op == hvd.Average:
@@ -84,7 +84,7 @@ def test_the_optimizer_that_was_given_does_not_step_alone(closure, op, rank):
     assert same_everywhere(param)
 
 
-def test_the_optimizer_that_was_given_steps_with_averages(rank, size):
+def test_the_wrapped_optimizer_steps_with_averages(rank, size):
     param = weight()
     optimizer, plain = distributed(param)
     (param * (rank + 1)).sum().backward()
@@ -107,7 +107,7 @@ def test_gradients_that_a_script_has_kept_stay_what_they_were(rank, size):
 
 
 def test_a_gradient_that_is_taken_before_the_average_becomes_the_average(rank, size):
-    """As by a function that clips it later."""
+    """A function may take the gradient, and clip it later."""
     param = weight()
     optimizer, _ = distributed(param)
     for number in range(1, 4):
