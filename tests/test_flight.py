@@ -30,7 +30,7 @@ def test_a_stall_is_reported_with_stacks_and_does_not_end_the_job(tmp_path):
     # On a loaded machine other tensors may stall, too.
     text = next(text for text in stalls if "'allreduce.late' has waited" in text)
     assert "submitted by ranks 0, 2, not by rank 1" in text
-    assert "runs; waits for rank 1 since" in text
+    assert "runs; has waited for rank 1 for" in text
     assert "'allreduce.late' (4.0 kB, not submitted by all ranks)" in text
     assert "allreduce.late" not in part_of(text, 1)
     assert "in where_it_stands" in part_of(text, 1)

@@ -257,7 +257,7 @@ class SocketBootstrap(Bootstrap):
         # nor under torchrun, which ends the others.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
-            text = "init(): rank %d has failed, and tells those that come to it within %.0f s"
+            text = "init(): rank %d has failed; for %.0f s it tells the ranks that come to it"
             logger.warning(text, _place().rank, more)
             self._tell(more)
         os._exit(code)

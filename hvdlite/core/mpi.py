@@ -134,7 +134,7 @@ def not_built(theirs: str, package: Path) -> str:
 def _way_out(theirs: str) -> str:
     return (
         f"mpi4py has loaded {_name(theirs)}: reinstall hvdlite with MPICC set to the mpicc of that "
-        "MPI, or set MPI4PY_LIBMPI to the libmpi.so that mpi4py shall load instead"
+        "MPI, or set MPI4PY_LIBMPI to the libmpi.so that mpi4py should load instead"
     )
 
 

@@ -90,7 +90,7 @@ class Listener:
         kind = str(why).split(":")[0]
         if kind not in self._told:
             self._told.add(kind)
-            tell(f"hvdliterun: dropped a connection from {peer}: {why} (told once)")
+            tell(f"hvdliterun: dropped a connection from {peer}: {why} (reported once)")
 
     def close(self) -> None:
         for link in self._strangers:
@@ -111,12 +111,12 @@ class Listener:
         self._strangers[link] = time.monotonic()
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._receive(link))
         if len(self._strangers) > self._most:
-            self._drop(next(iter(self._strangers)), "there are too many that send nothing")
+            self._drop(next(iter(self._strangers)), "too many connections send nothing")
 
     def _make_room(self) -> None:
         """Free a descriptor, because a waiting connection keeps the listener ready."""
         if self._strangers:
-            self._drop(next(iter(self._strangers)), "there are no descriptors for more")
+            self._drop(next(iter(self._strangers)), "no file descriptor is left for more")
         else:
             time.sleep(ROOM_PAUSE)
 

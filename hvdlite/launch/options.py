@@ -61,7 +61,7 @@ OPTIONS = {
         ),
         Option(
             "-n -np --np --num-proc --num-workers",
-            "ranks to start (default: all slots of the hosts; here as the cores allow)",
+            "ranks to start (default: all slots of the hosts; one host: as its cores allow)",
             int,
             dest="workers",
         ),
@@ -71,21 +71,21 @@ OPTIONS = {
             int,
             dest="ranks_per_host",
         ),
-        Option("--nnodes", "the number of hosts, to compare", int),
+        Option("--nnodes", "the number of hosts that -H must name", int),
         Option("-m --module", "the command is a Python module and its arguments"),
         Option(
             "--env -x", "a variable for every rank; without a value, your own", list, "NAME[=VALUE]"
         ),
         Option(
             "--start-timeout",
-            "fail if a rank has not started by then (default: 30)",
+            "fail if a rank has not started in this time (default: 30)",
             float,
             "SECONDS",
             default=30,
         ),
         Option(
             "--host-timeout",
-            "give up a host that is silent for so long (default: 60; 120 without MPI)",
+            "give up a host that is silent for this time (default: 60; 120 without MPI)",
             float,
             "SECONDS",
         ),
@@ -165,7 +165,7 @@ OPTIONS = {
         Option(
             "--min-np --min-num-proc", "end the job when fewer ranks are left (default: 1)", int
         ),
-        Option("--max-np --max-num-proc", "new ranks come up to so many in all (default: -n)", int),
+        Option("--max-np --max-num-proc", "the most ranks, new ones included (default: -n)", int),
         Option(
             "--reset-limit",
             "end an elastic job when its ranks have died more often",

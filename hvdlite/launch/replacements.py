@@ -136,7 +136,7 @@ class Replacements:
         if host not in self._told:
             self._told.add(host)
             why = f": {lines[-1]}" if lines else ""
-            tell(f"hvdliterun: no new rank on {host} yet{why} (tried again and again, told once)")
+            tell(f"hvdliterun: no new rank on {host} yet{why} (tried again, reported once)")
         self._pauses[host] = min(2 * self._pauses.get(host, RETRY_SECONDS / 2), MOST_RETRY_SECONDS)
         self._retry_at[host] = time.monotonic() + self._pauses[host]
 

@@ -112,8 +112,8 @@ def _text_of_lateness(late: Dict[int, float]) -> str:
     total = sum(late.values())
     share = f" Rank {worst} caused {late[worst] / total:.0%} of it." if total else ""
     return (
-        "<p>Of each tensor the seconds between the last but one rank that submitted it and the "
-        f"last: for so long only one rank was missing.{share}</p>"
+        "<p>For each tensor, the seconds during which only one rank had not submitted it: "
+        f"the others waited for this rank.{share}</p>"
     )
 
 

@@ -122,7 +122,7 @@ def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
     parts = [f"{_who(one)} {one.state}"]
     if wait and one.state == "runs":
         whom = f" for {live.ranks_text(wait.ranks)}" if wait.ranks else ""
-        parts.append(f"waits{whom} since {wait.seconds:.1f} s")
+        parts.append(f"has waited{whom} for {wait.seconds:.1f} s")
     done = [op for op in one.ops if op["phase"] in ("done", "failed")]
     under_way = [op for op in one.ops if op["phase"] in UNDER_WAY]
     if under_way:

@@ -41,7 +41,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     new = cli.parser(PROGRAM, "Show what each rank of a running job does.", EPILOG)
-    new.add_argument("job", nargs="?", help="a rank's process id, or the begin of a job's number")
+    new.add_argument("job", nargs="?", help="a rank's process id, or the start of a job's number")
     watching.add_hosts(new)
     new.add_argument("--every", type=cli.seconds, default=1.0, metavar="SECONDS", help="default: 1")
     new.add_argument("--once", action="store_true", help="print one table, and end")

@@ -153,13 +153,13 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
     if one.bytes < SMALL_BYTES * max(one.tensors, 1):
         what = (
             f"each of the {one.tensors:.0f} tensors waits for every rank once, and a step is too "
-            f"short to hide this; to send fewer bytes than {size} a step gains nothing."
+            f"short to hide this; sending fewer bytes than {size} a step gains nothing."
         )
         advice = "Use larger batches or backward_passes_per_step; or start fewer ranks."
         return [Finding("short steps", exposed, what, advice)]
     hosts = sorted({each.host for each in ranks})
     if len(hosts) < 2:
-        what = f"moving {size} a step takes so long after the last gradient is ready."
+        what = f"moving {size} a step takes this long after the last gradient is ready."
         advice = "Send less: hvd.Compression.fp16, backward_passes_per_step, larger batches."
         return [Finding("exposed", exposed, what, advice)]
     seconds = statistics.median(step.exposed for step in one.steps)

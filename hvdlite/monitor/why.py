@@ -24,11 +24,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
     new = cli.parser(PROGRAM, "Tell what a job's steps lose time to, and what to do.", EPILOG)
     new.add_argument(
-        "job", nargs="*", help="a rank's process id, the begin of a job's number, or timelines"
+        "job", nargs="*", help="a rank's process id, the start of a job's number, or timelines"
     )
     watching.add_hosts(new)
     new.add_argument(
-        "--seconds", type=cli.seconds, default=10.0, help="look for so long at most (default: 10)"
+        "--seconds", type=cli.seconds, default=10.0, help="look for this time at most (default: 10)"
     )
     options = new.parse_args(arguments)
     try:
@@ -84,7 +84,7 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
         return []
     whom = live.ranks_text(longest.ranks) if longest.ranks else "others"
     what = f" ({memory.title(longest.op)})" if longest.op else ""
-    return [f"the job stands still: it waits for {whom} since {longest.seconds:.0f} s{what}"]
+    return [f"the job stands still: it has waited for {whom} for {longest.seconds:.0f} s{what}"]
 
 
 def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:

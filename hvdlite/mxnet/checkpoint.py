@@ -156,7 +156,7 @@ class Checkpoint:
         if ranks == topology.size():
             return left_out.dealt(of_ranks, name)
         if ranks and not topology.rank():
-            why = f"a job of {ranks} ranks has saved the checkpoint; the other ranks' is lost, too"
+            why = f"a job of {ranks} ranks has saved the checkpoint; other ranks lose theirs, too"
             left_out.warn(why, "")
         return {}
 

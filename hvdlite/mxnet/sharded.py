@@ -27,7 +27,7 @@ from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
 _REDUCED = Max, (1.0, 1.0)  # gradients are equal on all ranks, so their Max changes nothing
 
-_UNSUITED = {"Nadam": "keeps a schedule that counts calls, of which each rank does some"}
+_UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 
 
 _ELSEWHERE = (

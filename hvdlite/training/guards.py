@@ -83,7 +83,7 @@ class Guard:
         values, counts = np.unique(digests, return_counts=True)
         most = values[counts.argmax()]
         others = [str(self._set.ranks[r]) for r in np.flatnonzero(digests != most)]
-        last = "it never was equal" if self._equal_at is None else f"equal before {self._equal_at}"
+        last = "it was never equal" if self._equal_at is None else f"equal before {self._equal_at}"
         which = "rank" if len(others) == 1 else "ranks"
         if counts.max() == 1:
             return f"no two ranks have the same value; {last}"

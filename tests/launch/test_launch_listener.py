@@ -92,7 +92,7 @@ def test_a_connection_with_a_wrong_token_is_reported_once(opened, capsys):
     err = capsys.readouterr().err
     assert err.splitlines() == [
         "hvdliterun: dropped a connection from 127.0.0.1: it does not know the token of this job "
-        "(told once)"
+        "(reported once)"
     ]
     assert not opened.let_in
 
