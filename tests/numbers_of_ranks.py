@@ -1,4 +1,4 @@
-"""Numbers of which every rank can make those of every other, and what a reduction makes of them."""
+"""Test data that a rank can compute for every rank, and the expected results of reductions."""
 
 import functools
 import hashlib

@@ -41,7 +41,7 @@ class Links:
 
     def send_all(self, kind: int, data: bytes = b"") -> None:
         for link in list(self._ranks):
-            # A silent host gets no LOOK: the kernel would send it again ever more rarely.
+            # A silent host gets no LOOK: the kernel would resend it at longer and longer intervals.
             if kind != channel.LOOK or link.silence() < channel.LATE:
                 self.send(link, kind, data)
 

@@ -107,8 +107,9 @@ class Holding:
     """Allreduces in place by one operation that also holds other arrays; made once.
 
     :param described: a :class:`Described` for each of ``arrays``.
-    :param held: an NDArray, the ``hvd_memory *`` in whose view it lies, or None, and the number of
-        the allreduce that shares what this rank has written to the view; sorted by this number.
+    :param held: triples: an NDArray; the ``hvd_memory *`` in whose view the NDArray lies, or None;
+        the number of the allreduce that shares what this rank has written to the view. The triples
+        are sorted by this number.
     """
 
     def __init__(self, described: List[Described], arrays, held) -> None:

@@ -42,7 +42,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     gradients.loaded(0)
     # what compression has left out stays on its rank
     if packed["left_out"] and not gradients.has_left_out:
-        left_out.warn(f"rank {root_rank} has loaded its part, and this rank has loaded none")
+        left_out.warn(f"rank {root_rank} has its part, and this rank has loaded none")
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_a_stale_gradient_that_is_not_ignored_is_an_error(rank):
 
 
 def test_a_layer_that_adds_keeps_its_sum_when_stale(rank, size):
-    """Nothing new on this rank: with grad_req='add' it gives what it has, as one process would."""
+    """A rank without a new gradient sends the old sum (grad_req='add'), as one process would."""
     net, twin = dense_net((6, 6)), dense_net((6, 6))
     for model in (net, twin):
         model[1].weight.grad_req = "add"

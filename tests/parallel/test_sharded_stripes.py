@@ -30,7 +30,7 @@ def hosts() -> int:
 
 
 def wide_net():
-    """The names do not count earlier blocks: files of states number parameters by name."""
+    """Its names do not depend on earlier blocks: files of states order parameters by name."""
     net, in_units = gluon.nn.HybridSequential(), COLUMNS
     for number, units in enumerate(UNITS):
         prefix = f"layer{number}_"

@@ -29,7 +29,7 @@ struct coll_tensor {
     const char *in;
     char *out;
     size_t bytes;
-    const hvd_update *update; /* NULL for no tensor of a batch, or for all */
+    const hvd_update *update; /* NULL for all tensors of a batch, or for none */
     size_t before;            /* index of this tensor's first value in the update's weights */
 };
 

@@ -92,7 +92,7 @@ def libsvm(*files: str) -> None:
 
 
 def rabit() -> None:
-    """As a script of the time of ``xgboost.rabit``, with its import changed."""
+    """Do what a script for the old ``xgboost.rabit`` does; only its import is changed."""
     from hvdlite.xgboost import rabit
 
     rabit.init()
