@@ -25,7 +25,7 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthrea
 class Collective(NamedTuple):
     """What a call does; equal on all ranks.
 
-    :param kind: the core's kind. ``name``: the tensors' names are this one and ``[0]``, ...
+    :param kind: of the core; ``name``: of the tensors, which get ``[0]``, ... after it.
     :param root: a rank of the process set.
     """
 
@@ -40,7 +40,7 @@ class Collective(NamedTuple):
         return self.kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
 
     def rows_of(self, rows: int) -> int:
-        """Return the number of rows of the result for an operand of ``rows`` rows."""
+        """Return how many rows a result has, for an operand of so many."""
         size = self.process_set.size()
         if self.kind == lib.HVD_ALLGATHER:
             return rows * size
@@ -53,10 +53,9 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype for a dtype, and how many of its elements make one element.
+    """Return the core's dtype for elements of a dtype, and how many of them one element is.
 
-    Complex numbers go as pairs. Unsigned numbers go as signed numbers, whose sums have the same
-    bits.
+    Complex numbers are pairs. Unsigned numbers are signed ones, whose sums have the same bits.
 
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
@@ -67,7 +66,7 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
     if dtype.kind == "u" and dtype.itemsize > 1 and (not reduces or collective.op == Sum):
         return np.dtype(f"i{dtype.itemsize}"), 1
     if dtype.kind in "cu" and dtype.itemsize > 1:
-        raise ValueError(f"tensor '{collective.name}': {dtype} can only be summed; got another op")
+        raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
     return dtype, 1
 
 

@@ -122,8 +122,8 @@ static const double NO_LIMIT = 1e9; /* seconds; the core ends each wait itself w
 /* The caller holds the mutex. NULL: a failure. */
 static struct plan *begin(struct clique *c, const hvd_tensor *t, double seconds) {
     if (c->group < 0)
-        return clique_refuse("hvdlite.jax: a program has a collective among processes that hvdlite "
-                             "was not told of (%s): the program was compiled or loaded before "
+        return clique_refuse("hvdlite.jax: a program has a collective among processes that were "
+                             "not announced (%s): the program was compiled or loaded before "
                              "hvd.init(), or in a way that this version of hvdlite does not know",
                              c->name),
                NULL;

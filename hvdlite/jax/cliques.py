@@ -1,9 +1,9 @@
 """Announces to the C library which ranks each collective of each compiled program joins.
 
-XLA makes a communicator by MPI_Comm_split, which does not tell a process the other members. So
-hvdlite reads each executable when a client of jaxlib makes it. For each new list of members hvdlite
-has XLA make the communicator at once, while the library knows the list. This sends nothing. Before
-the first run of a program its ranks meet, and open a group of the core for each list.
+XLA makes a communicator by MPI_Comm_split, which tells a process its own place but not the other
+members. So each executable is read when a client of jaxlib makes it, and for each new list of
+members XLA makes its communicator at once, while the library knows the list. Nothing is sent.
+Before the first run of a program its ranks meet, and open a group of the core for each list.
 """
 
 import ctypes
@@ -37,14 +37,13 @@ class _Clique(NamedTuple):
 class Cliques:
     """The communicators of this process, and the threads that use them.
 
-    XLA does not say which program a collective belongs to. If ranks ran the programs of two threads
-    in different orders, the threads could swap their collectives. So each communicator belongs to
-    one thread. Once ``jit`` has run a program in a context, it runs the program there again without
-    Python. So each thread has a context of its own.
+    XLA does not say which program a collective is of, so two threads could swap theirs, where ranks
+    run them in different orders. So each communicator is of one thread. ``jit`` runs a program
+    without Python, once it has run it in the same context: so each thread has a context of its own.
 
-    :param rank: the rank of this process. ``size``: the number of processes.
-    :param opened: a function that opens a group of the core among some ranks, and returns the
-        group's number in this process. All these ranks call it.
+    :param rank: this process's; ``size``: how many there are.
+    :param opened: opens a group of the core among some ranks, which all call it; returns its number
+        in this process.
     """
 
     def __init__(self, rank: int, size: int, opened: Callable[[List[int]], int]) -> None:
@@ -97,7 +96,7 @@ class Cliques:
     def _announce(self, executable, devices: List[Any]) -> None:
         """Have XLA make the communicators that a program needs in this process.
 
-        :param devices: the program's devices, in the program's order.
+        :param devices: those of the program, in its order.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
         processes = {device.process_index for device in devices}
@@ -109,7 +108,7 @@ class Cliques:
             if len(processes) > 1 and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
                     "hvdlite.jax: a program of several processes calls hvd.allreduce or another "
-                    "hvd collective, which needs a program of one process: use jax.lax.psum and "
+                    "hvd collective, which need a program of one process: use jax.lax.psum and "
                     "the like, or pass jit only arrays of this process"
                 )
             for group in replica_groups.of(text, len(devices)):
@@ -140,13 +139,13 @@ class Cliques:
         address = self._library.hvdlite_jax_expected()
         if problem or not address:
             raise RuntimeError(
-                f"hvdlite.jax: XLA made the communicator of processes {members} before hvdlite "
-                "knew of them: call hvd.init() before JAX's first computation"
+                f"hvdlite.jax: XLA had a communicator of processes {members} before they could "
+                "be announced: call hvd.init() before JAX's first computation"
             ) from problem
         self._known[key] = _Clique(address, members)
 
     def _open(self, key: _Key) -> None:
-        """Open the communicator's group, once. The other ranks of the group open it, too.
+        """Open the communicator's group, once; its other ranks do so, too.
 
         :raises jax.errors.JaxRuntimeError: a rank has not come, or has ended.
         """
@@ -162,7 +161,7 @@ class Cliques:
             raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {self._failed[key]}")
 
     def _check_thread(self, keys: Sequence[_Key]) -> None:
-        """Make this thread the owner of these communicators; raise RuntimeError if it can't."""
+        """Have this thread own these communicators; raise RuntimeError if it may not."""
         here = threading.current_thread()
         for key in keys:
             with self._lock:
@@ -174,7 +173,7 @@ class Cliques:
             elif other is not here:
                 why = (
                     f"thread '{other.name}' has run one for the same processes, and other ranks "
-                    "could run the two in another order: run all these programs in one thread"
+                    "could run the two in another order: run all their programs in one thread"
                 )
             else:
                 continue

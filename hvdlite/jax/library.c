@@ -123,8 +123,7 @@ static const struct type *type_of(mpi_handle number) {
 /* Below 0: a failure. */
 static int64_t bytes_of(int count, mpi_handle type_number) {
     const struct type *type = type_of(type_number);
-    if (type && count < 0)
-        clique_refuse("hvdlite.jax: XLA asks for a collective of %d elements", count);
+    if (type && count < 0) clique_refuse("hvdlite.jax: a collective of %d elements", count);
     return type ? (int64_t)count * (int64_t)type->bytes : -1;
 }
 
@@ -144,7 +143,7 @@ static int reduce(int kind, const void *in, void *out, int64_t count, int64_t ou
     if (!type || !count) return !type;
     if (!op_number || op_number >= NOPERATIONS || (type->parts > 1 && op_number != NUMBER_SUM))
         return clique_refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
-                             "for this type: complex numbers can only be summed");
+                             "for this type: complex numbers can be summed only");
     bool ordered = op_number == NUMBER_MIN || op_number == NUMBER_MAX;
     if (!in) in = out; /* MPI_IN_PLACE */
     if (c->size == 1 || c->group == CLIQUE_WARMING)

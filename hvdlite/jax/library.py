@@ -16,7 +16,7 @@ PATH = files.shipped("_hvdlite_jax")
 def choose(must: bool = False) -> None:
     """Have jaxlib load the library, unless jaxlib has been loaded.
 
-    :raises ImportError: ``must`` is true, and jaxlib has been loaded without the library.
+    :raises ImportError: it has been loaded without the library, and ``must``.
     """
     if PATH is not None and "jaxlib" not in sys.modules:
         os.environ[VARIABLE] = PATH

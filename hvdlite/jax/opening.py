@@ -2,7 +2,7 @@
 
 A rank that has begun to open a group can't stop. So the ranks agree first, by JAX's service, which
 keeps the first value that a key gets: the last rank to come writes that all are there, or the first
-rank whose time is up writes who is missing. All ranks read the same value.
+rank whose time is up writes who is missing. All read the same.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LOOK_MS = 500
 
 
 def open_among(ranks: List[int], patience: float) -> int:
-    """Open a group of these ranks, in this order; return its number. Only these ranks call this.
+    """Return the core's number of a group of these ranks, in this order. Only they call it.
 
     :param patience: seconds that a rank waits for the others.
     :raises RuntimeError: a rank has not come; all that have come raise it.

@@ -1,8 +1,8 @@
 """Collectives on arrays and pytrees of JAX that are this process's own, outside and inside ``jit``.
 
-Outside of ``jit``, an array's memory is sent as it is. Inside a program that runs on this process
-alone, a collective is a custom call of XLA. Programs that run on several processes use JAX's own
-collectives, such as ``jax.lax.psum``, which go through hvdlite after ``hvd.init()``.
+Outside, an array's memory is sent as it is. Inside a program that runs on this process alone, a
+collective is a custom call of XLA. Programs that run on several processes use JAX's own, such as
+``jax.lax.psum``, which go through hvdlite after ``hvd.init()``.
 """
 
 from typing import Any, List, Optional, Sequence
@@ -28,14 +28,14 @@ def allreduce(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Reduce each array of a pytree over all ranks by ``op``, by default to the average.
+    """Return ``op`` over all ranks of each array of a pytree, by default the average.
 
     All arrays are reduced in one operation. Under ``grad`` the gradient is reduced likewise.
 
     :param tree: an array, a number, or a pytree of them; of equal shapes and dtypes on all ranks.
     :param name: pairs the call with those of the other ranks; by default the line of the script.
-    :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: and ``postscale_factor``: multiply by these before and after ``op``.
+    :param average: True for Average, False for Sum; ``op`` says more.
+    :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
     :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed. Inside
         a program it is a ``jax.errors.JaxRuntimeError``, or a ValueError, with the same text.
@@ -73,8 +73,8 @@ def allgather(
 ) -> Any:
     """Return the arrays of all ranks joined along the first dimension.
 
-    :param tree: and all other parameters: as for :func:`allreduce`. Outside programs the first
-        dimensions may differ by rank; inside they are equal.
+    :param tree: and all others: as for :func:`allreduce`. Outside programs the first dimensions may
+        differ by rank; inside they are equal.
     """
     name = tensor_name("allgather", name, process_set)
     return _mapped(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
@@ -86,7 +86,7 @@ def reducescatter(
 ) -> Any:  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return.
 
-    :param tree: and all other parameters: as there. Inside programs rows must divide evenly.
+    :param tree: and all others: as there. Inside programs the rows divide evenly.
     """
     name = tensor_name("reducescatter", name, process_set)
     scales = float(prescale_factor), float(postscale_factor)
@@ -99,9 +99,9 @@ def alltoall(
 ) -> Any:  # fmt: skip
     """Send rows to each rank; return the rows from all ranks, in their order.
 
-    :param tree: and all other parameters: as for :func:`allreduce`.
-    :param splits: how many rows of one array go to each rank, outside of programs; by default all
-        ranks get equally many.
+    :param tree: and all others: as for :func:`allreduce`.
+    :param splits: how many rows of one array go to each rank, outside of programs; by default the
+        rows divide evenly.
     :return: with ``splits`` a pair: the rows, and how many each rank sent.
     """
     name = tensor_name("alltoall", name, process_set)
@@ -173,7 +173,7 @@ def _outside(c: Collective, arrays: List[np.ndarray]) -> List[Any]:
 
 
 def _room_for(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same dtype and shape, in memory that JAX can take over."""
+    """Return an array like it, at an address at which JAX can take the memory over."""
     room = np.empty(array.nbytes + _ALIGNED, np.uint8)
     begin = -room.ctypes.data % _ALIGNED
     return room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -193,7 +193,7 @@ def _forward(collective: Collective, *arrays):
 
 
 def _backward(collective: Collective, _, grads):
-    """Return the gradients with Horovod's scale, which docs/training.md gives."""
+    """Horovod's gradients, scale included, as in docs/training.md."""
     c = collective
     name, ps = f"{c.name}.grad", c.process_set
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):

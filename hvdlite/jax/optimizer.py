@@ -36,19 +36,19 @@ def DistributedOptimizer(
 
         optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
 
-    ``update`` works inside and outside ``jit``, in programs of this process alone. The returned
-    optimizer's state is the state of ``optimizer``: save and load it in the same way. To average
-    once in k steps, use ``optax.MultiSteps(optimizer, k)``.
+    ``update`` works inside and outside ``jit``, in programs of this process alone. The state is the
+    state of the optimizer, so it is saved and loaded alike. To average once in k steps, use
+    ``optax.MultiSteps(optimizer, k)``.
 
     :param optimizer: of Optax: a pair of functions ``init`` and ``update``.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average, Sum or Adasum.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
-    :param process_set: the ranks that average; a rank outside of the set trains alone.
-    :param name: the tensors' name, equal on all ranks; by default the line of the script, and the
-        number of the optimizer among those that the line has made.
-    :raises ValueError: an argument is wrong, or ``optimizer`` is not an optimizer of Optax.
+    :param process_set: the ranks among which; a rank outside of it trains alone.
+    :param name: of the tensors; by default the line of the script, and the number of the optimizer
+        that this line has made: equal on all ranks.
+    :raises ValueError: an argument makes no sense, or it is no optimizer of Optax.
     """
     if not (hasattr(optimizer, "_replace") and callable(getattr(optimizer, "update", None))):
         raise ValueError(

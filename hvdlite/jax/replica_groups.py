@@ -2,7 +2,7 @@
 
 XLA writes them in four ways: as lists, as reshaped and transposed ranges, as axes of a mesh, and
 not at all, for permutations. An unknown way raises an error. The C library refuses a collective
-that this module misses.
+that is missed here.
 """
 
 import math

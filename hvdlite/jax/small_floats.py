@@ -1,7 +1,6 @@
 """Collectives of float16 and of smaller floats, which XLA can't pass to MPI.
 
-Arrays of such floats are gathered as integers of the same bits. They are reduced as float32; the
-result is rounded once.
+They are gathered as integers of the same bits, and reduced as float32 and rounded once.
 """
 
 from functools import partial

@@ -27,12 +27,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Join the job, and make JAX's processes its ranks: ``jax.process_index() == hvd.rank()``.
 
     Afterwards ``jax.devices()`` are those of all ranks, and all collectives that XLA puts into
-    programs of several processes go through hvdlite. Collective. A second call does nothing, except
-    in another thread: each thread that runs programs of several processes must make the call.
+    programs of several processes go through hvdlite. Collective. A second call does nothing, but in
+    another thread: each thread that runs programs of several processes makes the call.
 
-    A collective fails after 60 seconds if one of its ranks is late or silent. Other limits:
-    HVDLITE_STALL_SHUTDOWN_TIME_SECONDS for a late rank, HVDLITE_DATA_TIMEOUT_SECONDS for a silent
-    one.
+    A rank that others wait for is late after 60 seconds, unless HVDLITE_STALL_SHUTDOWN_TIME_SECONDS
+    says otherwise, and lost if it is silent for 60 seconds (HVDLITE_DATA_TIMEOUT_SECONDS).
 
     :param comm: and ``process_sets``: as for ``hvdlite.init``.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
@@ -104,7 +103,7 @@ def _join() -> None:
 
 
 def shutdown() -> None:
-    """Leave the job, and JAX's job of the same ranks; do nothing outside of a job. Collective."""
+    """Leave the job and JAX's; do nothing if the process is in none. Collective."""
     if hvdlite.is_initialized() and hvdlite.size() > 1 and jax.distributed.is_initialized():
         jax.distributed.shutdown()
     hvdlite.shutdown()
