@@ -56,7 +56,7 @@ def test_option_s_chooses_the_parameter_server(line, mode, servers):
         ("--elastic --transport mpi t", "--transport mpi: elastic training does not run over MPI"),
         (
             "--min-np 1 --transport mpi -n 3 t",
-            "away, as in `hvdliterun --elastic -n 3 python train",
+            "out, as in `hvdliterun --elastic -n 3 python train",
         ),
         ("--max-np 2 --mpi-args=-q t", "--mpi-args: elastic training does not run over MPI: leave"),
         ("--elastic --launcher mpi t", "--launcher mpi: elastic training does not run over MPI: "),
@@ -283,7 +283,7 @@ def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
         (b"\xff", "c.yaml cannot be read"),
         (b"a: &a\n  b: *a\n", "c.yaml, line 2: 'b' is nested too deeply"),
         (b"a: &a [*a]\n", "cannot be read: "),
-        (b"verbose: &a {b: *a}\n", "c.yaml, line 1: 'b' is in too many"),
+        (b"verbose: &a {b: *a}\n", "c.yaml, line 1: 'b' is nested too"),
         (500 * b"{a: " + 500 * b"}", "c.yaml"),
         (9999 * b"[", "c.yaml cannot be read"),
         (b"\n\nverbose: 'false'", "c.yaml, line 3: --verbose cannot be 'false': expected true"),

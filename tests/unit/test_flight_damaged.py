@@ -112,7 +112,7 @@ def test_a_damaged_size_of_a_recorder_is_refused(good, tmp_path):
     with with_head(good, tmp_path / "damaged", size=2**31 - 1) as recorder:
         one = recorder.snapshot()
     one.ops[-1]["phase"] = "waits"
-    assert "waits for ranks 1-" in report.text("", [one._replace(state="runs")])
+    assert "has waited for ranks 1-" in report.text("", [one._replace(state="runs")])
 
 
 def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):

@@ -75,7 +75,7 @@ def test_reports_show_waiting_sends_and_receives(groups):
         late.wait()
         ended = [op["phase"] for op in recorder.ops() if op["number"] == waits["number"]]
     assert (waits["kind"], waits["bytes"], ended) == ("recv", 20, ["done"])
-    assert "tag9' (20 B, a recv that has not ended)" in text and "waits for rank" not in text
+    assert "tag9' (20 B, a recv that has not ended)" in text and "waited for rank" not in text
 
 
 def test_the_timeline_shows_sends_and_receives(groups, tmp_path):
