@@ -19,9 +19,11 @@ raises before anything is sent. If some fail later, the first wait for any of th
 names the failed ones.
 """
 
+from contextlib import suppress
 from typing import List, Optional, Sequence
 
-from mxnet.autograd import is_recording
+from mxnet import MXNetError
+from mxnet.autograd import get_symbol, is_recording
 
 from hvdlite.core.arguments import op_of, wrong
 from hvdlite.core.names import call_name, group_names, tensor_name
@@ -77,6 +79,7 @@ def allreduce_(
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     if name is None:
         name = call_name("allreduce", process_set)
+    _refuse_recorded(name, [tensor])
     arguments = average, op, prescale_factor, postscale_factor, priority, group_of(process_set)
     push_in_place(_described(name, arguments), tensor)
     return tensor
@@ -102,6 +105,7 @@ def grouped_allreduce_(
 ) -> Sequence:  # fmt: skip
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
     names = group_names(tensor_name("allreduce", name, process_set), tensors)
+    _refuse_recorded(names[0] if names else "", tensors)
     scales = prescale_factor, postscale_factor
     return collectives.allreduce_(names, tensors, op_of(average, op), scales, priority, process_set)
 
@@ -132,6 +136,7 @@ def broadcast_(
     Arguments and errors are those of :func:`broadcast`.
     """
     name = tensor_name("broadcast", name, process_set)
+    _refuse_recorded(name, [tensor])
     return collectives.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
@@ -251,6 +256,23 @@ def alltoall(
         return out
     received = matrix[:, process_set.rank()]
     return out, collectives.module_of(tensor).array(received, dtype="int32")
+
+
+def _refuse_recorded(name, tensors) -> None:
+    """Raise ValueError for an array that autograd has recorded, whose old values backward may need.
+
+    MXNet's own operators in place raise an error, too.
+    """
+    if not is_recording():
+        return
+    for tensor in tensors:
+        with suppress(MXNetError, AttributeError):  # not recorded, or no array
+            get_symbol(tensor)
+            raise ValueError(
+                f"tensor '{name}' is part of what autograd.record() has recorded, so it can't be "
+                "overwritten there: call the verb that returns a new array, or call this one "
+                "outside of record()"
+            )
 
 
 @recent

@@ -15,7 +15,7 @@ from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
 from hvdlite.torch.exchange import mover_of
-from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host
+from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host, written
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
@@ -93,6 +93,7 @@ class Bucket:
         started.finish()
         if self._host is not self._sent:
             self._sent.copy_(self._host)
+        written(self.views)
         if compressed is not None:
             whole, sent, context = compressed
             with torch.no_grad():

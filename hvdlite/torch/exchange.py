@@ -17,7 +17,15 @@ from hvdlite.core.native import lib
 from hvdlite.core.outs import overlapping
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
-from hvdlite.torch.tensors import DELEGATED, DTYPES, check, is_staged, memory_of, plain
+from hvdlite.torch.tensors import (
+    DELEGATED,
+    DTYPES,
+    check,
+    is_staged,
+    memory_of,
+    plain,
+    written,
+)
 
 
 def allreduce(
@@ -80,6 +88,8 @@ def allreduce_plan(
     def plan() -> torch.Tensor:
         result = torch.empty_like(tensor, requires_grad=False) if out is None else out
         prepared.run(planned, source, result.data_ptr(), (tensor, result))
+        if out is not None:
+            written((out,))
         return result
 
     return plan
@@ -162,6 +172,8 @@ def _start(mover, kind, names, ins, outs, details, given, in_place=False) -> Han
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
+    if in_place:  # here and at the end, because the script may use the tensors meanwhile
+        written(given)
 
     def finish() -> List[torch.Tensor]:
         started.finish()
@@ -203,4 +215,6 @@ def _deliver(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Copy the result into the tensor, unless the result lies there already."""
     if tensor.data_ptr() != result.data_ptr():
         tensor.copy_(result)
+    else:
+        written((tensor,))
     return tensor

@@ -28,6 +28,7 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.torch import differentiable, exchange
+from hvdlite.torch.tensors import written
 from hvdlite.training.codecs import NoneCompressor, compressed
 
 HorovodInternalError = HvdliteError  # the name that scripts for Horovod catch
@@ -71,13 +72,19 @@ def allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``."""
+    """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``.
+
+    If autograd has saved the tensor, backward raises an error, as after PyTorch's own operators in
+    place.
+    """
     if name is None:
         name = recurring_name("allreduce", process_set)
     call = average, name, op, prescale_factor, postscale_factor, process_set
     if exchange.again(tensor, call, True) is None:
         _start_allreduce_(tensor, *call).synchronize()
         exchange.note(tensor, call)
+    else:
+        written((tensor,))
     return tensor
 
 

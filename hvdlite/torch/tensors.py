@@ -1,6 +1,6 @@
 """PyTorch tensors as memory for the C library: checks and descriptions."""
 
-from typing import Optional
+from typing import Optional, Sequence
 
 import torch
 
@@ -54,6 +54,32 @@ def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
     """Return the tensor or a copy that is contiguous and, unless ``stays``, on the host."""
     tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if stays else on_host(tensor)
+
+
+def written(tensors: Sequence[torch.Tensor]) -> None:
+    """Tell autograd that these tensors have been written to, as PyTorch's own operators do.
+
+    If autograd has saved one of them, backward raises PyTorch's error.
+    """
+    if _TAKES_SEVERAL:
+        torch._C._increment_version(tensors)
+        return
+    for tensor in tensors:
+        if not tensor.is_inference():  # such a tensor has no version
+            torch._C._increment_version(tensor)
+
+
+def _takes_several() -> bool:
+    """Return False if PyTorch is so old that it counts versions tensor by tensor."""
+    try:
+        torch._C._increment_version(())
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+# not torch.autograd.graph.increment_version(), which takes twice as long
+_TAKES_SEVERAL = _takes_several()
 
 
 def is_staged(tensor: torch.Tensor) -> bool:

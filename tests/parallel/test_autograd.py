@@ -113,3 +113,21 @@ def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronou
         y.backward()
         with pytest.raises(mx.MXNetError, match="ranks disagree on the shape"):
             x.grad.wait_to_read()
+
+
+@pytest.mark.parametrize("module", [mx.nd, mx.np], ids=["nd", "np"])
+@pytest.mark.parametrize("verb", [hvd.allreduce_, hvd.broadcast_, hvd.grouped_allreduce_])
+def test_recorded_array_is_not_overwritten(module, verb, rank, size):
+    """Its old values belong to backward, which would use the new ones; MXNet refuses x += 1."""
+    more = {"root_rank": 0} if verb is hvd.broadcast_ else {"op": hvd.Sum}
+    given = (lambda x: [x]) if verb is hvd.grouped_allreduce_ else (lambda x: x)
+    x, other = leaf(module, [2.0, 3.0]), module.array([rank + 1.0])
+    with autograd.record():
+        y = x * 1
+        z = (y * y).sum()
+        with pytest.raises(ValueError, match="is part of what autograd.record"):
+            verb(given(y), name="recorded", **more)
+        verb(given(other), name="other", **more)  # no part of the graph
+    z.backward()
+    assert x.grad.asnumpy().tolist() == [4, 6]
+    assert other.asnumpy()[0] == (1 if verb is hvd.broadcast_ else sum(range(1, size + 1)))

@@ -1,5 +1,6 @@
 """Every collective on PyTorch tensors: every dtype, in place or not, with a handle or without."""
 
+import pytest
 import torch
 
 import hvdlite.torch as hvd
@@ -92,3 +93,39 @@ def test_repeated_compressed_calls_stay_right(rank, size):
         tensor = torch.full((3,), complex(rank, 1))
         out = hvd.allreduce(tensor, name="pairs", op=hvd.Sum, compression=_AsPairs)
         assert out.tolist() == [complex(size * (size - 1) / 2, size)] * 3
+
+
+def _saved_by_autograd(x):
+    """Return a tensor that autograd has saved, and the loss whose backward needs it."""
+    kept = x * 1
+    return kept.detach(), (kept * kept).sum()
+
+
+IN_PLACE = {
+    "allreduce_": hvd.allreduce_,
+    "allreduce_async_": lambda x, name: hvd.synchronize(hvd.allreduce_async_(x, name=name)),
+    "grouped_allreduce_": lambda x, name: hvd.grouped_allreduce_([x], name=name),
+    "broadcast_": lambda x, name: hvd.broadcast_(x, 0, name=name),
+    "broadcast_parameters": lambda x, name: hvd.broadcast_parameters([x], 0),
+    "allreduce_plan": lambda x, name: hvd.allreduce_plan(torch.ones(2), name=name, out=x)(),
+}
+
+
+@pytest.mark.parametrize("verb", IN_PLACE)
+def test_backward_refuses_what_a_verb_has_overwritten(verb):
+    """Before, backward used the new values, and the gradients were wrong in silence."""
+    for _ in range(4):  # calls that come again take another path
+        kept, loss = _saved_by_autograd(torch.ones(2, requires_grad=True))
+        IN_PLACE[verb](kept, name=verb)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_tensors_of_inference_mode_are_reduced_in_place(rank, size):
+    """PyTorch counts no versions of them."""
+    with torch.inference_mode():
+        x = torch.full((2,), rank + 1.0)
+    for _ in range(4):
+        with torch.inference_mode():
+            x.fill_(rank + 1.0)
+        assert hvd.allreduce_(x, op=hvd.Sum, name="inference")[0] == sum(range(1, size + 1))
