@@ -1,6 +1,5 @@
 """The names by which ranks match their tensors. What else a rank does must not change them."""
 
-import functools
 import itertools
 import os
 import re
@@ -13,7 +12,7 @@ from hvdlite.core.arguments import wrong
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # A call that waits gets one of this many names, in turn, so that what was prepared for a name is
 # used again. A name is in use twice at once only if more threads than this wait at one line.
 _RECURRING = 32
@@ -122,9 +121,8 @@ def _is_converted(frame) -> bool:
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_ours(file: str) -> bool:
-    return os.path.abspath(file).startswith(_PACKAGE)
+    return file.startswith(_PACKAGE)
 
 
 def _shown(frame) -> str:

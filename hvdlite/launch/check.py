@@ -15,7 +15,7 @@ from hvdlite.core import probe
 from hvdlite.core.files import text_of
 from hvdlite.core.hosts import SSH, is_here
 from hvdlite.launch import remote
-from hvdlite.launch.job import Job, LaunchError
+from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
 from hvdlite.launch.placement import place
 from hvdlite.launch.ranks import hosts_of, version_difference
@@ -96,7 +96,7 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
 
 def _search_path() -> List[str]:
     """Return the module search path that the user, not the installation, has set."""
-    return [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return [current_folder(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def _judge(report: Report, load: bool, tcp: bool) -> Report:

@@ -32,6 +32,7 @@ from hvdlite.launch.job import (
     LaunchError,
     Outcome,
     Plan,
+    current_folder,
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import Watch
@@ -142,6 +143,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
 
 def job_of(args, argv: List[str]) -> Job:
     """Return the job that the options describe. An option sets the field of its name."""
+    current_folder()  # raises if the ranks could not start there
     given = _hosts(args)
     launcher = args.launcher or default(bool(given))
     elastic = options.elastic(args, launcher)

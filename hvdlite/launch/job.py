@@ -1,5 +1,6 @@
 """The description of a job, which the options make and every backend reads."""
 
+import os
 from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.core.hosts import SSH, Host
@@ -9,6 +10,17 @@ HOST_TIMEOUT = 60.0  # over MPI; without it the ranks wait for a host, too: core
 
 class LaunchError(Exception):
     """A job can't be run; the text is one sentence that says what to do."""
+
+
+def current_folder() -> str:
+    """Return the path of the current folder, in which the ranks start."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"the current folder can't be found ({error.strerror}), perhaps it was removed: "
+            "change to another folder"
+        ) from None
 
 
 class Job(NamedTuple):

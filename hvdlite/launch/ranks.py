@@ -7,14 +7,13 @@ role from DMLC_ variables.
 
 import itertools
 import json
-import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.core import agent_protocol, start
 from hvdlite.launch import environment
 from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
-from hvdlite.launch.job import Job
+from hvdlite.launch.job import Job, current_folder
 from hvdlite.launch.placement import place, place_servers
 
 JUST = 20.0  # a failure counts as recent for so many seconds
@@ -143,7 +142,7 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
     local = [other for other in ranks if other.host == rank.host and other.ending is None]
     return {
         "env": {**env, **environment_of(rank, ranks, job)},
-        "cwd": job.sync_dir or os.getcwd(),
+        "cwd": job.sync_dir or current_folder(),
         "local_size": len(local),
         "place": _place(rank, local, job),
         "host_timeout": job.host_timeout,

@@ -9,7 +9,7 @@ from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
 from hvdlite.core.hosts import SSH, is_here
 from hvdlite.core.module_state import ModuleState
-from hvdlite.launch.job import Job, LaunchError
+from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
 
 AT_ONCE = 32
@@ -116,7 +116,7 @@ def copy_folder(job: Job) -> None:
 def _copy_to(job: Job, host: str) -> Optional[str]:
     argv = rsync(job, host)
     if is_here(host):
-        if os.path.realpath(argv[-1]) == os.getcwd():
+        if os.path.realpath(argv[-1]) == current_folder():
             return None
         try:
             os.makedirs(argv[-1], exist_ok=True)

@@ -62,6 +62,16 @@ def test_an_extra_call_on_another_line_changes_no_name():
     assert place().endswith("#1")
 
 
+def test_a_folder_that_was_removed_does_not_matter(tmp_path, monkeypatch):
+    """The line of a script that was given by -c or read from stdin has no file."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    names = {"tensor_name": tensor_name}
+    exec("name = tensor_name('allreduce', None)", names)
+    assert names["name"] == "allreduce.<string>:1#0"
+
+
 def test_owners_are_counted_by_kind():
     first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
     assert (first, second, other) == ("critic0", "critic1", "generator0")
