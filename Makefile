@@ -17,7 +17,8 @@
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
-#   make bench-cores     allreduces on many cores, 2 ranks with half of them each to a rank a core, and
+#   make bench-cores     allreduces on many cores, from 2 ranks with half of the cores each to one rank
+#                  a core, beside DeepSpeed, Gloo and Open MPI; build/cores.json
 #   make test-gpu        hvdlite.torch and the backend on a GPU: both need no network, but a python3
 #                  with PyTorch and NumPy, gcc, and cffi there or in WHEELS=folder; build/*.json
 #   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev

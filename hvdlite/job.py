@@ -276,8 +276,8 @@ def at_exit() -> None:
         if failed and failed.error and failure_of(failed.error):
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False
-    elif step == ending.REPORT_GONE:
-        bootstrap().report_gone()
+    elif step == ending.REPORT_END:
+        bootstrap().report_end()
     servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     unsaid, others = bool(failed and failed.unsaid), bootstrap().has_others()
     step = ending.last(bool(failed), clean, _jobs.is_broken, unsaid, others)

@@ -200,7 +200,7 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
 
 @every_carrier
 def test_a_late_rank_0_learns_of_a_rank_that_failed_before_init(carrier):
-    """Without MPI rank 0 waited in init() for HVDLITE_INIT_TIMEOUT_SECONDS: rank 1 had gone."""
+    """Without MPI rank 0 waited in init() for HVDLITE_INIT_TIMEOUT_SECONDS: rank 1 had ended."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "0.5"}
     job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
     assert job.status != 0 and "RuntimeError: no data here" in job.output, job.output

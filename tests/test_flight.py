@@ -68,7 +68,7 @@ def test_survivors_report_who_died_and_its_last_operation(tmp_path):
     text = only(tmp_path, "hvdlite-report-*-failure.txt")
     assert "\nrank 1 (process " in text.partition("3 of 3 ranks, transport tcp:")[0]
     dead = part_of(text, 1)
-    assert "no stacks: the process is " in dead
+    assert "no stacks: the process has ended" in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead
     assert "allreduce.late" not in dead
 
@@ -156,12 +156,12 @@ def test_top_sorts_ranks_by_a_column():
     after = snapshot(
         0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_network=2_000_000
     )
-    dead = snapshot(1)._replace(state="is gone")
+    dead = snapshot(1)._replace(state="has ended")
     second, first = rows.of([after, dead], {0: before}, by="steps/s")
     cells = [column.text(first) for column in rows.COLUMNS]
     expected = ["0", "n1", "10", "3.0", "", "2.0 MB", "0%", "ranks 1-2, 1.50 s"]
     assert cells == [*expected, "waits allreduce b"]
-    assert rows.COLUMNS[-2].text(second) == "is gone"
+    assert rows.COLUMNS[-2].text(second) == "has ended"
 
 
 def test_keys_choose_what_top_shows():

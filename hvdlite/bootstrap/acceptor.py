@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.bootstrap.arrivals import ended, ended_without
 from hvdlite.bootstrap.handshake import (
+    ENDED,
     EXCHANGE,
-    GONE,
     Hello,
     PendingPeer,
     Stranger,
@@ -133,9 +133,9 @@ class Acceptor:
             self._turn_away(pending, str(error))
 
     def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
-        if hello.purpose == GONE and self._own.purpose != GONE:
+        if hello.purpose == ENDED and self._own.purpose != ENDED:
             raise ended_without(hello.rank)
-        if hello.purpose == GONE:
+        if hello.purpose == ENDED:
             # both ranks end, so neither waits for the other
             hello = hello._replace(purpose=EXCHANGE)
         peer, why = (hello.purpose, hello.rank), ""
@@ -156,7 +156,7 @@ class Acceptor:
         """Look at a proved connection that is readable: it has ended, or has data of a later
         exchange."""
         # nothing to do: by the handshake the peer has learned that this rank ends
-        if self._own.purpose == GONE:
+        if self._own.purpose == ENDED:
             self._selector.unregister(connection)
             return
         try:

@@ -40,7 +40,7 @@ class Bootstrap(Protocol):
     def rank(self) -> int:
         """Return this process's number among those that were started together."""
 
-    def report_gone(self) -> None:
+    def report_end(self) -> None:
         """Tell ranks that wait in init(), now or soon, that this process ends without calling
         init()."""
 

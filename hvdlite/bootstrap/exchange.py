@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Set
 
 from hvdlite.bootstrap.acceptor import RETRY_SECONDS, Acceptor, bound, listen, reach
 from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
-from hvdlite.bootstrap.handshake import EXCHANGE, GONE, Hello, key_of, receive, send
+from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, key_of, receive, send
 from hvdlite.core import start
 from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
@@ -127,7 +127,7 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
     """Meet at rank 0's port: wait until all ranks are in init().
 
-    :param told: receives the ranks to which :func:`report_gone` need not report the end of this
+    :param told: receives the ranks to which :func:`report_end` need not report the end of this
         rank.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
@@ -147,7 +147,7 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
             told.update(range(place.size))
         raise
     told.add(0)
-    if other.purpose == GONE:
+    if other.purpose == ENDED:
         connection.close()
         raise ended_without(0)
     return Exchange(place, key, joined, patience, {0: connection})
@@ -196,7 +196,7 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         ) from error
 
 
-def report_gone(place: start.Place, joined: int, seconds: float, told: Set[int]) -> bool:
+def report_end(place: start.Place, joined: int, seconds: float, told: Set[int]) -> bool:
     """Tell ranks that wait in init(), now or within these seconds, that this process ends.
 
     Rank 0 tells all others; another rank tells rank 0, which tells those that wait.
@@ -204,7 +204,7 @@ def report_gone(place: start.Place, joined: int, seconds: float, told: Set[int])
     :param told: ranks that know it or have ended; receives the ranks that were told.
     :return: whether all know it.
     """
-    hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
+    hello, key = Hello(ENDED, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # not 0, which would mean no limit
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
-# The purposes of a connection. GONE: a rank ends without calling init(). READY: a rank comes to a
+# The purposes of a connection. ENDED: a rank ends without calling init(). READY: a rank comes to a
 # rerendezvous; NEW: a replacement does. LIFE: the end of this connection is the process's end.
-EXCHANGE, DATA, MESSAGES, GONE, WATCH, READY, NEW, LIFE = range(8)
+EXCHANGE, DATA, MESSAGES, ENDED, WATCH, READY, NEW, LIFE = range(8)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")

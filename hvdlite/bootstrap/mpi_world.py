@@ -23,7 +23,7 @@ SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64
 ANSWER_SECONDS = 2.0
 # Tags of messages. Every MPI has tags up to 32,767.
-_GONE = 32_767  # a rank has ended without calling init()
+_ENDED = 32_767  # a rank has ended without calling init()
 _HERE = 32_766
 _VALUE = 32_765
 
@@ -140,11 +140,11 @@ class MPIBootstrap(Bootstrap):
     def rank(self) -> int:
         return MPI.COMM_WORLD.rank
 
-    def report_gone(self) -> None:
+    def report_end(self) -> None:
         # to all ranks; only ranks in init() look for this message
         for other in range(MPI.COMM_WORLD.size):
             if other != MPI.COMM_WORLD.rank:
-                MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
+                MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _ENDED).Free()
 
     def end_by(self, until: float, code: int, words: str) -> None:
         mpi_life.end_by(until, code, words)
@@ -214,12 +214,12 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
     asked = _Asked(comm, patience)
     while not here.Test():
         asked.look()
-        if MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
-            gone = status.source
-            (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
+        if MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
+            ended = status.source
+            (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([ended], comm.group)
             if of_comm != MPI.UNDEFINED:
-                raise ended_without(gone)
-            MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
+                raise ended_without(ended)
+            MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], ended, _ENDED)
         time.sleep(0.001)  # Ctrl-C can interrupt this wait
     asked.take()
     return comm

@@ -29,7 +29,7 @@ from hvdlite.exit import forks, orphan
 
 # How long this process, which ends without calling init(), tries to tell ranks that wait there: as
 # long as the process has run, because the others began at the same time, within these limits.
-GONE_SECONDS = (1.0, 10.0)
+ENDED_SECONDS = (1.0, 10.0)
 # Ranks that are started together come to init() within this time. Where no launcher would end them,
 # a failed rank waits so long to tell the ranks that come; later ones would wait in vain.
 START_SECONDS = 60.0
@@ -248,8 +248,8 @@ class SocketBootstrap(Bootstrap):
     def rank(self) -> int:
         return _place().rank
 
-    def report_gone(self) -> None:
-        shortest, longest = GONE_SECONDS
+    def report_end(self) -> None:
+        shortest, longest = ENDED_SECONDS
         self._tell(min(max(shortest, _age()), longest))
 
     def end_all(self, code: int, patience: float) -> None:
@@ -263,7 +263,7 @@ class SocketBootstrap(Bootstrap):
         os._exit(code)
 
     def _tell(self, seconds: float) -> bool:
-        return exchange.report_gone(_place(), self._joined, seconds, self._told)
+        return exchange.report_end(_place(), self._joined, seconds, self._told)
 
 
 def _met_again(meeting: Meeting, patience: float) -> exchange.Exchange:

@@ -33,7 +33,7 @@ NEWS = "HVDLITE_NEWS"
 COMES = b"+"  # first byte of a line with the address of a replacement's port
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
 # first bytes of lines with this rank's open port, and with numbers of ranks that were given up
-PORT, GONE = b"@", b"~"
+PORT, GIVEN_UP = b"@", b"~"
 # first byte of a line with the ranks that caused a failure here; csrc/shm/flight.c writes it, too
 BLAME = b"?"
 # How these ranks caused it: they did not submit a tensor; they did not answer.
@@ -80,9 +80,9 @@ def report_port(address: str, port: int) -> None:
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 
-def report_gone(ranks: Sequence[int]) -> None:
+def report_given_up(ranks: Sequence[int]) -> None:
     """Report the numbers of ranks that the others have given up."""
-    _write(GONE + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
+    _write(GIVEN_UP + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 
 def line_of(word: bytes) -> bytes:

@@ -74,7 +74,7 @@ class HvdliteMemoryError(HvdliteError, MemoryError):
 class RankFailedError(HvdliteError):
     """A rank's process has died or is silent, so the job can't go on; every other rank raises it.
 
-    A rank is silent if it is stopped or its host is gone: it has not answered within
+    A rank is silent if it is stopped or its host is lost: it has not answered within
     ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
     """
 

@@ -3,7 +3,7 @@
 from typing import Optional, Sequence, Tuple
 
 # The first steps, and the last ones.
-GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_GONE = "go alone", "leave", "end", "report gone"
+GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 
 _Row = Tuple[Tuple[Optional[bool], ...], str]  # facts, None: either; the step
@@ -13,7 +13,7 @@ _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
     ((None, None, True, None, None), LEAVE),
     ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for them
-    ((False, None, None, False, True), REPORT_GONE),
+    ((False, None, None, False, True), REPORT_END),
 )
 # failed, has left the job cleanly, the last job has failed, ends with exit code 0, has others
 _LAST: Sequence[_Row] = (

@@ -138,7 +138,7 @@ def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None
 def _end(launcher: int, alone: bool) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr may have no reader
         which = f" (process {launcher})" if launcher else ""
-        print(f"hvdlite: the launcher{which} is gone", file=sys.stderr, flush=True)
+        print(f"hvdlite: the launcher{which} has ended", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if alone:  # the shell that started this process, and its worker processes, end, too
             os.killpg(0, number)

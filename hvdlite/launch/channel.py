@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
 # kinds of frames with a lost host's name, and with the ranks that caused a failure
 LOST, SIGN = 12, 13
-PORT, GONE, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
+PORT, GIVEN_UP, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes per read
 MOST_DATA = (1 << 32) - 1  # most bytes of a frame, for the task and the results of hvdlite.run
@@ -35,13 +35,14 @@ MOST_DATA = (1 << 32) - 1  # most bytes of a frame, for the task and the results
 # environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
-FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 160, GONE: 1 << 13})
+FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 160})
+FROM_AGENTS[GIVEN_UP] = 1 << 13
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
 # Lines of ranks that agents pass on: the first byte of the line, and the kind of its frame.
 PASSED_ON = {
     **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
-    **{agent_protocol.PORT: PORT, agent_protocol.GONE: GONE},
+    **{agent_protocol.PORT: PORT, agent_protocol.GIVEN_UP: GIVEN_UP},
 }
 NEWS = {LOST: b"", COMES: agent_protocol.COMES}
 QUIETLY = b"q"  # data of a LOOK that does not ask for stacks

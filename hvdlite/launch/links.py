@@ -12,7 +12,7 @@ class Links:
     """Sends frames to agents, and hands on what they send.
 
     :param heard: called with each frame; it raises BadFrame if the rank may not send that now.
-    :param lost: called when an agent is gone, with the seconds that its host has been silent.
+    :param lost: called when an agent has ended or is lost, with its host's seconds of silence.
     :param complain: called with the connection and the reason if an agent sends a wrong frame.
     """
 
@@ -35,7 +35,7 @@ class Links:
         try:
             link.send(kind, data)
         except ChannelClosed:
-            # otherwise what has arrived must be read before the agent counts as gone
+            # otherwise what has arrived must be read before the agent counts as lost
             if not link.has_more():
                 self.lose(link)
 

@@ -97,7 +97,7 @@ class Rank:
         self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
         self.open_port: Optional[Dict[str, Any]] = None  # address of the port in an elastic job
-        self.gone = False  # True: the other ranks go on without this rank
+        self.given_up = False  # True: the other ranks go on without this rank
 
     @property
     def label(self) -> str:

@@ -21,8 +21,8 @@ ATTEMPTS = 3  # number of attempts to start a replacement, if replacements die b
 # seconds until an unreached host is tried again: at first, at most
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
 # seconds without an answer until a host is lost, if the other ranks have given up its rank
-GONE_SECONDS = channel.PROBE + 1.0
-_PORT, _GONE = {"address": str, "port": int}, {"ranks": list}
+GIVEN_UP_SECONDS = channel.PROBE + 1.0
+_PORT, _GIVEN_UP = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
 
 
@@ -66,10 +66,10 @@ class Replacements:
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
         """Record a rank's address, and tell the others if it is new; or record which ranks it has
         given up."""
-        if kind == channel.GONE:
-            for number in channel.fields(data, _GONE)["ranks"]:
+        if kind == channel.GIVEN_UP:
+            for number in channel.fields(data, _GIVEN_UP)["ranks"]:
                 if number in self._ranks:
-                    self._ranks[number].gone = True
+                    self._ranks[number].given_up = True
             return
         rank.open_port = channel.fields(data, _PORT)
         news = json.dumps({"number": rank.number, **rank.open_port}).encode()
@@ -82,8 +82,8 @@ class Replacements:
             return
         for call in list(self._calls):
             self._look_at(call, self._ranks.get(call.number))
-        for rank in [r for r in self._ranks.values() if r.gone and not r.ending]:
-            if rank.link.silence() > GONE_SECONDS:
+        for rank in [r for r in self._ranks.values() if r.given_up and not r.ending]:
+            if rank.link.silence() > GIVEN_UP_SECONDS:
                 self._lose(rank.link, rank.link.silence())
         training = [rank for rank in self._ranks.values() if rank.takes_part]
         present = [rank for rank in training if is_present(rank)]

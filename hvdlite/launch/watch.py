@@ -108,7 +108,7 @@ class Watch:
             tell(*self._backend.take_lines())
             self._replacements.look()
         if self._backend.over():
-            self._backend_is_gone()
+            self._backend_has_ended()
         elif not self._backend.running():
             self._backend.end_heirs()
 
@@ -119,7 +119,7 @@ class Watch:
         if not self._backend.read(pipe):
             self._selector.unregister(pipe)
 
-    def _backend_is_gone(self) -> None:
+    def _backend_has_ended(self) -> None:
         """End the job: the agents that are still connected have lost their backend."""
         if self._links and self._phase is not Phase.ENDING and not self._replacements.are_running():
             self._end()
@@ -204,7 +204,7 @@ class Watch:
             self._signs.add(rank.number, data, self._since_start())
         elif kind == channel.LET_IN:
             rank.takes_part = True
-        elif kind in (channel.PORT, channel.GONE):
+        elif kind in (channel.PORT, channel.GIVEN_UP):
             self._replacements.note(rank, kind, data)
         elif kind == channel.CLEAN:
             self._note_clean(rank)
@@ -219,7 +219,7 @@ class Watch:
                 self._links.lose(rank.link, silence)
 
     def _lost(self, rank: ranks.Rank, silence: float) -> None:
-        """Note that a rank's agent is gone, if the agent has not reported the rank's end."""
+        """Note that a rank's agent has ended or is lost, unless it has reported the rank's end."""
         if rank.ending:
             return
         if self._start_time is None:

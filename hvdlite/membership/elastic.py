@@ -146,9 +146,9 @@ class ElasticMembership(Membership):
 
     def go_on(self) -> None:
         assert self._met is not None
-        gone = sorted(set(self._addresses) - set(self._met.members))
-        if gone and self._number == self._met.members[0]:
-            agent_protocol.report_gone(gone)
+        dead = sorted(set(self._addresses) - set(self._met.members))
+        if dead and self._number == self._met.members[0]:
+            agent_protocol.report_given_up(dead)
         self._epoch, self._addresses = self._met.epoch, self._met.addresses
 
     def shrink(self) -> None:

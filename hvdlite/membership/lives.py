@@ -15,7 +15,7 @@ from typing import Dict, List, Set
 
 from hvdlite.bootstrap.acceptor import LOOKS
 
-ANSWERS, UNKNOWN, SILENT, GONE = "answers", "unknown", "silent", "gone"
+ANSWERS, UNKNOWN, SILENT, DEAD = "answers", "unknown", "silent", "dead"
 _LEFT = b"!"  # says that this process goes on, or ends, without the other process
 _LONGEST_PAUSE = 1.0  # seconds between two questions
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
@@ -57,11 +57,11 @@ class Lives:
             while data := connection.recv(1 << 10):  # bytes that ask, or _LEFT
                 if _LEFT in data:
                     self.left_by.add(number)
-            return GONE
+            return DEAD
         except BlockingIOError:
             pass
         except OSError as error:
-            return SILENT if error.errno in _OF_HOSTS else GONE
+            return SILENT if error.errno in _OF_HOSTS else DEAD
         asked = self._asked[number]
         if any(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))):
             return SILENT if now - asked > limit else UNKNOWN

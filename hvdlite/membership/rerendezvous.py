@@ -29,7 +29,7 @@ from hvdlite.bootstrap.handshake import (
 )
 from hvdlite.core.limits import ELASTIC_LIMIT, PATIENCE, limit_of
 from hvdlite.core.native import HvdliteError
-from hvdlite.membership.lives import ANSWERS, GONE, SILENT, Lives
+from hvdlite.membership.lives import ANSWERS, DEAD, SILENT, Lives
 from hvdlite.membership.open_port import OpenPort
 
 LOOK_SECONDS = 0.01  # seconds between two checks which ranks live
@@ -178,7 +178,7 @@ class Rerendezvous:
                     raise _Follows
             here = {peer for peer in self._port.present() if peer[0] != LIFE}
             for purpose, number in expected - here:
-                if purpose == READY and (self._is_gone(number) or self._proof_in(number) < 0):
+                if purpose == READY and (not self._is_alive(number) or self._proof_in(number) < 0):
                     expected.discard((purpose, number))
             missing = expected - here
             if not missing:
@@ -254,7 +254,7 @@ class Rerendezvous:
 
     def _connected(self, leader: int) -> Optional[socket.socket]:
         """Return a connection to the leader's port; None: the leader is dead or silent."""
-        while not self._is_gone(leader):
+        while self._is_alive(leader):
             ipv6 = ":" in self._addresses[leader][0]
             question = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET)
             try:
@@ -274,10 +274,10 @@ class Rerendezvous:
 
     def _waits(self, question: socket.socket, leader: int, seconds: float) -> Patient:
         def look() -> None:
-            gone = self._is_gone(leader)
+            alive = self._is_alive(leader)
             if leader in self._lives.left_by:
                 raise HvdliteError(_LEFT)
-            if gone:
+            if not alive:
                 raise ConnectionResetError("its process has ended")
 
         return Patient(question, look, seconds)
@@ -310,16 +310,16 @@ class Rerendezvous:
 
     def _state(self, number: int) -> str:
         state = self._lives.state(number, self._limit)
-        if state == GONE:
+        if state == DEAD:
             self._dead.add(number)
         if state == SILENT:
             self._silent.add(number)
         return state
 
-    def _is_gone(self, number: int) -> bool:
+    def _is_alive(self, number: int) -> bool:
         if number in self._living():
             self._state(number)
-        return number not in self._living()
+        return number in self._living()
 
 
 class _Follows(Exception):

@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
     head: Dict[str, Any]  # the fields of struct flight_memory
     ops: List[Op]  # the last operations, the oldest first
-    state: str  # the process's state: "runs", "is stopped", "is gone", ...
+    state: str  # the process's state: "runs", "is stopped", "has ended", ...
     now: float  # time of the reading, by the same clock
     stacks: str = ""
     misplaced: str = ""  # text about what the process has on several NUMA nodes
@@ -262,13 +262,14 @@ def _readable(op: Op) -> Op:
 
 
 # ------------------------------------------------------------------------------------ processes
-_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "is dead", "D": "waits for I/O"}
+ENDED = "has ended"
+_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for I/O", "Z": ENDED}
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process here: "runs", "is stopped", "is dead", "is gone", ..."""
+    """Return the state of a process here: "runs", "is stopped", "has ended", ..."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return "is gone"
+        return ENDED
     return _STATES.get(letter, "runs")

@@ -1,4 +1,4 @@
-"""The report about a stall or a failure: who is gone, what each rank did last, and its stacks."""
+"""The report about a stall or a failure: what each rank did last, its state, and its stacks."""
 
 import contextlib
 import os

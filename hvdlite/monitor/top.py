@@ -54,7 +54,7 @@ def _notes(sources) -> List[str]:
 
 
 def _ended(ranks: Sequence[Snapshot]) -> bool:
-    return bool(ranks) and all(one.state in ("is gone", "is dead") for one in ranks)
+    return bool(ranks) and all(one.state == memory.ENDED for one in ranks)
 
 
 def _print_json(_job: str, sources, every: float, once: bool) -> None:

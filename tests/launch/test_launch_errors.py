@@ -12,7 +12,7 @@ LINES = """rank 12 left the job (its script has ended) before submitting it
 rank 1 (process 5 on host n7) is dead
 Error: tensor 'x["]' has waited for 5 s: submitted by rank 0, not by ranks 1-3, 5
 MXNetError: tensor '波[' can't complete: rank 0 left the job
-rank 0 (process 5 on host n7) has not answered for 3 s: it is stopped, or its host is gone
+rank 0 (process 5 on host n7) has not answered for 3 s: it is stopped, or its host is lost
 rank 0 stood still (traceback folded: another rank is to blame)
 (process 5 on host ü)"""
 BEGIN = f"""

@@ -30,7 +30,7 @@ def test_a_killed_rank_and_its_last_operation_are_named(tmp_path):
     text = path.read_text()
     assert "rank 1 on " in text and "was killed by SIGKILL" in text
     dead = text.split("---- rank 1 ")[1].partition("\n---- ")[0]
-    assert "no stacks: the process is gone" in dead
+    assert "no stacks: the process has ended" in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead
     assert "allreduce.late" not in dead
 

@@ -10,7 +10,7 @@ from hvdlite.exit.ending import (
     END_THOSE_IN_INIT,
     GO_ALONE,
     LEAVE,
-    REPORT_GONE,
+    REPORT_END,
     first,
     last,
 )
@@ -25,7 +25,7 @@ EVERY = list(itertools.product((False, True), repeat=5))
         ("failed in_job ever_joined others", LEAVE),
         ("failed elastic in_job ever_joined others", GO_ALONE),
         ("elastic in_job ever_joined others", LEAVE),
-        ("others", REPORT_GONE),
+        ("others", REPORT_END),
         ("failed others", END_THOSE_IN_INIT),
         ("failed", None),
         ("", None),

@@ -144,8 +144,8 @@ def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
     room._selector.register(listener, 1)
     room._admit()  # one connection more than there is room for: a pending one is dropped
     assert not room._pending
-    (gone,) = [c for c in [callers[0]] if c.recv(1) == b""]
-    room._serve(gone)  # the selector's event for the dropped connection, from the same select()
+    (ended,) = [c for c in [callers[0]] if c.recv(1) == b""]
+    room._serve(ended)  # the selector's event for the dropped connection, from the same select()
     room._close()
     for caller in callers:
         caller.close()
@@ -173,8 +173,8 @@ def test_every_rank_names_the_missing_ranks(size, here, missing):
         assert "HVDLITE_INIT_TIMEOUT_SECONDS sets how long" in str(error)
 
 
-@pytest.mark.parametrize("gone", [0, 1])
-def test_a_rank_that_ends_without_init_is_named(gone, monkeypatch):
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_rank_that_ends_without_init_is_named(ended, monkeypatch):
     is_in, let_in = threading.Event(), acceptor.Acceptor._accept_peer
 
     def noted(self, pending, hello):
@@ -182,18 +182,19 @@ def test_a_rank_that_ends_without_init_is_named(gone, monkeypatch):
         is_in.set()
 
     def run(place):
-        if place.rank != gone:
+        if place.rank != ended:
             return met(place)
         if place.rank:
             assert is_in.wait(30)  # rank 2 has connected to rank 0's port
-        exchange.report_gone(place, 0, 10, set())
+        exchange.report_end(place, 0, 10, set())
 
     monkeypatch.setattr(acceptor.Acceptor, "_accept_peer", noted)
     raised = as_threads(run, [(place,) for place in places(3)])
-    assert raised[gone] is None
-    for rank in {0, 1, 2} - {gone}:
-        assert str(raised[rank]) == f"init(): rank {gone}'s script has ended without calling init()"
-        assert (raised[rank].kind, raised[rank].ranks) == ("rank left", (gone,))
+    assert raised[ended] is None
+    for rank in {0, 1, 2} - {ended}:
+        text = f"init(): rank {ended}'s script has ended without calling init()"
+        assert str(raised[rank]) == text
+        assert (raised[rank].kind, raised[rank].ranks) == ("rank left", (ended,))
 
 
 def test_a_rank_that_ends_while_others_wait_in_init_is_named():

@@ -34,10 +34,10 @@ def lives_of(numbers) -> dict:
 
 
 def called(
-    numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=(), squatted=(),
+    numbers, votes=None, lost=(), dead=(), new=(), stopped=(), mute=(), wrong=(), squatted=(),
     late=(),
 ) -> list:  # fmt: skip
-    """What a rerendezvous of these ranks comes to; those that are gone have ended.
+    """What a rerendezvous of these ranks comes to; those that are dead have ended.
 
     Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost. A stranger
     listens in the place of those that are squatted: it accepts and says nothing. Those that are
@@ -46,7 +46,7 @@ def called(
     living, ports = lives_of(set(numbers) - set(new)), []
     listeners = {number: acceptor.listen(["127.0.0.1"], [0]) for number in numbers}
     addresses = {number: listener.getsockname() for number, listener in listeners.items()}
-    for number in gone:
+    for number in dead:
         if number not in squatted:
             listeners[number].close()
         living.get(number, lives.Lives()).close()
@@ -71,33 +71,33 @@ def called(
             connection.close()
         return met[:3]
 
-    there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped, *late)]
+    there = [(number,) for number in numbers if number not in (*dead, *lost, *stopped, *late)]
     try:
         found = as_threads(meet, there)
         for each in [*ports, *(living[number] for (number,) in there if late)]:
             each.close()
         return found + as_threads(meet, [(number,) for number in late])
     finally:
-        for each in (*ports, *living.values(), *(listeners[n] for n in (*gone, *lost, *stopped))):
+        for each in (*ports, *living.values(), *(listeners[n] for n in (*dead, *lost, *stopped))):
             each.close()
 
 
 def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
     monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 2.0)
     assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
-    assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
-    assert called([0, 1, 2, 3], gone=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
+    assert called([0, 2, 3], votes={2: 1, 3: 1}, dead=[0]) == 2 * [(0, 4, [2, 3])]
+    assert called([0, 1, 2, 3], dead=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
     assert called([0, 1, 2, 3], lost=[2, 3]) == 2 * [(0, 2, [0, 1])]
     assert called([0, 2, 5], new=[5], votes={0: 2, 2: 2}) == 3 * [(2, 6, [0, 2, 5])]
-    assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
-    assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
-    assert str(*called([0, 5], new=[5], gone=[0])) == "the other ranks have ended"
+    assert called([0, 2, 5, 6], new=[5, 6], dead=[0, 5]) == 2 * [(0, 7, [2, 6])]
+    assert called([0, 1, 5], new=[5], dead=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
+    assert str(*called([0, 5], new=[5], dead=[0])) == "the other ranks have ended"
 
 
 def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
     """The others waited for that rank, and the job ended."""
-    assert called([0, 1, 2], gone=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
-    assert called([0, 1, 2], gone=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
+    assert called([0, 1, 2], dead=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
+    assert called([0, 1, 2], dead=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_life_ends_only_with_its_process():
     assert states == {lives.UNKNOWN, lives.ANSWERS}
     assert known[0].state(2, 60) == lives.UNKNOWN
     known[1].close()
-    while (state := known[0].state(1, 60)) != lives.GONE:
+    while (state := known[0].state(1, 60)) != lives.DEAD:
         assert state in states
     known[0].close()
 

@@ -67,7 +67,7 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
     transport_who(n->t, rank, who);
     n->lost_rank = rank;
     error_set(&n->lost, HVD_RANK_DEAD,
-              "%s has not answered for %.0f s: it is stopped, or its host is gone", who,
+              "%s has not answered for %.0f s: it is stopped, or its host is lost", who,
               watch_silence(&n->watch, rank));
     transport_blame(n->t, rank, &n->lost);
     *err = n->lost;
@@ -81,7 +81,7 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
     char who[TRANSPORT_WHO];
     transport_who(n->t, rank, who);
     error_set(&item.error, HVD_OK,
-              "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
+              "%s has not answered for %.0f s, and %s. Is the process stopped, or its host lost?",
               who, watch_silence(&n->watch, rank), what);
     silence_report(n, rank, item.error.text);
     return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;

@@ -39,7 +39,7 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     n->nopen++;
     for (int r = 0; r < n->size; r++) {
         if (r == n->rank) continue;
-        if (n->peers[r].gone) owner.lost(owner.arg, r);
+        if (n->peers[r].given_up) owner.lost(owner.arg, r);
         /* the stream may hold a frame that had to wait for this channel */
         net_pull(n, r, LANE_DATA);
     }

@@ -46,10 +46,10 @@ static struct link_owner owner_of(struct source *s) {
 
 static void note_end(struct net *n, int rank) {
     struct peer *p = &n->peers[rank];
-    if (p->gone || p->left) return;
+    if (p->given_up || p->left) return;
     bool caused = !p->failed || p->fate != FATE_DIED;
     if (!caused && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
-    p->gone = true;
+    p->given_up = true;
     n->reader->lost(n, rank);
 }
 
@@ -140,7 +140,7 @@ void net_look_seldom(struct net *n) {
 void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
-    if (!p->gone) p->fate = fate;
+    if (!p->given_up) p->fate = fate;
     if (p->ended[LANE_MESSAGES] <= 0) p->ended[LANE_MESSAGES] = clock_now();
     note_end(n, peer);
 }
@@ -149,7 +149,7 @@ bool net_sends(const struct net *n) {
     for (int r = 0; r < n->size; r++)
         for (int lane = 0; lane < LANES; lane++) {
             const struct link *l = &n->peers[r].links[lane];
-            if (l->out.first && !l->mute && !n->peers[r].gone) return true;
+            if (l->out.first && !l->mute && !n->peers[r].given_up) return true;
         }
     return false;
 }
@@ -208,7 +208,8 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
 static bool all_quiet(const struct net *n) {
     for (int r = 0; r < n->size; r++) {
         const struct peer *p = &n->peers[r];
-        if (r != n->rank && !p->left && !p->gone && !p->links[LANE_MESSAGES].ended) return false;
+        if (r != n->rank && !p->left && !p->given_up && !p->links[LANE_MESSAGES].ended)
+            return false;
     }
     return true;
 }

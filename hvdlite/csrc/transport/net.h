@@ -33,7 +33,7 @@ struct net_reader {
 struct peer {
     struct link links[LANES];
     bool left;      /* the peer's farewell has come */
-    bool gone;      /* the peer is dead or lost, or an engine has declared it silent */
+    bool given_up;  /* the peer is dead or lost, or an engine has declared it silent */
     enum fate fate; /* then */
     /* the peer's job has failed by a rank's death, of which this rank will learn, too */
     bool failed;

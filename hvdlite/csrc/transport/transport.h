@@ -1,6 +1,6 @@
 /* The transport: moves bytes from rank to rank.
  *
- * transports.h has the three implementations. Two lanes that never mix: transfers move data,
+ * transports.h has the three implementations. Two kinds of traffic: transfers move data,
  * through a comm (comm.h); messages carry the negotiation and are copied. Only the thread that
  * steps the engine calls these functions, except those marked "any thread". */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
