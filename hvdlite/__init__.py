@@ -74,8 +74,8 @@ def _end() -> None:
     if could_join and "hvdlite.job" not in sys.modules:
         with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
             importlib.import_module("hvdlite.job").at_exit()
-    if "hvdlite.exit.mpi_life" in sys.modules:
-        sys.modules["hvdlite.exit.mpi_life"].end()
+    if "hvdlite.bootstrap.mpi_life" in sys.modules:
+        sys.modules["hvdlite.bootstrap.mpi_life"].end()
     if "hvdlite.mxnet.servers" in sys.modules:
         sys.modules["hvdlite.mxnet.servers"].end()
 

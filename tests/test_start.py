@@ -10,7 +10,7 @@ import pytest
 from jobs import MPI_SETTINGS, TESTS, Job, alone, assert_passed, mpirun
 from places import CARRIERS, on_carrier
 
-from hvdlite.core import mpi_init_wait
+from hvdlite.bootstrap import mpi_init_wait
 
 every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
@@ -67,7 +67,7 @@ import os
 yields = "OMPI_MCA_mpi_yield_when_idle"
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import hvdlite as hvd
-from hvdlite.core import mpi
+from hvdlite.bootstrap import mpi
 hvd.init()
 print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
 """

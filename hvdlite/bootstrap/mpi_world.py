@@ -6,16 +6,16 @@ from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.bootstrap import singleton_check
+from hvdlite.bootstrap import mpi_life, singleton_check
 from hvdlite.bootstrap.arrivals import Arrivals, ended_without
 from hvdlite.bootstrap.bootstrap import Bootstrap
+from hvdlite.bootstrap.mpi import MPI, by_mpi
 from hvdlite.core import limits, start
 from hvdlite.core.agent_protocol import ELASTIC
 from hvdlite.core.membership import Membership
-from hvdlite.core.mpi import MPI, by_mpi
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.exit import mpi_life, orphan
+from hvdlite.exit import orphan
 
 # A rank that waits in init() reports its arrival: after SOON_SECONDS to rank 0, and to all ranks if
 # they are few; if they are many, to all ranks after ASK_SECONDS.

@@ -191,7 +191,7 @@ def source_towards(host):
 def why_not_loaded(without_mpi=False):
     """Return why ranks can't load hvdlite here. Another process tries, as loading starts MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
-    module = "hvdlite.core.native" if without_mpi else "hvdlite.core.mpi"
+    module = "hvdlite.core.native" if without_mpi else "hvdlite.bootstrap.mpi"
     line = [sys.executable, "-c", f"import {module}"]
     done = subprocess.run(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     text = done.stderr.decode(errors="replace").strip()

@@ -1,1 +1,1 @@
-"""How a process ends: how its script ended, its children, the end of its launcher and of MPI."""
+"""How a process ends: how its script ended, its children, the end of its launcher."""

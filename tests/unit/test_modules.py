@@ -212,7 +212,7 @@ IMPORTERS = {
     r"from mpi4py import": {"mpi.py", "slurm.py"},
     # start.py checks whether MPI runs without loading it.
     r"modules(?:\.get\(|\[)\"mpi4py\.MPI": {"start.py"},
-    r"hvdlite\.core(?:\.| import )mpi\b": {  # all other modules use the World of the job
+    r"hvdlite\.bootstrap(?:\.| import )mpi\b": {  # all other modules use the World of the job
         "mpi_world.py", "mpi_life.py", "probe.py"
     },
 }  # fmt: skip
@@ -221,6 +221,17 @@ IMPORTERS = {
 @pytest.mark.parametrize("pattern, importers", IMPORTERS.items(), ids=IMPORTERS)
 def test_only_the_listed_modules_import_mpi_and_the_c_library(pattern, importers):
     assert {m.name for m in MODULES if re.search(pattern, m.read_text())} == importers
+
+
+def test_only_bootstrap_calls_mpi():
+    """But for slurm.py's probe, a text that another process runs."""
+    users = {
+        module.parent.name
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "MPI"
+    }
+    assert users == {"bootstrap"}
 
 
 def test_variables_of_launchers_stand_in_one_table():

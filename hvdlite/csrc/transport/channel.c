@@ -276,4 +276,11 @@ static void lost(struct net *n, int peer) {
         if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
 }
 
-const struct net_reader CHANNELS = {begin, arrived, sent, lost, changed, free_all};
+const struct net_reader CHANNELS = {
+    .begin = begin,
+    .arrived = arrived,
+    .sent = sent,
+    .lost = lost,
+    .changed = changed,
+    .closed = free_all,
+};

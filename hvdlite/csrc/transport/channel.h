@@ -9,6 +9,8 @@
 
 #include "transport/net.h"
 
+enum { NOBODY = -1 };
+
 enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
 /* The channel's calls to its owner, also from other threads. */
@@ -53,10 +55,10 @@ void channel_abandon(struct channel *c);
 /* Copies the data. */
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err);
-/* The next message from the peer `from`, or from any peer (-1). NULL: there is none. */
+/* The next message from the peer `from`, or from any peer (NOBODY). NULL: there is none. */
 struct parcel *channel_take(struct channel *c, int from);
 /* Fails if a frame had another size than its receive, if memory for a frame was missing, if this
- * rank can't use a stream, if the peer `from` (-1: none) has left the job, or if a rank has closed
+ * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has closed
  * its group by a failure and has not told the cause within `patience` seconds. Take the arrived
  * messages first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);

@@ -257,8 +257,19 @@ static void mpi_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops MPI_OPS = {
-    "MPI",     mpi_isend, mpi_irecv,  mpi_test, mpi_send, mpi_receive, mpi_wake,  mpi_listen,
-    mpi_polls, mpi_sleep, mpi_gather, NULL,     NULL,     mpi_abandon, mpi_close,
+    .name = "MPI",
+    .isend = mpi_isend,
+    .irecv = mpi_irecv,
+    .test = mpi_test,
+    .send = mpi_send,
+    .receive = mpi_receive,
+    .wake = mpi_wake,
+    .listen = mpi_listen,
+    .polls = mpi_polls,
+    .sleep = mpi_sleep,
+    .gather = mpi_gather,
+    .abandon = mpi_abandon,
+    .close = mpi_close,
 };
 
 int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,

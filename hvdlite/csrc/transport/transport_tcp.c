@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOBODY = -1 };
-
 struct tcp_transport {
     struct transport transport; /* first: cast back by self() */
     struct transport *job;      /* the transport of all ranks, which also learns of lost hosts */
@@ -168,30 +166,25 @@ static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_
     return m->job == &m->transport ? comm_check_wait(m->job, from, seconds, err) : HVD_OK;
 }
 
-/* Waits for the rank's next message while no engine of the group runs. */
-static int await(struct tcp_transport *m, int from, struct message *message, hvd_error *err) {
+/* Waits for the rank's next message, of so many bytes, while no engine of the group runs. */
+static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
     static const double LOOK = 0.5;
     double since = clock_now();
+    struct message message = {.from = NOBODY};
     int code = HVD_OK;
     transport_await(m->job, m->peers[from], 1);
     while (!code) {
         unsigned ticket = bell_listen(&m->bell);
-        take(m, m->peers[from], net_look, message);
-        if (message->data) break;
+        take(m, m->peers[from], net_look, &message);
+        if (message.data) break;
         code = check_opening(m, from, clock_now() - since, err);
         if (!code) bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
     }
     transport_await(m->job, m->peers[from], -1);
-    return code;
-}
-
-static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
-    struct message message = {.from = NOBODY};
-    HVD_TRY(await(m, from, &message, err));
-    bool good = message.size == bytes;
-    if (good) memcpy(to, message.data, bytes);
+    if (!code && message.size != bytes) code = channel_cut(m->peers[from], err);
+    if (!code) memcpy(to, message.data, bytes);
     free(message.data);
-    return good ? HVD_OK : channel_cut(m->peers[from], err);
+    return code;
 }
 
 /* Through rank 0, which sends all bytes to every rank. */
@@ -300,22 +293,29 @@ static void tcp_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops TCP_OPS = {
-    "sockets", tcp_isend, tcp_irecv,  tcp_test, tcp_send,   tcp_receive, tcp_wake,  tcp_listen,
-    tcp_polls, tcp_sleep, tcp_gather, tcp_died, tcp_forked, tcp_abandon, tcp_close,
+    .name = "sockets",
+    .isend = tcp_isend,
+    .irecv = tcp_irecv,
+    .test = tcp_test,
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .wake = tcp_wake,
+    .listen = tcp_listen,
+    .polls = tcp_polls,
+    .sleep = tcp_sleep,
+    .gather = tcp_gather,
+    .died = tcp_died,
+    .forked = tcp_forked,
+    .abandon = tcp_abandon,
+    .close = tcp_close,
 };
 
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
     struct tcp_transport *m = aligned_alloc(alignof(struct tcp_transport), sizeof *m);
-    if (!m) {
-        error_set(err, HVD_NO_MEMORY, "no memory for the transport");
-        return NULL;
-    }
-    memset(m, 0, sizeof *m);
+    if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport"), NULL;
+    *m = (struct tcp_transport){.job = &m->transport, .net = n, .here.file = -1};
     m->transport.ops = &TCP_OPS;
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
-    m->here.file = -1;
-    m->job = &m->transport;
-    m->net = n;
     return m;
 }
 

@@ -9,8 +9,8 @@ import contextlib
 import time
 from typing import Callable, Iterator, Optional, Sequence, Tuple
 
+from hvdlite.bootstrap.mpi import MPI, forget_confined
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.mpi import MPI, forget_confined
 from hvdlite.core.native import HvdliteError, ffi, lib
 from hvdlite.exit import forks
 

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Any, Optional
 
-from hvdlite.core import mpi_init_wait
+from hvdlite.bootstrap import mpi_init_wait
 from hvdlite.core.launchers import PMIX
 from hvdlite.core.listening import confined, with_files
 from hvdlite.core.native import ffi
