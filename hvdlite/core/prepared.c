@@ -11,8 +11,8 @@
 /* Objects that Python gives by name; members of the state, and attributes that they name. */
 /* clang-format off */
 #define BY_NAME(A) \
-    A(hvd_run) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* used by prepared.py */ \
-    A(tensor_type) A(strided) A(empty_like)                          /* used for PyTorch */
+    A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \
+    A(tensor_type) A(strided) A(empty_like)                                     /* PyTorch */
 #define ATTRIBUTES(A) \
     A(dtype, "dtype") A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") \
     A(pop, "pop") A(in_place, "in_place") A(enter_group, "_enter_group") \
@@ -30,8 +30,7 @@ struct state {
 static struct state *state_of(PyObject *module) { return PyModule_GetState(module); }
 
 static PyObject *wrong_number(void) {
-    PyErr_SetString(PyExc_TypeError, "wrong number of arguments");
-    return NULL;
+    return PyErr_SetString(PyExc_TypeError, "wrong number of arguments"), NULL;
 }
 
 static bool put(PyObject **place, PyObject *object) {
@@ -82,8 +81,9 @@ static PyObject *run_handle(const struct state *s, PyObject *prepared, PyObject 
     PyObject *handle = take_handle(s, prepared, idle), *result = Py_None;
     if (!handle) return NULL;
     void *plan = PyLong_AsVoidPtr(PyTuple_GetItem(handle, 0));
+    double seconds = PyFloat_AsDouble(s->briefly);
     PyThreadState *state = PyEval_SaveThread();
-    int done = s->run(plan, in, out, 0.1);
+    int done = s->run(plan, in, out, seconds);
     PyEval_RestoreThread(state);
     if (done)
         Py_INCREF(result);

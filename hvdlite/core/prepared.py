@@ -156,6 +156,6 @@ def note(key: tuple, described: Callable[[], tuple]) -> None:
 
 
 _prepared.setup({
-    "hvd_run": address_of("hvd_run"), "kept": _calls.kept, "array_type": np.ndarray,
-    "empty": np.empty, "unprepared": _unprepared, "moved": _moved,
+    "hvd_run": address_of("hvd_run"), "briefly": BRIEFLY, "kept": _calls.kept,
+    "array_type": np.ndarray, "empty": np.empty, "unprepared": _unprepared, "moved": _moved,
 })  # fmt: skip

@@ -15,12 +15,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 import numpy
 
 MAGIC = "hvdlite flight 1"
-PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
+# Names of phases and kinds that readers treat apart; the layout has the names of all.
 UNDER_WAY = ("waits", "agreed", "moves")
 ALONE = "alone"  # kind of an operation that is a rank's own work
-KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join", ALONE)
 MESSAGES = ("send", "recv")  # kinds of operations between two ranks
-_FIRST_MESSAGE = 32  # number of the first of these kinds
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # most bytes that are read of a process's stacks
@@ -168,12 +166,12 @@ class Recorder:
             if whole.all():
                 break
         newest = max(found, default=0)
-        numbers = [n for n in sorted(found) if n > newest - layout.places]
-        return [_readable(_plain(layout.op, found[n])) for n in numbers]
+        numbers = [n for n in sorted(found) if n > newest - layout.slots]
+        return [_readable(_plain(layout.op, found[n]), layout.names) for n in numbers]
 
     def _ring(self):
         layout = self._layout
-        size = layout.places * layout.op.itemsize
+        size = layout.slots * layout.op.itemsize
         return numpy.frombuffer(os.pread(self._file, size, layout.ring), layout.op)
 
     def stacks(self) -> str:
@@ -195,12 +193,14 @@ class Recorder:
 class _Layout(NamedTuple):
     bytes: int  # bytes of the memory; the stacks follow it
     ring: int  # offset of the operations
-    places: int
+    slots: int  # number of operations that the memory holds
     head: numpy.dtype
     op: numpy.dtype
+    names: Dict[str, Dict[int, str]]  # of the numbers of an operation's phase and kind
 
 
 _FIELD = re.compile(r"(op\.)?([\w.]+) (S|[iuf][1248])@(\d+):(\d+)")
+_NAME = re.compile(r";(phase|kind)\.(\d+) (\w+)")
 
 
 def _parse(data: bytes, path: str, size: int) -> _Layout:
@@ -212,7 +212,7 @@ def _parse(data: bytes, path: str, size: int) -> _Layout:
         layout = _layout_of(text)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise NoRecorder(f"{path} is a damaged flight recorder: {error!r}") from None
-    end = layout.ring + layout.places * layout.op.itemsize
+    end = layout.ring + layout.slots * layout.op.itemsize
     if not end <= layout.bytes <= size:
         raise NoRecorder(
             f"{path} is a damaged flight recorder: it has {size} bytes: expected {end}"
@@ -230,7 +230,14 @@ def _layout_of(text: str) -> _Layout:
     op = _dtype(fields["op."], int(sizes["op"]))
     _check(head, _HEAD)
     _check(op, _OP)
-    return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op)
+    names: Dict[str, Dict[int, str]] = {"phase": {}, "kind": {}}
+    for field, number, name in _NAME.findall(text):
+        names[field][int(number)] = name
+    named = {*names["phase"].values(), *names["kind"].values()}
+    missing = {*UNDER_WAY, ALONE, *MESSAGES} - named
+    if missing:
+        raise ValueError(f"it names no {min(missing)}")
+    return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op, names)
 
 
 def _check(dtype: numpy.dtype, needed: Dict[str, str]) -> None:
@@ -253,10 +260,9 @@ def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
     return {name: value(item) for name, item in zip(dtype.names or (), values)}
 
 
-def _readable(op: Op) -> Op:
-    op["phase"] = PHASES[op["phase"]] if op["phase"] < len(PHASES) else "?"
-    kinds = {**dict(enumerate(KINDS)), **dict(enumerate(MESSAGES, _FIRST_MESSAGE))}
-    op["kind"] = kinds.get(op["kind"], "?")
+def _readable(op: Op, names: Dict[str, Dict[int, str]]) -> Op:
+    for field in names:
+        op[field] = names[field].get(op[field], "?")
     del op["version"]
     return op
 

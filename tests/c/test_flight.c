@@ -102,6 +102,9 @@ TEST(test_a_recorder_can_be_read_in_another_mapping) {
     CHECK_TEXT(m->transport, "tcp");
     CHECK(strncmp(m->layout, "hvdlite flight 1;", 17) == 0);
     CHECK(strstr(m->layout, ";op.name S@"));
+    CHECK(strstr(m->layout, ";phase.0 none;phase.1 waits;phase.2 agreed;phase.3 moves;phase.4 done;"
+                            "phase.5 failed;kind.0 allreduce;"));
+    CHECK(strstr(m->layout, ";kind.5 join;kind.32 send;kind.33 recv;kind.6 alone;"));
     CHECK_INT(m->layout[strlen(m->layout) - 1], ';'); /* whole */
     shmem_release(memory, sizeof *m, -1);
     flight_close(f);

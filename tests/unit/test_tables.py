@@ -20,7 +20,6 @@ from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.options import OPTIONS, parser
 from hvdlite.monitor import why
-from hvdlite.monitor.memory import KINDS, PHASES
 from tests.jobs import ROOT
 
 PACKAGE = ROOT / "hvdlite"
@@ -74,17 +73,6 @@ def test_every_dtype_has_its_array_in_python():
     assert DTYPE_CODES.items() >= {(str(dtype), code) for dtype, code in DTYPES.items()}
     for name in values("hvd_dtype"):
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
-
-
-def test_every_kind_has_its_name_in_reports():
-    assert {f"HVD_{kind.upper()}": i for i, kind in enumerate(KINDS[:-1])} == values("hvd_kind")
-
-
-def test_every_phase_of_the_recorder_has_its_name():
-    """Readers have these names, because a recorder may be of another version of hvdlite."""
-    text = (PACKAGE / "csrc/shm/flight.h").read_text()
-    rows = re.search(r"enum flight_phase \{(.*?)\}", text, re.S).group(1)
-    assert tuple(re.findall(r"FLIGHT_(\w+)", rows.lower(), re.I)) == PHASES
 
 
 def test_a_report_of_blamed_ranks_has_one_form_in_c_and_in_python():

@@ -55,7 +55,7 @@ struct flight_marks {
 
 /* The memory that other processes read. */
 struct flight_memory {
-    char layout[2048]; /* "hvdlite flight 1;rank i4@2056:4;...;op.name S@72:56;...;" */
+    char layout[2048]; /* "hvdlite flight 1;...;kind.0 allreduce;...;rank i4@2056:4;...;" */
     int64_t pid;
     int32_t rank, size, local_rank;
     int32_t stacks; /* a signal on which the process appends its stacks to this file; 0: none */

@@ -66,11 +66,27 @@ static const struct field FIELDS[] = {
     OP(name),
 };
 
+static const char *const PHASES[] = {"none", "waits", "agreed", "moves", "done", "failed"};
+_Static_assert(sizeof PHASES / sizeof *PHASES == FLIGHT_FAILED + 1, "each phase has a name");
+
+/* The names of the numbers in op.phase and op.kind: "phase.1 waits;". */
+static size_t add_names(char *text, size_t size) {
+    size_t used = 0;
+    for (int i = 0; i <= FLIGHT_FAILED; i++)
+        used += (size_t)snprintf(text + used, size - used, "phase.%d %s;", i, PHASES[i]);
+    for (int i = 0; i <= HVD_RECV; i++)
+        if (i < HVD_KINDS || i >= HVD_SEND)
+            used += (size_t)snprintf(text + used, size - used, "kind.%d %s;", i, kind_name(i));
+    return used + (size_t)snprintf(text + used, size - used, "kind.%d alone;", FLIGHT_ALONE);
+}
+
+/* The text is shorter than `size`: tests/c/test_flight.c checks that it is whole. */
 void flight_layout(char *text, size_t size) {
     size_t used =
         (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",
                          sizeof(struct flight_memory), offsetof(struct flight_memory, ring),
                          (int)FLIGHT_OPS, sizeof(struct flight_op));
+    used += add_names(text + used, size - used);
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s %s@%zu:%zu;", FIELDS[i].name,
                                  FIELDS[i].format, FIELDS[i].offset, FIELDS[i].size);
