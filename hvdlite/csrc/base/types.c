@@ -21,32 +21,37 @@ const char *rule_name(int rule) {
     return rule >= 0 && rule < HVD_RULES ? NAMES[rule] : "?";
 }
 
+enum classes { INTEGER = 1, FLOAT = 2, TRUTH = 4, ALL = INTEGER | FLOAT | TRUTH };
+
 static const struct {
     const char *name;
     size_t size;
-    bool is_float;
-} DTYPES[] = {[HVD_UINT8] = {"uint8", 1, false},    [HVD_INT8] = {"int8", 1, false},
-              [HVD_INT32] = {"int32", 4, false},    [HVD_INT64] = {"int64", 8, false},
-              [HVD_FLOAT16] = {"float16", 2, true}, [HVD_BFLOAT16] = {"bfloat16", 2, true},
-              [HVD_FLOAT32] = {"float32", 4, true}, [HVD_FLOAT64] = {"float64", 8, true},
-              [HVD_BOOL] = {"bool", 1, false},      [HVD_INT16] = {"int16", 2, false}};
-_Static_assert(sizeof DTYPES / sizeof *DTYPES == HVD_DTYPES, "each dtype has a row");
+    enum classes class;
+} DTYPE_ROWS[] = {
+#define ROW(DTYPE, NAME, CLASS, ELEMENT, ...) [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS},
+    DTYPES(ROW)
+#undef ROW
+};
+#define ONE(...) +1
+_Static_assert(0 DTYPES(ONE) == HVD_DTYPES, "each dtype has a row");
 
 const char *dtype_name(int dtype) {
-    return dtype >= 0 && dtype < HVD_DTYPES ? DTYPES[dtype].name : "?";
+    return dtype >= 0 && dtype < HVD_DTYPES ? DTYPE_ROWS[dtype].name : "?";
 }
 
-size_t dtype_size(int dtype) { return dtype >= 0 && dtype < HVD_DTYPES ? DTYPES[dtype].size : 0; }
-
-bool dtype_is_float(int dtype) {
-    return dtype >= 0 && dtype < HVD_DTYPES && DTYPES[dtype].is_float;
+size_t dtype_size(int dtype) {
+    return dtype >= 0 && dtype < HVD_DTYPES ? DTYPE_ROWS[dtype].size : 0;
 }
 
-enum dtypes { INTEGERS = 1, FLOATS = 2, ALL = INTEGERS | FLOATS }; /* bool counts as an integer */
+static enum classes class_of(int dtype) {
+    return dtype >= 0 && dtype < HVD_DTYPES ? DTYPE_ROWS[dtype].class : INTEGER;
+}
+
+bool dtype_is_float(int dtype) { return class_of(dtype) == FLOAT; }
 
 static const struct {
     const char *name;
-    enum dtypes takes;
+    enum classes takes;
 } OP_ROWS[] = {
 #define ROW(...) {__VA_ARGS__},
     OPS(ROW)
@@ -56,6 +61,4 @@ _Static_assert(sizeof OP_ROWS / sizeof *OP_ROWS == HVD_OPS, "each op has a row")
 
 const char *op_name(int op) { return op >= 0 && op < HVD_OPS ? OP_ROWS[op].name : "?"; }
 
-bool op_takes(int op, int dtype) {
-    return OP_ROWS[op].takes & (dtype_is_float(dtype) ? FLOATS : INTEGERS);
-}
+bool op_takes(int op, int dtype) { return OP_ROWS[op].takes & class_of(dtype); }

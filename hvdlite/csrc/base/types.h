@@ -122,14 +122,29 @@ typedef struct hvd_by_mpi {
 } hvd_by_mpi;
 /* cdef end */
 
-/* One row for each op, in the order of hvd_op: its name, and the dtypes that it takes. */
+/* One row for each dtype: the end of HVD_..., its name, its class, the type of an element and that
+ * of its accumulator. The rest is for the kernels of its class (kernels/reduce.c): FLOAT, the
+ * functions from and to the accumulator; INTEGER and TRUTH, the unsigned type to compute in. */
+#define DTYPES(ROW)                                                                                \
+    ROW(UINT8, "uint8", INTEGER, uint8_t, int32_t, uint32_t)                                       \
+    ROW(INT8, "int8", INTEGER, int8_t, int32_t, uint32_t)                                          \
+    ROW(INT32, "int32", INTEGER, int32_t, int64_t, uint64_t)                                       \
+    ROW(INT64, "int64", INTEGER, int64_t, int64_t, uint64_t)                                       \
+    ROW(FLOAT16, "float16", FLOAT, uint16_t, float, float_of_half, half_of_float)                  \
+    ROW(BFLOAT16, "bfloat16", FLOAT, uint16_t, float, float_of_bfloat, bfloat_of_float)            \
+    ROW(FLOAT32, "float32", FLOAT, float, float, SAME, SAME)                                       \
+    ROW(FLOAT64, "float64", FLOAT, double, double, SAME, SAME)                                     \
+    ROW(BOOL, "bool", TRUTH, uint8_t, uint8_t, uint8_t)                                            \
+    ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)
+
+/* One row for each op, in the order of hvd_op: its name, and the classes of dtypes that it takes. */
 #define OPS(ROW)                                                                                   \
     ROW("Sum", ALL)                                                                                \
     ROW("Average", ALL)                                                                            \
     ROW("Min", ALL)                                                                                \
     ROW("Max", ALL)                                                                                \
     ROW("Product", ALL)                                                                            \
-    ROW("Adasum", FLOATS)
+    ROW("Adasum", FLOAT)
 
 /* Names as the user writes them; "?" for a value out of range. */
 const char *kind_name(int kind);

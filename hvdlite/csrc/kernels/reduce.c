@@ -95,33 +95,26 @@ static inline int64_t truncated(double x) {
             for (size_t i = 0; i < n; i++) o[i] = (T)w[i];                                         \
     }
 
-FLOAT_KERNELS(float16, uint16_t, float, float_of_half, half_of_float)
-FLOAT_KERNELS(bfloat16, uint16_t, float, float_of_bfloat, bfloat_of_float)
-FLOAT_KERNELS(float32, float, float, SAME, SAME)
-FLOAT_KERNELS(float64, double, double, SAME, SAME)
-INTEGER_KERNELS(uint8, uint8_t, int32_t, uint32_t)
-INTEGER_KERNELS(int8, int8_t, int32_t, uint32_t)
-INTEGER_KERNELS(int16, int16_t, int32_t, uint32_t)
-INTEGER_KERNELS(int32, int32_t, int64_t, uint64_t)
-INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
-COMBINE(truth_sum, uint8_t, uint8_t, uint8_t, SAME, OR)
-COMBINE(truth_min, uint8_t, uint8_t, uint8_t, SAME, AND)
-COMBINE(truth_max, uint8_t, uint8_t, uint8_t, SAME, OR)
-COMBINE(truth_product, uint8_t, uint8_t, uint8_t, SAME, AND)
-
 /* Every byte other than 0 is true. `scale` is always 1: request_check refuses scaled and
  * averaged bools. */
-static void widen_truth(void *wide, const void *in, size_t n, double scale) {
-    uint8_t *w = wide;
-    const uint8_t *x = in;
-    (void)scale;
-    for (size_t i = 0; i < n; i++) w[i] = x[i] != 0;
-}
+#define TRUTH_KERNELS(DTYPE, T, W, U)                                                              \
+    COMBINE(DTYPE##_sum, T, W, U, SAME, OR)                                                        \
+    COMBINE(DTYPE##_min, T, W, U, SAME, AND)                                                       \
+    COMBINE(DTYPE##_max, T, W, U, SAME, OR)                                                        \
+    COMBINE(DTYPE##_product, T, W, U, SAME, AND)                                                   \
+    static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {                \
+        W *w = wide;                                                                               \
+        const T *x = in;                                                                           \
+        (void)scale;                                                                               \
+        for (size_t i = 0; i < n; i++) w[i] = x[i] != 0;                                           \
+    }                                                                                              \
+    static void narrow_##DTYPE(void *out, const void *wide, size_t n, struct reduce_final final) { \
+        (void) final;                                                                              \
+        widen_##DTYPE(out, wide, n, 1);                                                            \
+    }
 
-static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_final final) {
-    (void) final;
-    widen_truth(out, wide, n, 1);
-}
+#define KERNELS_OF(DTYPE, NAME, CLASS, ...) CLASS##_KERNELS(DTYPE, __VA_ARGS__)
+DTYPES(KERNELS_OF)
 
 #define ROW(DTYPE, COMBINES, T, W, PAIR, PARTIAL)                                                  \
     {.size = sizeof(T),                                                                            \
@@ -145,26 +138,17 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
         [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS)};                                         \
     _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op has a kernel");
 
-#define INTEGER_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
-#define FLOAT_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
+#define INTEGER_ROWS(DTYPE, T, W, U) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
+#define TRUTH_ROWS INTEGER_ROWS
+#define FLOAT_ROWS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                                \
+    ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
 
-FLOAT_ROWS(float16, uint16_t, float)
-FLOAT_ROWS(bfloat16, uint16_t, float)
-FLOAT_ROWS(float32, float, float)
-FLOAT_ROWS(float64, double, double)
-INTEGER_ROWS(uint8, uint8_t, int32_t)
-INTEGER_ROWS(int8, int8_t, int32_t)
-INTEGER_ROWS(int16, int16_t, int32_t)
-INTEGER_ROWS(int32, int32_t, int64_t)
-INTEGER_ROWS(int64, int64_t, int64_t)
-INTEGER_ROWS(truth, uint8_t, uint8_t)
+#define ROWS_OF_CLASS(DTYPE, NAME, CLASS, ...) CLASS##_ROWS(DTYPE, __VA_ARGS__)
+DTYPES(ROWS_OF_CLASS)
 
 static const struct reduce_kernels *const ROWS_OF[] = {
-    [HVD_UINT8] = rows_uint8,     [HVD_INT8] = rows_int8,       [HVD_INT32] = rows_int32,
-    [HVD_INT64] = rows_int64,     [HVD_FLOAT16] = rows_float16, [HVD_BFLOAT16] = rows_bfloat16,
-    [HVD_FLOAT32] = rows_float32, [HVD_FLOAT64] = rows_float64, [HVD_BOOL] = rows_truth,
-    [HVD_INT16] = rows_int16};
-_Static_assert(sizeof ROWS_OF / sizeof *ROWS_OF == HVD_DTYPES, "each dtype has kernels");
+#define ROWS_OF_DTYPE(DTYPE, ...) [HVD_##DTYPE] = rows_##DTYPE,
+    DTYPES(ROWS_OF_DTYPE)};
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS_OF[dtype][op];
@@ -203,7 +187,7 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
 /* ---- vectors as a whole ---- */
 
 /* number of parallel sums; the compiler vectorises across them, and each keeps its order */
-enum { LANES = 8 };
+enum { ACCUMULATORS = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \
     do {                                                                                           \
@@ -221,14 +205,14 @@ enum { LANES = 8 };
     }                                                                                              \
     SIMD static struct reduce_dots dots_##W(const void *a, const void *b, size_t n) {              \
         const W *x = a, *y = b;                                                                    \
-        double aa[LANES] = {0}, bb[LANES] = {0}, ab[LANES] = {0};                                  \
+        double aa[ACCUMULATORS] = {0}, bb[ACCUMULATORS] = {0}, ab[ACCUMULATORS] = {0};             \
         size_t i = 0;                                                                              \
-        for (; i + LANES <= n; i += LANES)                                                         \
-            for (size_t l = 0; l < LANES; l++)                                                     \
+        for (; i + ACCUMULATORS <= n; i += ACCUMULATORS)                                           \
+            for (size_t l = 0; l < ACCUMULATORS; l++)                                              \
                 ADD_PRODUCTS(l, (double)x[i + l], (double)y[i + l]);                               \
-        for (; i < n; i++) ADD_PRODUCTS(i % LANES, (double)x[i], (double)y[i]);                    \
+        for (; i < n; i++) ADD_PRODUCTS(i % ACCUMULATORS, (double)x[i], (double)y[i]);             \
         struct reduce_dots sums = {0, 0, 0};                                                       \
-        for (size_t l = 0; l < LANES; l++)                                                         \
+        for (size_t l = 0; l < ACCUMULATORS; l++)                                                  \
             sums = (struct reduce_dots){sums.aa + aa[l], sums.bb + bb[l], sums.ab + ab[l]};        \
         return sums;                                                                               \
     }
