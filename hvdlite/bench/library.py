@@ -33,7 +33,7 @@ class NumPyArrays:
     def fill(self, array, value: float) -> None:
         array[...] = value
 
-    def settle(self) -> None:
+    def wait_filled(self) -> None:
         """Wait until all arrays are filled."""
 
     def starter(self, kind: str) -> Callable:
@@ -68,7 +68,7 @@ class MXNetArrays(NumPyArrays):
     def fill(self, array, value: float) -> None:
         array[:] = value
 
-    def settle(self) -> None:
+    def wait_filled(self) -> None:
         import mxnet as mx
 
         mx.nd.waitall()
@@ -84,7 +84,7 @@ class MXNetArrays(NumPyArrays):
         if len(started) == 1:
             started[0].wait_to_read()
         else:
-            self.settle()
+            self.wait_filled()
         return list(started)
 
     def to_numpy(self, array) -> np.ndarray:
@@ -162,12 +162,12 @@ class Updating:
         for param in self.params.values():
             self.library.fill(param.grad(), value)
             param.data()._fresh_grad = True
-        self.library.settle()
+        self.library.wait_filled()
 
     def step(self) -> None:
         """Average and update; return when the weights are new."""
         self.trainer.step(1)
-        self.library.settle()
+        self.library.wait_filled()
 
     def weights(self) -> Iterator[np.ndarray]:
         return (param.data().asnumpy() for param in self.params.values())

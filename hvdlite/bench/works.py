@@ -42,7 +42,7 @@ class Collective:
     def refresh(self) -> None:
         for array in self.arrays:
             self.library.fill(array, self.rank + 1)
-        self.library.settle()
+        self.library.wait_filled()
 
     def run(self) -> None:
         start, named = self.start, zip(self.arrays, self.names)

@@ -181,7 +181,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if self._guard:
             self._guard.step()
         if ignore_stale_grad:
-            self._settle_stale(clear=True)
+            self._agree_on_stale(clear=True)
         super().allreduce_grads()
 
     def update(self, batch_size, ignore_stale_grad=False) -> None:
@@ -191,7 +191,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             return
         rows, self._rows = self._rows, 0
         if ignore_stale_grad and self._unused is None:
-            self._settle_stale(clear=False)
+            self._agree_on_stale(clear=False)
         self._unused = None
         super().update(rows, ignore_stale_grad)
 
@@ -262,7 +262,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             if self._aside.bring_back(key, grad, data._fresh_grad):
                 data._fresh_grad = True
 
-    def _settle_stale(self, clear: bool) -> None:
+    def _agree_on_stale(self, clear: bool) -> None:
         """Find the gradients that are stale on all ranks; mark those stale only here as fresh.
 
         :param clear: set the latter to zero, because their old values were not averaged.

@@ -81,7 +81,7 @@ class SharedGradients:
         self._offsets: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         if not self._memory:
             return
-        _settle()
+        _wait_for_references()
         for param in params:
             if param._data is None and param._deferred_init:
                 self._move_when_made(param)
@@ -154,7 +154,7 @@ def _can_move(param) -> bool:
     return param._stype == "default" and is_shareable(param._grad[0])
 
 
-def _settle() -> None:
+def _wait_for_references() -> None:
     """Wait until MXNet has dropped the references of operations that have ended."""
     mx.nd.waitall()
     time.sleep(1e-2)  # waits, because MXNet drops references after it has woken waiters
@@ -177,7 +177,7 @@ def _references_of_new() -> Optional[Tuple[int, int]]:
     """Return both counts for a new gradient; None if this MXNet does not let us count."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
     mx.autograd.mark_variables([data], grads)
-    _settle()
+    _wait_for_references()
     alone = _references(grads)
     another = data.grad
     counted = _references(grads)[0] - alone[0]

@@ -233,7 +233,7 @@ static inline void fuzz_ignore_peer(void *arg, int peer) { (void)arg, (void)peer
 enum { FUZZ_POSTS = 16 };
 
 struct fuzz_streams {
-    int ends[LANES]; /* the peer's ends of the streams */
+    int ends[STREAMS]; /* the peer's ends of the streams */
     struct net *net;
     struct channel *channel;
     void *posted[FUZZ_POSTS];
@@ -242,15 +242,16 @@ struct fuzz_streams {
 
 static inline bool fuzz_streams_open(struct fuzz_streams *s) {
     struct channel_owner owner = {fuzz_ignore, fuzz_ignore_peer, NULL};
-    int own[LANES][2] = {{-1, -1}, {-1, -1}};
+    int own[STREAMS][2] = {{-1, -1}, {-1, -1}};
     hvd_error err;
-    for (int lane = 0; lane < LANES; lane++) {
+    for (int stream = 0; stream < STREAMS; stream++) {
         int pair[2];
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return false;
-        s->ends[lane] = pair[1];
-        own[lane][1] = pair[0];
+        s->ends[stream] = pair[1];
+        own[stream][1] = pair[0];
     }
-    if (net_open(&s->net, &CHANNELS, 0, 2, own[LANE_DATA], own[LANE_MESSAGES], &err)) return false;
+    if (net_open(&s->net, &CHANNELS, 0, 2, own[STREAM_DATA], own[STREAM_MESSAGES], &err))
+        return false;
     return !channel_open(&s->channel, s->net, 0, owner, &err);
 }
 
@@ -291,7 +292,7 @@ static inline int fuzz_streams(const uint8_t *data, size_t size) {
     s.net->peers[1].left = true; /* so that closing does not wait for a farewell */
     channel_close(s.channel);
     net_close(s.net, false);
-    for (int lane = 0; lane < LANES; lane++) close(s.ends[lane]);
+    for (int stream = 0; stream < STREAMS; stream++) close(s.ends[stream]);
     while (s.n) free(s.posted[--s.n]);
     return 0;
 }

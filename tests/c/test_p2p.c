@@ -4,7 +4,7 @@
 #include "engine/p2p_state.h"
 #include "random.h"
 
-enum { MOST = LANE_SLOTS * LANE_SLOT + 30000 }; /* bytes; longer than a lane */
+enum { MOST = BOUNCE_SLOTS * BOUNCE_SLOT + 30000 }; /* bytes; longer than a bounce buffer */
 
 static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
@@ -65,7 +65,7 @@ ENGINES(all_main, arg) {
 
 TEST(test_tensors_between_any_two_ranks_arrive_in_order) {
     for (int p = 2; p <= 5; p++) ranks_run(p, all_main, NULL);
-    /* on a host, through lanes */
+    /* on a host, through bounce buffers */
     for (int p = 2; p <= 4; p++) ranks_run_on_window(p, all_main, NULL);
 }
 

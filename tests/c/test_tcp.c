@@ -219,8 +219,8 @@ static void run_end(enum end how) {
     open_ends(&e, 0);
     struct link *links = e.net[0]->peers[1].links;
     send_text(e.channel[0], "last words");
-    if (how == JUNK) CHECK(write(links[LANE_MESSAGES].file, NOISE, sizeof NOISE) > 0);
-    if (how == DATA_ONLY) link_close(&links[LANE_DATA]);
+    if (how == JUNK) CHECK(write(links[STREAM_MESSAGES].file, NOISE, sizeof NOISE) > 0);
+    if (how == DATA_ONLY) link_close(&links[STREAM_DATA]);
     if (how == FAREWELL || how == SILENT) close_end(&e, 0, how == FAREWELL);
     check_text(e.channel[1], "last words");
     for (int i = 0; i < 10; i++) net_look(e.net[1]);
@@ -245,7 +245,7 @@ ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     sockets_tcp_pair(files);
     bool knows = getsockopt(files[0], IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size) == 0;
     for (int i = 0; i < 2; i++) close(files[i]);
-    int file = e->net[0]->peers[1].links[LANE_DATA].file;
+    int file = e->net[0]->peers[1].links[STREAM_DATA].file;
     getsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size);
     getsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up, &size);
     if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
@@ -256,7 +256,7 @@ ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
     struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
-    CHECK(write(e->net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
+    CHECK(write(e->net[0]->peers[1].links[STREAM_MESSAGES].file, &head, sizeof head) == sizeof head);
     OK(channel_check(e->channel[1], -1, 0, ERR));
     getrlimit(RLIMIT_AS, &old);
     setrlimit(RLIMIT_AS, &(struct rlimit){LINK_LONGEST / 2, old.rlim_max});

@@ -196,7 +196,7 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     /* a row has 2^64 - 1 bytes, which is -1 as an int64_t */
     t.request.dims[2] = (int64_t)(UINT64_MAX / 3);
     t.out_rows = 0;
-    OK(tensor_settle_output(&t, splits, 1, 3, ERR));
+    OK(tensor_fit_output(&t, splits, 1, 3, ERR));
 }
 
 /* The memory of a refused tensor stays its submitter's; the memory added to a finished tensor is

@@ -137,7 +137,7 @@ typedef struct hvd_by_mpi {
     ROW(BOOL, "bool", TRUTH, uint8_t, uint8_t, uint8_t)                                            \
     ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)
 
-/* One row for each op, in the order of hvd_op: its name, and the classes of dtypes that it takes. */
+/* One row for each op, in the order of hvd_op: its name, and the classes of dtypes it takes. */
 #define OPS(ROW)                                                                                   \
     ROW("Sum", ALL)                                                                                \
     ROW("Average", ALL)                                                                            \

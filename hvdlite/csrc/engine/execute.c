@@ -155,7 +155,7 @@ static int allgather_parts(struct coll_args *args, struct tensor *tensor, const 
     size_t row_bytes = request_row_bytes(&tensor->request);
     if (tensor->rows[comm->rank] != request_rows(&tensor->request))
         return error_set(err, HVD_INTERNAL, "this rank's number of rows is not the agreed one");
-    HVD_TRY(tensor_settle_output(tensor, tensor->rows, 1, (size_t)comm->size, err));
+    HVD_TRY(tensor_fit_output(tensor, tensor->rows, 1, (size_t)comm->size, err));
     for (int i = 0; i < comm->size; i++)
         part_end[i] = args->bytes = add_part(args, args->bytes, tensor->rows[i], row_bytes);
     return HVD_OK;
@@ -224,7 +224,7 @@ static int alltoall_parts(struct executor *x, struct coll_args *args, struct ten
     size_t n = (size_t)x->comm->size, self = (size_t)x->comm->rank;
     int64_t *splits;
     HVD_TRY(find_splits(x, tensor, part_end, &splits, err));
-    HVD_TRY(tensor_settle_output(tensor, splits + self, n, n, err));
+    HVD_TRY(tensor_fit_output(tensor, splits + self, n, n, err));
     for (size_t i = 0; i < n * n; i++)
         args->bytes = add_part(args, args->bytes, splits[i], row_bytes);
     for (size_t i = 0; i < n; i++) {

@@ -233,8 +233,8 @@ static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
 }
 
 /* Acts on the notes of the place. */
-static int settle(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
-                  hvd_error *err) {
+static int act_on_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
+                        hvd_error *err) {
     struct fast_note *note;
     if (p->hosts.tensor) HVD_TRY(advance(x, p, now, err));
     if (x->hosts.joined && atomic_load(&p->state) == OPEN && is_awaited(x, p))
@@ -256,7 +256,7 @@ int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_e
     p->hosts.message = message;
     if (bytes > p->hosts.capacity) p->hosts.capacity = bytes;
     atomic_store(&p->state, often ? OPEN : AWAY);
-    return settle(x, p, 0, &none, err);
+    return act_on_notes(x, p, 0, &none, err);
 }
 
 /* ---- for the negotiation ---- */
@@ -281,14 +281,14 @@ int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool
     x->hosts.coming++;
     wait_until(x, p, now + PATIENT);
     kernels_of(r)->widen(sums_of(p), tensor->in, request_count(r), r->prescale);
-    return settle(x, p, now, &back, err);
+    return act_on_notes(x, p, now, &back, err);
 }
 
 int fast_hosts_join(struct fast_path *x, double now, hvd_error *err) {
     struct tensor *none = NULL;
     x->hosts.joined = true;
     for (struct fast_place *p = x->hosts.on ? x->places : NULL; p; p = p->next)
-        HVD_TRY(settle(x, p, now, &none, err));
+        HVD_TRY(act_on_notes(x, p, now, &none, err));
     return HVD_OK;
 }
 
@@ -319,7 +319,7 @@ int fast_hosts_take(struct fast_path *x, struct message *m, struct tensor **back
     x->hosts.notes = note;
     m->data = NULL;
     struct fast_place *p = place_of(x, note->head->number);
-    return p ? settle(x, p, clock_now(), back, err) : HVD_OK;
+    return p ? act_on_notes(x, p, clock_now(), back, err) : HVD_OK;
 }
 
 int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err) {

@@ -20,8 +20,8 @@ void p2p_free(struct p2p *p) {
         free(o);
     }
     for (int r = 0; p->peers && r < p->t->at.size; r++) {
-        lane_close(&p->peers[r].to);
-        lane_close(&p->peers[r].from);
+        bounce_close(&p->peers[r].to);
+        bounce_close(&p->peers[r].from);
     }
     free(p->peers);
     mutex_destroy(&p->mutex);
@@ -76,26 +76,26 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     const void *data = tensor->in;
     tensor->id = head.number;
     tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
-    tensor->direct = false; /* the data goes in messages, not through the lane */
+    tensor->direct = false; /* the data goes in messages, not through the bounce buffer */
     tensor->met = 0;
     tensor_list_add(&p->sends, tensor, tensor);
     if (bytes > P2P_SHORT) {
-        size = is_near(p, to) && lane_make(&p->peers[to].to, address) ? sizeof address : 0;
+        size = is_near(p, to) && bounce_make(&p->peers[to].to, address) ? sizeof address : 0;
         data = address;
     }
     return p2p_post(p, to, head, tensor->request.name, data, size, err);
 }
 
-/* Fills free slots of the lane with the tensor's next data. */
-static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+/* Fills free slots of the bounce buffer with the tensor's next data. */
+static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     int to = tensor->request.root, slot;
-    struct lane *lane = &p->peers[to].to;
-    while (tensor->agreed < bytes && (slot = lane_take(lane)) >= 0) {
-        size_t left = bytes - tensor->agreed, size = left < LANE_SLOT ? left : LANE_SLOT;
+    struct bounce *bounce = &p->peers[to].to;
+    while (tensor->agreed < bytes && (slot = bounce_take(bounce)) >= 0) {
+        size_t left = bytes - tensor->agreed, size = left < BOUNCE_SLOT ? left : BOUNCE_SLOT;
         struct p2p_head head = {.type = P2P_PIECE, .number = tensor->id, .bytes = size};
         head.code = (uint32_t)slot + 1;
-        lines_copy(lane_slot(lane, slot), (const char *)tensor->in + tensor->agreed, size);
+        lines_copy(bounce_slot(bounce, slot), (const char *)tensor->in + tensor->agreed, size);
         tensor->agreed += size;
         HVD_TRY(p2p_post(p, to, head, "", NULL, 0, err));
     }
@@ -105,13 +105,13 @@ static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A slot has become free: the sends that use the lane go on, in order. */
+/* A slot has become free: the sends that use the bounce buffer go on, in order. */
 static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
-    struct lane *lane = &p->peers[from].to;
-    lane->busy &= ~(1u << (code - 1));
+    struct bounce *bounce = &p->peers[from].to;
+    bounce->busy &= ~(1u << (code - 1));
     for (struct tensor *t = p->sends.oldest, *newer; t; t = newer) {
         newer = t->newer;
-        if (t->direct && t->request.root == from) HVD_TRY(feed_lane(p, t, err));
+        if (t->direct && t->request.root == from) HVD_TRY(feed_bounce(p, t, err));
     }
     return HVD_OK;
 }
@@ -180,11 +180,11 @@ static int damaged(const struct message *m, hvd_error *err) {
 static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head, char *rest,
                    size_t size, hvd_error *err) {
     bool comes = head->type == P2P_PIECE;
-    const struct lane *lane = &p->peers[m->from].from;
-    if (comes && head->code) { /* the data is in a slot of the lane */
-        if (!lane->memory || head->code > LANE_SLOTS || head->bytes > LANE_SLOT)
+    const struct bounce *bounce = &p->peers[m->from].from;
+    if (comes && head->code) { /* the data is in a slot of the bounce buffer */
+        if (!bounce->memory || head->code > BOUNCE_SLOTS || head->bytes > BOUNCE_SLOT)
             return damaged(m, err);
-        rest = lane_slot(lane, (int)head->code - 1);
+        rest = bounce_slot(bounce, (int)head->code - 1);
         size = head->bytes;
     }
     struct tensor *t = find(comes ? &p->coming : &p->sends, m->from, head->number);
@@ -193,7 +193,7 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
     if (head->type == P2P_WANT && t->met <= 0) t->met = clock_now();
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
-        return feed_lane(p, t, err);
+        return feed_bounce(p, t, err);
     }
     if (head->type == P2P_WANT) return feed(p, t, head->bytes, err);
     char text[sizeof err->text];
@@ -218,8 +218,8 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     case P2P_HELLO: return HVD_OK;
     case P2P_OFFER: return p2p_take_offer(p, m->from, &head, rest, size, err);
     case P2P_FREE:
-        return head.code && head.code <= LANE_SLOTS ? free_slot(p, m->from, head.code, err)
-                                                    : damaged(m, err);
+        return head.code && head.code <= BOUNCE_SLOTS ? free_slot(p, m->from, head.code, err)
+                                                      : damaged(m, err);
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
     default: return take_of(p, m, &head, rest, size, err);
     }

@@ -4,9 +4,9 @@
  * sender, or any rank. The sender offers its tensor, with the data if the tensor is short. A
  * receiver with a matching receive asks for the rest, a little ahead of what has arrived. So no
  * rank stores long data that it may not want, and the data does not hold up messages of the
- * negotiation. On a host long data passes through shared memory instead: a lane (p2p_state.h). A
- * send has ended when a receive has matched it and its data is sent. A rank that has left
- * refuses offers, and tells the ranks that wait for it. */
+ * negotiation. On a host long data passes through shared memory instead: a bounce buffer
+ * (p2p_state.h). A send has ended when a receive has matched it and its data is sent. A rank that
+ * has left refuses offers, and tells the ranks that wait for it. */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 

@@ -16,9 +16,9 @@ int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, cons
     return transport_send(p->t, to, message, sizeof head + head.name + size, err);
 }
 
-int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_bounce,
              hvd_error *err) {
-    struct p2p_head head = {.type = P2P_WANT, .number = number, .bytes = bytes, .code = by_lane};
+    struct p2p_head head = {.type = P2P_WANT, .number = number, .bytes = bytes, .code = by_bounce};
     return p2p_post(p, from, head, "", NULL, 0, err);
 }
 
@@ -40,11 +40,11 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     tensor->complete(tensor->arg, error ? &own : NULL);
 }
 
-/* ---- lanes ---- */
+/* ---- bounce buffers ---- */
 
-enum { BYTES = LANE_SLOTS * LANE_SLOT };
+enum { BYTES = BOUNCE_SLOTS * BOUNCE_SLOT };
 
-bool lane_map(struct lane *l, const char *address) {
+bool bounce_map(struct bounce *l, const char *address) {
     hvd_error ignored;
     void *memory = NULL;
     if (!l->memory && !l->failed) {
@@ -54,22 +54,22 @@ bool lane_map(struct lane *l, const char *address) {
     return l->memory;
 }
 
-bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]) {
+bool bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]) {
     hvd_error ignored;
     if (!l->memory && !l->failed) l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
     if (l->failed) return false;
     shmem_address(l->file, address);
-    return lane_map(l, address);
+    return bounce_map(l, address);
 }
 
-void lane_close(struct lane *l) {
+void bounce_close(struct bounce *l) {
     shmem_close(l->memory, BYTES);
     if (l->file > 0) close(l->file);
-    *l = (struct lane){0};
+    *l = (struct bounce){0};
 }
 
-int lane_take(struct lane *l) {
-    for (int slot = 0; slot < LANE_SLOTS; slot++) {
+int bounce_take(struct bounce *l) {
+    for (int slot = 0; slot < BOUNCE_SLOTS; slot++) {
         if (l->busy >> slot & 1) continue;
         l->busy |= 1u << slot;
         return slot;

@@ -53,10 +53,10 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     tensor->agreed = 0;
     tensor_list_add(&p->coming, tensor, tensor);
     if (bytes > P2P_SHORT) {
-        bool by_lane = o->size == SHMEM_ADDRESS &&
-                       lane_map(&p->peers[o->from].from, o->text + o->head.name + 1);
+        bool by_bounce = o->size == SHMEM_ADDRESS &&
+                         bounce_map(&p->peers[o->from].from, o->text + o->head.name + 1);
         return p2p_want(p, o->from, o->head.number,
-                        by_lane || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_lane, err);
+                        by_bounce || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_bounce, err);
     }
     if (o->size != bytes)
         return error_set(err, HVD_INTERNAL, "the message that offers '%s' is damaged", o->name);

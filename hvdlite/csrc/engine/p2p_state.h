@@ -19,11 +19,12 @@ enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
     P2P_HELLO, /* asks the receiver to tell the sender when it leaves */
-    P2P_OFFER, /* name, total bytes, data if short, else the address of a lane, if any */
+    P2P_OFFER, /* name, total bytes, data if short, else the address of a bounce buffer, if any */
     /* asks for a send's bytes up to `bytes`, or says by `bytes` = all that a receive has
-     * matched; code 1: the data must go through the lane */
+     * matched; code 1: the data must go through the bounce buffer */
     P2P_WANT,
-    /* a send's next data; code: 1 + the lane's slot that holds the data; 0: the data follows */
+    /* a send's next data; code: 1 + the slot of the bounce buffer that holds the data; 0: the data
+     * follows */
     P2P_PIECE,
     P2P_FREE,   /* code: 1 + a slot that is free again */
     P2P_REFUSE, /* a send fails: code, text */
@@ -38,28 +39,28 @@ struct p2p_head {
         bytes; /* the sender's number of the send (P2P_OFFER, P2P_WANT, P2P_PIECE); bytes */
 };
 
-/* A lane: memory of a sender that a receiver on its host maps, for long data between the two.
+/* A bounce buffer: memory of a sender that a receiver on its host maps, for long data between both.
  *
  * Data passes through slots. The sender fills a free slot and sends its number; the receiver copies
- * the data and frees the slot by a message. Zeroed: there is no lane. */
-enum { LANE_SLOTS = 4, LANE_SLOT = 256 << 10 };
+ * the data and frees the slot by a message. Zeroed: there is no bounce buffer. */
+enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
 
-struct lane {
+struct bounce {
     char *memory;  /* NULL: none */
     int file;      /* the sender's descriptor of the memory; 0: none */
-    bool failed;   /* there was no memory, so a lane is not tried again */
+    bool failed;   /* there was no memory, so a bounce buffer is not tried again */
     unsigned busy; /* for the sender: a bit for each busy slot */
 };
 
-/* The sender makes the lane, the receiver maps it. False: there is no lane, so data must go in
- * messages. */
-bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]);
-bool lane_map(struct lane *l, const char *address);
-void lane_close(struct lane *l);
+/* The sender makes the bounce buffer, the receiver maps it. False: there is none, so data must go
+ * in messages. */
+bool bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]);
+bool bounce_map(struct bounce *l, const char *address);
+void bounce_close(struct bounce *l);
 
-int lane_take(struct lane *l); /* takes a free slot; -1: all are busy */
-static inline char *lane_slot(const struct lane *l, int slot) {
-    return l->memory + (size_t)slot * LANE_SLOT;
+int bounce_take(struct bounce *l); /* takes a free slot; -1: all are busy */
+static inline char *bounce_slot(const struct bounce *l, int slot) {
+    return l->memory + (size_t)slot * BOUNCE_SLOT;
 }
 
 struct p2p_peer {
@@ -67,7 +68,7 @@ struct p2p_peer {
      * rank leaves */
     bool knows;
     bool left;
-    struct lane to, from;
+    struct bounce to, from;
     char reason[256];
 };
 
@@ -83,7 +84,7 @@ struct p2p_offer {
 /* ---- p2p_message.c ---- */
 int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
              size_t size, hvd_error *err);
-int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_bounce,
              hvd_error *err);
 /* Completes a tensor that is in no list. */
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);

@@ -133,8 +133,8 @@ static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row
     return rows;
 }
 
-int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
-                         hvd_error *err) {
+int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
+                      hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request), counts = aligned(n * sizeof *came);
     int64_t rows = sum_rows(came, stride, n, row_bytes);
     bool fits =

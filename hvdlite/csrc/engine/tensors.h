@@ -32,8 +32,8 @@ struct tensor {
     const int64_t *splits; /* alltoall: [to]: rows for the rank; NULL: equally many for each */
     size_t nsplits;        /* length of `splits`; 0 if it is NULL */
     const char *why;       /* why the request has failed, for the error; NULL: no text */
-    bool open;             /* out_rows is a guess; see tensor_settle_output */
-    /* memory from tensor_settle_output, owned by the caller: the rows of each rank, the output */
+    bool open;             /* out_rows is a guess; see tensor_fit_output */
+    /* memory from tensor_fit_output, owned by the caller: the rows of each rank, the output */
     void *made;
     tensor_complete *complete;
     void *arg;
@@ -73,8 +73,8 @@ void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 /* Fits the output to the rows that come from n ranks, came[rank * stride] from each. For an open
  * tensor makes memory for the n numbers and the output, unless the rows fit the caller's output.
  * Otherwise fails if the rows do not fill the output. */
-int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
-                         hvd_error *err);
+int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
+                      hvd_error *err);
 
 struct tensors;
 

@@ -164,8 +164,8 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
 /* Where MXNet exports no symbols for oneDNN layouts, only get_data restores the plain layout.
  * get_data waits for the array. An operation that holds the array must not wait for it, so
  * get_data is called here, before the operation is pushed. */
-int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
-                              hvd_error *err) {
+int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               hvd_error *err) {
     void *data;
     if (api->is_blocked) return HVD_OK;
     return api->wait_to_read(array) || api->get_data(array, &data) ? mxnet_failed(api, name, err)

@@ -86,8 +86,8 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
 
 /* Restores the plain layout where only a waiting call can. To be called before an operation on
  * the array is pushed. */
-int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
-                              hvd_error *err);
+int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               hvd_error *err);
 
 /* The array's memory in plain layout; valid while an operation of MXNet's engine holds it. */
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,

@@ -16,7 +16,7 @@ static int keep_array(struct collective *m, enum array role, NDArrayHandle array
     const struct mxnet_api *api = &m->op->lib->api;
     const char *name = m->tensor.request.name;
     if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, name, err));
-    HVD_TRY(mxnet_array_settle_layout(api, array, name, err));
+    HVD_TRY(mxnet_array_restore_layout(api, array, name, err));
     return mxnet_array_keep(api, array, name, &m->arrays[role], err);
 }
 
@@ -120,7 +120,7 @@ static int describe_held(const struct operation *op, NDArrayHandle array, size_t
     int64_t dims[HVD_MAX_DIMS];
     hvd_tensor whole = {.name = op->collectives[0].tensor.request.name};
     HVD_TRY(mxnet_array_describe(&op->lib->api, array, &whole, dims, err));
-    HVD_TRY(mxnet_array_settle_layout(&op->lib->api, array, whole.name, err));
+    HVD_TRY(mxnet_array_restore_layout(&op->lib->api, array, whole.name, err));
     *bytes = dtype_size(whole.dtype);
     for (int i = 0; i < whole.ndim; i++) *bytes *= (size_t)dims[i];
     return HVD_OK;

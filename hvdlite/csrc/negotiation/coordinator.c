@@ -70,20 +70,27 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
     return HVD_OK;
 }
 
-/* `name`: the node of the request's name, hashed before. */
-static int submit(struct coordinator *c, int rank, const struct request *request,
-                  const struct map_node *name, uint64_t id, const char *why, double now,
-                  hvd_error *err) {
-    struct pending *p = map_find(&c->waiting.names, name);
+/* A rank's submission of a tensor. */
+struct submission {
+    int rank;
+    double now;
+    const struct request *request;
+    const struct map_node *name; /* of the request's name, hashed before */
+    uint64_t id;                 /* in the cache; 0: the whole request has come */
+    const char *why;             /* why the rank refuses the tensor; "": it does not */
+};
+
+static int submit(struct coordinator *c, const struct submission *s, hvd_error *err) {
+    struct pending *p = map_find(&c->waiting.names, s->name);
     if (!p) {
-        HVD_TRY(waiting_add(&c->waiting, request, name, c->config.size, c->config.job_ranks, now,
-                            &p, err));
+        HVD_TRY(waiting_add(&c->waiting, s->request, s->name, c->config.size, c->config.job_ranks,
+                            s->now, &p, err));
         p->order = c->ordered++;
     }
-    HVD_TRY(pending_add(p, rank, request, id, err));
-    c->look_for_last |= request->last;
-    if (*why) HVD_TRY(pending_refused(p, rank, why, err));
-    if (request->kind == HVD_JOIN) return join(c, rank, err);
+    HVD_TRY(pending_add(p, s->rank, s->request, s->id, err));
+    c->look_for_last |= s->request->last;
+    if (*s->why) HVD_TRY(pending_refused(p, s->rank, s->why, err));
+    if (s->request->kind == HVD_JOIN) return join(c, s->rank, err);
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
 }
 
@@ -91,7 +98,7 @@ int coordinator_request(struct coordinator *c, int rank, const struct request *r
                         const char *why, double now, hvd_error *err) {
     HVD_TRY(request_check(request, c->config.size, err));
     struct map_node name = map_node_of(request->name, NULL);
-    return submit(c, rank, request, &name, 0, why, now, err);
+    return submit(c, &(struct submission){rank, now, request, &name, 0, why}, err);
 }
 
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
@@ -102,10 +109,14 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
         c->nowed++;
         return wire_put(out, &(struct wire_item){.type = WIRE_RESEND, .rank = rank, .id = id}, err);
     }
-    if (!entry->nrows) return submit(c, rank, &entry->request, &entry->node, id, "", now, err);
-    struct request own = entry->request;
-    if (own.ndim) own.dims[0] = entry->rows[rank];
-    return submit(c, rank, &own, &entry->node, id, "", now, err);
+    struct submission s = {rank, now, &entry->request, &entry->node, id, ""};
+    struct request own;
+    if (entry->nrows && entry->request.ndim) {
+        own = entry->request;
+        own.dims[0] = entry->rows[rank];
+        s.request = &own;
+    }
+    return submit(c, &s, err);
 }
 
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,

@@ -70,20 +70,27 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
     return n;
 }
 
+struct reporter {
+    const struct pending **oldest; /* by rank: see waiting_of_ranks */
+    const bool *silent;
+    double now, since; /* what waits since a time before `since` is reported */
+    waiting_text *report;
+    void *arg;
+};
+
 /* Writes one report for all tensors that wait for the same ranks; the report names the oldest
  * tensor. */
-static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
-                          const bool *silent, double now, double since, waiting_text *report,
-                          void *arg) {
+static void report_sorted(struct pending **sorted, size_t n, const struct reporter *r) {
     for (size_t i = 0, end; i < n; i = end) {
         size_t bytes = (size_t)sorted[i]->size * sizeof(bool);
         for (end = i + 1; end < n && !memcmp(sorted[end]->submitted, sorted[i]->submitted, bytes);)
             end++;
-        if (sorted[i]->since >= since) continue;
+        if (sorted[i]->since >= r->since) continue;
         char text[1024];
-        pending_explain_wait(sorted[i], end - i - 1, oldest, silent, now, text, sizeof text);
+        pending_explain_wait(sorted[i], end - i - 1, r->oldest, r->silent, r->now, text,
+                             sizeof text);
         for (size_t k = i; k < end; k++) sorted[k]->warned = true;
-        report(arg, text);
+        r->report(r->arg, text);
     }
 }
 
@@ -98,7 +105,7 @@ void waiting_report(struct waiting *w, int size, const bool *silent, double now,
         if (is_unreported(p)) sorted[i++] = p;
     if (sorted && oldest) { /* without memory nothing is reported */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
-        report_sorted(sorted, n, oldest, silent, now, now - limit, report, arg);
+        report_sorted(sorted, n, &(struct reporter){oldest, silent, now, now - limit, report, arg});
     }
     free(sorted);
     free(oldest);

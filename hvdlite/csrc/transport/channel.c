@@ -41,7 +41,7 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
         if (r == n->rank) continue;
         if (n->peers[r].given_up) owner.lost(owner.arg, r);
         /* the stream may hold a frame that had to wait for this channel */
-        net_pull(n, r, LANE_DATA);
+        net_pull(n, r, STREAM_DATA);
     }
     *out = c;
     return HVD_OK;
@@ -101,7 +101,7 @@ void channel_done(struct channel *c, struct frame *p) {
     c->free = p;
 }
 
-static void settle(struct channel *c, struct frame **p) {
+static void drop_complete(struct channel *c, struct frame **p) {
     if (!(*p)->complete) return;
     channel_done(c, *p);
     *p = NULL;
@@ -111,8 +111,8 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
                   hvd_error *err) {
     *p = new_frame(c, (void *)(uintptr_t)data, bytes, err);
     if (!*p) return err->code;
-    net_send(c->net, to, LANE_DATA, *p);
-    settle(c, p);
+    net_send(c->net, to, STREAM_DATA, *p);
+    drop_complete(c, p);
     return HVD_OK;
 }
 
@@ -128,7 +128,7 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
 /* A frame has begun to arrive in memory of its own, before its receive was posted. Directs the
  * rest into the receive's memory. */
 static bool redirect(struct channel *c, int peer, struct frame *p) {
-    struct link *l = &c->net->peers[peer].links[LANE_DATA];
+    struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
     if (!fits(c, peer, p, l->head.bytes)) return true;
     memcpy(p->data, l->parcel->data, l->got - sizeof l->head);
@@ -151,21 +151,21 @@ int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct 
         frames_add(&c->posted[from], *p);
     }
     parcel_free(kept);
-    if (!(*p)->complete) net_pull(c->net, from, LANE_DATA);
-    settle(c, p);
+    if (!(*p)->complete) net_pull(c->net, from, STREAM_DATA);
+    drop_complete(c, p);
     return HVD_OK;
 }
 
 void channel_abandon(struct channel *c) {
     for (int r = 0; c->posted && r < c->net->size; r++) {
-        struct link *l = &c->net->peers[r].links[LANE_DATA];
+        struct link *l = &c->net->peers[r].links[STREAM_DATA];
         c->posted[r].first = NULL;
         if (!l->begun || !l->frame || l->head.group != c->group) continue;
         l->frame = NULL;
         l->into = NULL; /* the rest is dropped */
     }
     for (int r = 0; r < c->net->size; r++) {
-        struct link *l = &c->net->peers[r].links[LANE_DATA];
+        struct link *l = &c->net->peers[r].links[STREAM_DATA];
         for (struct frame *p = l->out.first, *next; p; p = next) {
             next = p->next;
             if (!p->own && p->head.group == c->group) link_forget(l, p);
@@ -177,14 +177,14 @@ void channel_abandon(struct channel *c) {
 
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err) {
-    struct link *l = &c->net->peers[to].links[LANE_MESSAGES];
+    struct link *l = &c->net->peers[to].links[STREAM_MESSAGES];
     if (l->mute) return HVD_OK; /* the other rank is dead or has left */
     struct frame *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     *p = (struct frame){.head = {(uint32_t)size, c->group, kind}, .own = true};
     p->data = (char *)(p + 1);
     if (size) memcpy(p->data, data, size);
-    net_send(c->net, to, LANE_MESSAGES, p);
+    net_send(c->net, to, STREAM_MESSAGES, p);
     return HVD_OK;
 }
 

@@ -58,9 +58,9 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
 /* The next message from the peer `from`, or from any peer (NOBODY). NULL: there is none. */
 struct parcel *channel_take(struct channel *c, int from);
 /* Fails if a frame had another size than its receive, if memory for a frame was missing, if this
- * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has closed
- * its group by a failure and has not told the cause within `patience` seconds. Take the arrived
- * messages first. */
+ * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has
+ * closed its group by a failure and has not told the cause within `patience` seconds. Take the
+ * arrived messages first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 /* makes the error of a frame whose size differs from its receive's */
 int channel_cut(int peer, hvd_error *err);

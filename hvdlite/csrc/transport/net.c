@@ -14,14 +14,14 @@
 struct source {
     struct net *net;
     int peer;
-    enum lane lane;
+    enum stream stream;
 };
 
 static bool begin(void *arg, struct link *l) {
     const struct source *s = arg;
     if (l->head.kind == FRAME_FAREWELL) return true;
     bool data = l->head.kind == FRAME_DATA;
-    if (l->head.kind > FRAME_FAREWELL || data != (s->lane == LANE_DATA)) {
+    if (l->head.kind > FRAME_FAREWELL || data != (s->stream == STREAM_DATA)) {
         l->ended = true; /* not a frame of hvdlite */
         return false;
     }
@@ -48,14 +48,14 @@ static void note_end(struct net *n, int rank) {
     struct peer *p = &n->peers[rank];
     if (p->given_up || p->left) return;
     bool caused = !p->failed || p->fate != FATE_DIED;
-    if (!caused && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
+    if (!caused && clock_now() - p->ended[STREAM_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->given_up = true;
     n->reader->lost(n, rank);
 }
 
 bool net_is_cut(const struct net *n, int peer) {
     /* if the peer had died, this rank would know by now */
-    double ended = n->peers[peer].ended[LANE_DATA];
+    double ended = n->peers[peer].ended[STREAM_DATA];
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
@@ -67,38 +67,38 @@ static void note_error(struct net *n, int peer, const struct link *l) {
     n->reader->changed(n);
 }
 
-void net_pull(struct net *n, int peer, enum lane lane) {
-    struct source s = {n, peer, lane};
+void net_pull(struct net *n, int peer, enum stream stream) {
+    struct source s = {n, peer, stream};
     struct peer *p = &n->peers[peer];
-    struct link *l = &p->links[lane];
+    struct link *l = &p->links[stream];
     link_pull(l, owner_of(&s));
     note_error(n, peer, l);
-    if (l->ended && !l->error && p->ended[lane] <= 0) p->ended[lane] = clock_now();
-    if (p->ended[LANE_MESSAGES] > 0) note_end(n, peer);
+    if (l->ended && !l->error && p->ended[stream] <= 0) p->ended[stream] = clock_now();
+    if (p->ended[STREAM_MESSAGES] > 0) note_end(n, peer);
 }
 
-void net_send(struct net *n, int peer, enum lane lane, struct frame *p) {
-    struct link *l = &n->peers[peer].links[lane];
+void net_send(struct net *n, int peer, enum stream stream, struct frame *p) {
+    struct link *l = &n->peers[peer].links[stream];
     link_send(l, p);
     note_error(n, peer, l);
 }
 
 static void handle(struct net *n, const struct epoll_event *e) {
-    int peer = (int)(e->data.u64 / LANES);
-    enum lane lane = (enum lane)(e->data.u64 % LANES);
-    struct link *l = &n->peers[peer].links[lane];
+    int peer = (int)(e->data.u64 / STREAMS);
+    enum stream stream = (enum stream)(e->data.u64 % STREAMS);
+    struct link *l = &n->peers[peer].links[stream];
     bool hung = e->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     if (hung) l->hung = true;
     if (hung || e->events & EPOLLIN) l->readable = true;
     if (hung || e->events & EPOLLOUT) l->writable = true;
-    net_pull(n, peer, lane);
-    link_push(l, owner_of(&(struct source){n, peer, lane}));
+    net_pull(n, peer, stream);
+    link_push(l, owner_of(&(struct source){n, peer, stream}));
     note_error(n, peer, l);
 }
 
 static void try_again(struct net *n) {
-    for (int i = 0; i < n->size * LANES; i++) {
-        struct link *l = &n->peers[i / LANES].links[i % LANES];
+    for (int i = 0; i < n->size * STREAMS; i++) {
+        struct link *l = &n->peers[i / STREAMS].links[i % STREAMS];
         if (!l->starved) continue;
         l->starved = false;
         handle(n, &(struct epoll_event){.data.u64 = (uint64_t)i});
@@ -117,13 +117,13 @@ void net_look(struct net *n) {
         for (int i = 0; i < found; i++) handle(n, &events[i]);
     } while (found == EVENTS);
     for (int r = 0; r < n->size; r++)
-        if (n->peers[r].ended[LANE_MESSAGES] > 0) note_end(n, r);
+        if (n->peers[r].ended[STREAM_MESSAGES] > 0) note_end(n, r);
 }
 
 bool net_tries_again(const struct net *n) {
     for (int r = 0; r < n->size; r++)
-        for (int lane = 0; lane < LANES; lane++)
-            if (n->peers[r].links[lane].starved) return true;
+        for (int stream = 0; stream < STREAMS; stream++)
+            if (n->peers[r].links[stream].starved) return true;
     return false;
 }
 
@@ -141,14 +141,14 @@ void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
     if (!p->given_up) p->fate = fate;
-    if (p->ended[LANE_MESSAGES] <= 0) p->ended[LANE_MESSAGES] = clock_now();
+    if (p->ended[STREAM_MESSAGES] <= 0) p->ended[STREAM_MESSAGES] = clock_now();
     note_end(n, peer);
 }
 
 bool net_sends(const struct net *n) {
     for (int r = 0; r < n->size; r++)
-        for (int lane = 0; lane < LANES; lane++) {
-            const struct link *l = &n->peers[r].links[lane];
+        for (int stream = 0; stream < STREAMS; stream++) {
+            const struct link *l = &n->peers[r].links[stream];
             if (l->out.first && !l->mute && !n->peers[r].given_up) return true;
         }
     return false;
@@ -156,10 +156,10 @@ bool net_sends(const struct net *n) {
 
 /* ---- opening and closing ---- */
 
-static void own(struct net *n, int rank, enum lane lane, int file, hvd_error *err) {
+static void own(struct net *n, int rank, enum stream stream, int file, hvd_error *err) {
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                            .data.u64 = (uint64_t)rank * LANES + lane};
-    link_open(&n->peers[rank].links[lane], file);
+                            .data.u64 = (uint64_t)rank * STREAMS + stream};
+    link_open(&n->peers[rank].links[stream], file);
     if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
         error_set(err, HVD_INVALID, "the socket to rank %d (descriptor %d) can't be used: %s", rank,
                   file, strerror(errno));
@@ -168,10 +168,10 @@ static void own(struct net *n, int rank, enum lane lane, int file, hvd_error *er
 static int own_all(struct net *n, const int *data, const int *messages, hvd_error *err) {
     hvd_error why = {.code = HVD_OK};
     for (int r = 0; r < n->size; r++) {
-        n->peers[r].links[LANE_DATA].file = n->peers[r].links[LANE_MESSAGES].file = -1;
+        n->peers[r].links[STREAM_DATA].file = n->peers[r].links[STREAM_MESSAGES].file = -1;
         if (r == n->rank) continue;
-        own(n, r, LANE_DATA, data[r], &why);
-        own(n, r, LANE_MESSAGES, messages[r], &why);
+        own(n, r, STREAM_DATA, data[r], &why);
+        own(n, r, STREAM_MESSAGES, messages[r], &why);
     }
     if (why.code && err) *err = why;
     return why.code;
@@ -208,7 +208,7 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
 static bool all_quiet(const struct net *n) {
     for (int r = 0; r < n->size; r++) {
         const struct peer *p = &n->peers[r];
-        if (r != n->rank && !p->left && !p->given_up && !p->links[LANE_MESSAGES].ended)
+        if (r != n->rank && !p->left && !p->given_up && !p->links[STREAM_MESSAGES].ended)
             return false;
     }
     return true;
@@ -228,35 +228,35 @@ static bool all_sent(const struct net *n) { return !net_sends(n); }
 
 static void send_farewell(struct net *n) {
     for (int r = 0; r < n->size; r++) {
-        struct frame *p = n->peers[r].links[LANE_MESSAGES].mute ? NULL : malloc(sizeof *p);
+        struct frame *p = n->peers[r].links[STREAM_MESSAGES].mute ? NULL : malloc(sizeof *p);
         if (!p || r == n->rank) {
             free(p);
             continue;
         }
         *p = (struct frame){.head.kind = FRAME_FAREWELL, .own = true};
-        net_send(n, r, LANE_MESSAGES, p);
+        net_send(n, r, STREAM_MESSAGES, p);
     }
 }
 
 void net_let_go(const struct net *n) {
     for (int r = 0; r < n->size; r++)
-        for (int lane = 0; lane < LANES; lane++)
-            if (r != n->rank) close(n->peers[r].links[lane].file);
+        for (int stream = 0; stream < STREAMS; stream++)
+            if (r != n->rank) close(n->peers[r].links[stream].file);
 }
 
 void net_close(struct net *n, bool clean) {
     static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
     net_lock(n);
     for (int r = 0; r < n->size; r++)
-        if (r != n->rank) net_pull(n, r, LANE_DATA); /* a stream may have waited for a receive */
+        if (r != n->rank) net_pull(n, r, STREAM_DATA); /* a stream may have waited for a receive */
     if (clean) send_farewell(n);
     wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
     for (int r = 0; r < n->size; r++)
-        for (int lane = 0; lane < LANES; lane++)
-            if (r != n->rank) shutdown(n->peers[r].links[lane].file, SHUT_WR);
+        for (int stream = 0; stream < STREAMS; stream++)
+            if (r != n->rank) shutdown(n->peers[r].links[stream].file, SHUT_WR);
     wait_until(n, all_quiet, TO_HEAR);
     for (int r = 0; r < n->size; r++)
-        for (int lane = 0; lane < LANES; lane++) link_close(&n->peers[r].links[lane]);
+        for (int stream = 0; stream < STREAMS; stream++) link_close(&n->peers[r].links[stream]);
     n->reader->closed(n);
     net_unlock(n);
     close(n->epoll);

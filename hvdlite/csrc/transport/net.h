@@ -12,7 +12,7 @@
 #include "shm/life.h"
 #include "transport/link.h"
 
-enum lane { LANE_DATA, LANE_MESSAGES, LANES };
+enum stream { STREAM_DATA, STREAM_MESSAGES, STREAMS };
 
 struct channel;
 struct net;
@@ -31,13 +31,13 @@ struct net_reader {
 };
 
 struct peer {
-    struct link links[LANES];
+    struct link links[STREAMS];
     bool left;      /* the peer's farewell has come */
     bool given_up;  /* the peer is dead or lost, or an engine has declared it silent */
     enum fate fate; /* then */
     /* the peer's job has failed by a rank's death, of which this rank will learn, too */
     bool failed;
-    double ended[LANES]; /* when each stream ended; 0: not yet */
+    double ended[STREAMS]; /* when each stream ended; 0: not yet */
 };
 
 /* Seconds for which a rank that ends by a failure of its job or group is not blamed: the rank that
@@ -75,8 +75,8 @@ void net_look(struct net *n);
 /* net_look, but only now and then: for a busy engine, which receives its messages by mailboxes.
  * It must still see the end of a stream, because all other ranks may have ended. */
 void net_look_seldom(struct net *n);
-void net_pull(struct net *n, int peer, enum lane lane);
-void net_send(struct net *n, int peer, enum lane lane, struct frame *p); /* see link_send */
+void net_pull(struct net *n, int peer, enum stream stream);
+void net_send(struct net *n, int peer, enum stream stream, struct frame *p); /* see link_send */
 /* True: a link must be tried again although its socket reports no event. */
 bool net_tries_again(const struct net *n);
 /* The peer is dead or lost: nothing arrives after the bytes that the streams hold. */

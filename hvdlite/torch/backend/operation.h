@@ -113,13 +113,13 @@ class Operation : public Call {
     bool wait_until(Clock::time_point until) {
         while (!ended() && !all_done(until, A_DAY))
             if (Clock::now() >= until) return false;
-        settle();
+        wait_for_end();
         return true;
     }
 
     // When the core has done its part: ends the operation, or waits until another thread has ended
     // it.
-    void settle() {
+    void wait_for_end() {
         end();
         std::unique_lock<std::mutex> lock(mutex_);
         ended_.wait(lock, [this] { return ended(); });
@@ -136,7 +136,7 @@ class Operation : public Call {
     // whether the operation is late, because another thread may be ending it.
     void conclude() {
         if (!done(0)) return tell(failure(timed_out(limit_)));
-        settle();
+        wait_for_end();
         tell(error_);
     }
 
