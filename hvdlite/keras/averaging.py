@@ -1,15 +1,16 @@
 """Averages the gradients of a Keras optimizer over ranks, on each of Keras's backends."""
 
+import functools
 from typing import List, Sequence
 
 import numpy as np
 from keras import backend
 
 from hvdlite.core.native import lib
-from hvdlite.training.plan import Plan
+from hvdlite.training.plan import GradientReducer
 
 
-def average(grads: Sequence, plan: Plan, step) -> List:
+def average(grads: Sequence, reducer: GradientReducer, step) -> List:
     """Return the gradients reduced over ranks; None stays None.
 
     :param step: a tensor: the number of the step, which must be equal on all ranks.
@@ -18,15 +19,15 @@ def average(grads: Sequence, plan: Plan, step) -> List:
         # imported here, because other backends do not need TensorFlow
         from hvdlite.tensorflow import gradients
 
-        return gradients.average(grads, plan, step)
-    if plan.reduction.is_alone():
+        return gradients.average(grads, reducer, step)
+    if reducer.reduction.is_alone():
         return list(grads)  # unchanged, as with TensorFlow
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
-    return plan.reduced(grads, present, lambda labels, tensors: on(plan, labels, tensors, step))
+    return reducer.reduced(grads, present, functools.partial(on, reducer, step=step))
 
 
-def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
+def _on_torch(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, step) -> List:
     import torch
     from ml_dtypes import bfloat16  # ml_dtypes is there, because Keras needs it
 
@@ -46,25 +47,25 @@ def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> Lis
         return torch.from_numpy(array)
 
     arrays = [to_numpy(each) for each in tensors]
-    return [to_torch(array) for array in plan.reduce(labels, arrays, step)]
+    return [to_torch(array) for array in reducer.reduce(labels, arrays, step)]
 
 
-def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence, step) -> List:
+def _on_jax(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, step) -> List:
     import jax
     from jax.experimental import io_callback
 
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        plan.step_check.start(int(step))()
+        reducer.step_check.start(int(step))()
         return np.int32(0)
 
     done = []  # the step is checked first: if ranks disagree on it, their allreduces may never end
-    if plan.step_check is not None:
+    if reducer.step_check is not None:
         done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
-    op, scales = plan.reduction.of_arrays()
-    name, process_set = plan.name(labels[0], others=len(labels) - 1), plan.reduction.process_set
-    collective = Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales)
+    op, scales = reducer.reduction.of_arrays()
+    name = reducer.name(labels[0], others=len(labels) - 1)
+    collective = Collective(lib.HVD_ALLREDUCE, name, reducer.reduction.process_set, op, scales)
     return run(collective, *tensors, after=done)
 
 

@@ -68,8 +68,8 @@ class _Variables(Part):
         return value
 
     def reset(self, value) -> None:
-        if hasattr(value, "_plan"):
-            value._plan.forget()
+        if hasattr(value, "_reducer"):
+            value._reducer.forget()
 
 
 class _OfState(keras.callbacks.Callback):

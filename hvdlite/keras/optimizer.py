@@ -18,7 +18,13 @@ from hvdlite.core.topology import is_initialized, rank
 from hvdlite.keras.averaging import average
 from hvdlite.keras.undistributed import FILE, Name, unmarked
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.plan import Plan, average_all_but, check_passes, keep_local, reduction_of
+from hvdlite.training.plan import (
+    GradientReducer,
+    average_all_but,
+    check_passes,
+    keep_local,
+    reduction_of,
+)
 from hvdlite.training.step_check import StepCheck
 
 
@@ -66,13 +72,13 @@ def DistributedOptimizer(
     adds = _inner(optimizer).gradient_accumulation_steps or 1
     how = f"{adds} passes a step, times {sum_of_passes}"
 
-    def plan(owner: str) -> Plan:
-        return Plan(owner, reduction, StepCheck(owner, how, process_set))
+    def reducer(owner: str) -> GradientReducer:
+        return GradientReducer(owner, reduction, StepCheck(owner, how, process_set))
 
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_plan": plan("optimizer"),  # used by copies that Keras makes
+        "_reducer": reducer("optimizer"),  # used by copies that Keras makes
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -80,7 +86,7 @@ def DistributedOptimizer(
     mixin = _DistributedLossScale if scales_loss else _Distributed
     optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
     object.__setattr__(optimizer, "_local", set())
-    object.__setattr__(optimizer, "_plan", plan(owner_name("optimizer", process_set)))
+    object.__setattr__(optimizer, "_reducer", reducer(owner_name("optimizer", process_set)))
     return optimizer
 
 
@@ -117,7 +123,7 @@ class _Distributed:
     """The methods that hvdlite adds to an optimizer."""
 
     _local: Any = frozenset()  # a set; copies that Keras makes have this default
-    _plan: Plan
+    _reducer: GradientReducer
     _sum_of_passes: int
     _scale_local: bool
     _trainable_variables: list  # the optimizer's, as is the next
@@ -150,12 +156,12 @@ class _Distributed:
 
     def _averaged(self, grads, variables):
         def divide(grad):
-            size = self._plan.reduction.process_set.size() if self._scale_local else 1
+            size = self._reducer.reduction.process_set.size() if self._scale_local else 1
             return None if grad is None else grad / size
 
         step = ops.convert_to_tensor(_inner(self)._iterations)
         return average_all_but(
-            self._local, variables, grads, lambda grads: average(grads, self._plan, step), divide
+            self._local, variables, grads, lambda grads: average(grads, self._reducer, step), divide
         )
 
     def get_config(self) -> dict:
@@ -164,7 +170,7 @@ class _Distributed:
 
     def save_assets(self, dir_path) -> None:
         """Save the optimizer's arguments; Keras calls this when it saves the optimizer."""
-        reduction = self._plan.reduction
+        reduction = self._reducer.reduction
         passes = _inner(self).gradient_accumulation_steps or 1
         settings = {
             "op": reduction.op,

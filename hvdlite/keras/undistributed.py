@@ -65,7 +65,7 @@ def _marking(kind: type) -> None:
     from_config = kind.from_config.__func__  # type: ignore[attr-defined]
 
     def from_config_and_mark(cls, config, custom_objects=None):
-        was_distributed = isinstance(config.get("name"), Name) and not hasattr(cls, "_plan")
+        was_distributed = isinstance(config.get("name"), Name) and not hasattr(cls, "_reducer")
         made = from_config(cls, config, custom_objects)
         return marked(made) if was_distributed else made
 

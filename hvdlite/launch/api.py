@@ -63,8 +63,8 @@ def run(
     options["env"] = [f"{name}={value}" for name, value in (env or {}).items()]
     job = _job([executable or sys.executable, "-m", "hvdlite.launch.api"], options)
     task = pack(function, args, kwargs or {})
-    plan = BACKENDS[job.launcher].plan(job)
-    outcome = prepared(job, plan, Console(sys.stdout, sys.stderr), task)
+    command = BACKENDS[job.launcher].command(job)
+    outcome = prepared(job, command, Console(sys.stdout, sys.stderr), task)
     if outcome.signal is not None:
         raise BrokenPipeError if outcome.signal == signal.SIGPIPE else KeyboardInterrupt
     if outcome.code:

@@ -27,11 +27,11 @@ from hvdlite.launch import (
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import (
     HOST_TIMEOUT,
+    Command,
     Interrupted,
     Job,
     LaunchError,
     Outcome,
-    Plan,
     current_folder,
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
@@ -87,12 +87,12 @@ def _main(argv: List[str]) -> int:
     if why:
         tell(f"hvdliterun: {why}")
     tell(*(f"hvdliterun: {option} has no effect in hvdlite" for option in args.without_effect))
-    plan = BACKENDS[job.launcher].plan(job)
+    command = BACKENDS[job.launcher].command(job)
     if args.dry_run:
-        show(job, plan)
+        show(job, command)
         return 0
     _listen()
-    return start(job, plan) if plan.watched else submit.run(job, plan)
+    return start(job, command) if command.watched else submit.run(job, command)
 
 
 def _choose_ranks(args) -> str:
@@ -127,7 +127,8 @@ def check_hosts(job: Job, as_json: bool) -> int:
             command=[sys.executable, "-c", check.SUMS],
         )
         with open(os.devnull, "w") as nowhere:
-            outcome = prepared(job, BACKENDS[job.launcher].plan(job), Console(nowhere, sys.stderr))
+            command = BACKENDS[job.launcher].command(job)
+            outcome = prepared(job, command, Console(nowhere, sys.stderr))
         tried = outcome.code == 0
         trouble += outcome.report
     if as_json:
@@ -281,24 +282,24 @@ def _refuse_nonsense(job: Job, args) -> None:
         )
 
 
-def show(job: Job, plan: Plan) -> None:
+def show(job: Job, command: Command) -> None:
     """Print the command that would run, in a shell's syntax."""
-    for who, env in (("every rank", environment.added(job)), (plan.argv[0], plan.env)):
+    for who, env in (("every rank", environment.added(job)), (command.argv[0], command.env)):
         for name, value in env.items():
             shown = "..." if name == "HVDLITE_SECRET" else shlex.quote(value)
             print(f"# {who} gets {name}={shown}")
-    for note in plan.notes:
+    for note in command.notes:
         print(f"# {note}")
     for host in job.hosts if job.sync_dir else []:
         print(shlex.join(remote.rsync(job, host.name)))
-    if plan.script:
-        print(f"# the input of: {shlex.join(plan.argv)}")
-        print(plan.script, end="")
+    if command.script:
+        print(f"# the input of: {shlex.join(command.argv)}")
+        print(command.script, end="")
     else:
-        print(shlex.join(plan.argv))
+        print(shlex.join(command.argv))
 
 
-def start(job: Job, plan: Plan) -> int:
+def start(job: Job, command: Command) -> int:
     """Check the hosts, copy the folder to them, run the job, and report what failed.
 
     With ``restarts`` a failed job runs again, from its last checkpoint if there is one. Over ssh it
@@ -306,7 +307,7 @@ def start(job: Job, plan: Plan) -> int:
     """
     console = Console(sys.stdout, sys.stderr, job.timestamps)
     for left in range(job.restarts, -1, -1):
-        outcome = prepared(job, plan, console, None, left < job.restarts)
+        outcome = prepared(job, command, console, None, left < job.restarts)
         if outcome.signal not in (None, signal.SIGPIPE):
             return _interrupted(outcome.signal)
         tell(*outcome.report)
@@ -316,12 +317,12 @@ def start(job: Job, plan: Plan) -> int:
             tell(f"hvdliterun: the job starts again ({left} restarts left)")
         if left and job.launcher == "ssh":
             job = check.without_lost_hosts(job, outcome.lost)
-            plan = BACKENDS[job.launcher].plan(job)
+            command = BACKENDS[job.launcher].command(job)
     return outcome.code
 
 
 def prepared(
-    job: Job, plan: Plan, console: Console, task: Optional[bytes] = None, again: bool = False
+    job: Job, command: Command, console: Console, task: Optional[bytes] = None, again: bool = False
 ) -> Outcome:
     """Run the job, after checks and copies; ``again``: append to the output of the last run."""
     check.prepare_host(job)
@@ -330,9 +331,9 @@ def prepared(
     if job.sync_dir:
         remote.copy_folder(job)
     if job.verbose:
-        show(job, plan)
+        show(job, command)
     output = Output(console, Files(job.output_dir, again) if job.output_dir else None)
-    watch = Watch(job, plan, output, task)
+    watch = Watch(job, command, output, task)
     with metrics.served(job.metrics, watch.flights.metrics):
         return watch.run()
 

@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
     refused: bool = False  # True: no rank's program has run
 
 
-class Plan(NamedTuple):
+class Command(NamedTuple):
     """The command that a backend runs, and for a batch backend the script that it submits."""
 
     argv: List[str]

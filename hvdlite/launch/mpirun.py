@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 from hvdlite.core import probe
 from hvdlite.launch import channel, environment, starter
 from hvdlite.launch.agent import START
-from hvdlite.launch.job import Job, LaunchError, Plan
+from hvdlite.launch.job import Command, Job, LaunchError
 from hvdlite.launch.ranks import placement
 
 Placement = List[Tuple[str, int]]
@@ -117,14 +117,14 @@ def find() -> Tuple[str, Dialect]:
     return program, dialect_of(probe.name_of_mpi(done.stdout + done.stderr) or program)
 
 
-def plan(job: Job, where: str) -> Plan:
+def command(job: Job, where: str) -> Command:
     """Return the mpirun command.
 
     :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" if mpirun itself
         finds the hosts (its own settings, an allocation of Slurm, ...).
     """
     if job.transport == "tcp" and where:
-        return starter.plan(job, where)
+        return starter.command(job, where)
     program, dialect = find()
     argv = [program, "-n", str(job.processes)]
     env: Dict[str, str] = {}
@@ -139,15 +139,15 @@ def plan(job: Job, where: str) -> Plan:
     if job.interfaces and where != "here":  # not on one host, where nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
-    return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
+    return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
 
 
-def plan_over_ssh(job: Job) -> Plan:
+def command_over_ssh(job: Job) -> Command:
     """Return the mpirun command for hosts that ssh reaches."""
     if not job.hosts:
         raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
     loopback = all(host.name in ("localhost", "127.0.0.1") for host in job.hosts)
-    return plan(job, "here" if loopback else "ssh")
+    return command(job, "here" if loopback else "ssh")
 
 
 def _forwarded(where: str) -> List[str]:

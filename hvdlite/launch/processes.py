@@ -11,7 +11,7 @@ from glob import iglob
 from typing import IO, Dict, List, Set, Tuple
 
 from hvdlite.launch import environment
-from hvdlite.launch.job import LaunchError, Plan
+from hvdlite.launch.job import Command, LaunchError
 from hvdlite.launch.output import Lines
 
 # seconds; lines of the backend are held back, because the report about a failed rank says more
@@ -29,18 +29,18 @@ class BackendProcess:
     """The backend's process, in its own process group, so that the terminal's Ctrl-C does not reach
     it."""
 
-    def __init__(self, plan: Plan, extra_env: Dict[str, str]):
+    def __init__(self, command: Command, extra_env: Dict[str, str]):
         try:
             users = [os.environ[name] for name in _SESSION_FOLDER if os.environ.get(name)]
             self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-", dir=(*users, None)[0])
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
             raise LaunchError(f"{why}: set TMPDIR to a folder with room") from error
-        order = _as_input(plan.script or "")
-        env = {**plan.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
+        order = _as_input(command.script or "")
+        env = {**command.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:
             self._process = subprocess.Popen(
-                plan.argv,
+                command.argv,
                 env=environment.for_backend(env),
                 stdin=order,
                 stdout=subprocess.PIPE,
@@ -48,7 +48,7 @@ class BackendProcess:
                 preexec_fn=os.setpgrp,
             )
         except OSError as error:
-            raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+            raise LaunchError(f"cannot run {command.argv[0]}: {error.strerror}") from error
         finally:
             os.close(order)
         self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}

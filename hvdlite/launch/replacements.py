@@ -152,9 +152,9 @@ class Replacements:
     def _start(self, host: str) -> int:
         number = max(self._hosts, default=-1) + 1
         self._hosts[number] = host
-        plan = starter.plan_on(self._job, [(host, 1)], number)
+        command = starter.command_on(self._job, [(host, 1)], number)
         until = time.monotonic() + self._job.start_timeout
-        self._calls.append(_Call(number, host, BackendProcess(plan, self._where), until, []))
+        self._calls.append(_Call(number, host, BackendProcess(command, self._where), until, []))
         return number
 
 

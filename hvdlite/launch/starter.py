@@ -22,7 +22,7 @@ from hvdlite.core.hosts import is_here
 from hvdlite.launch import channel
 from hvdlite.launch.agent import START
 from hvdlite.launch.environment import RANK
-from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.job import Command, Job
 from hvdlite.launch.ranks import placement
 
 # Python on another host needs these to start; the agent sets the rest of the environment.
@@ -31,17 +31,17 @@ TERM_SECONDS = 2.0
 _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 
 
-def plan(job: Job, where: str) -> Plan:
-    """Return the command; ``where`` as for ``mpirun.plan``."""
+def command(job: Job, where: str) -> Command:
+    """Return the command; ``where`` as for ``mpirun.command``."""
     here = where == "here"
-    return plan_on(job, [("localhost", job.processes)] if here else placement(job), 0)
+    return command_on(job, [("localhost", job.processes)] if here else placement(job), 0)
 
 
-def plan_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
+def command_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Command:
     """Return the command that starts the agents of each host, numbered from ``first``."""
     command = [*START, "--", *job.command]
     order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
-    return Plan(_ME, script=json.dumps(order) + "\n", remote=bool(job.hosts))
+    return Command(_ME, script=json.dumps(order) + "\n", remote=bool(job.hosts))
 
 
 def main() -> int:

@@ -9,34 +9,34 @@ import sys
 import time
 from typing import Any, List
 
-from hvdlite.launch.job import Interrupted, Job, LaunchError, Plan
+from hvdlite.launch.job import Command, Interrupted, Job, LaunchError
 
 LOOK = 0.2  # seconds between two readings of the growing log
 
 
-def run(job: Job, plan: Plan) -> int:
+def run(job: Job, command: Command) -> int:
     """Submit; return the exit code of the job, or with ``--batch`` of the submission."""
-    code = _follow(plan) if plan.log and not job.batch else _wait(plan)
+    code = _follow(command) if command.log and not job.batch else _wait(command)
     return code if code >= 0 else 128 - code
 
 
-def _started(plan: Plan, **options: Any) -> subprocess.Popen:
+def _started(command: Command, **options: Any) -> subprocess.Popen:
     """Start the backend's command, and give it the script."""
-    stdin = None if plan.script is None else subprocess.PIPE
+    stdin = None if command.script is None else subprocess.PIPE
     try:
-        process = subprocess.Popen(plan.argv, stdin=stdin, text=True, **options)
+        process = subprocess.Popen(command.argv, stdin=stdin, text=True, **options)
     except OSError as error:
-        raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+        raise LaunchError(f"cannot run {command.argv[0]}: {error.strerror}") from error
     if process.stdin:
         # the command has ended; its own output says why
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(plan.script or "")
+            process.stdin.write(command.script or "")
     return process
 
 
-def _wait(plan: Plan) -> int:
+def _wait(command: Command) -> int:
     """Wait for the backend's command, which ends the job when it gets a signal."""
-    process = _started(plan)
+    process = _started(command)
     while True:
         try:
             return process.wait()
@@ -48,23 +48,23 @@ def _wait(plan: Plan) -> int:
                 raise
 
 
-def _follow(plan: Plan) -> int:
+def _follow(command: Command) -> int:
     """Submit, print the log while it grows, and wait for the end."""
-    assert plan.log
+    assert command.log
     # a terminal, because into a pipe qsub writes the job's number only when it ends
     reader, terminal = os.openpty()
-    process, job_id, done = _started(plan, stdout=terminal, preexec_fn=os.setpgrp), "", 0
+    process, job_id, done = _started(command, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)
     try:
         job_id = _first_line(reader)
-        log = plan.log.replace("$JOB_ID", job_id)
+        log = command.log.replace("$JOB_ID", job_id)
         while process.poll() is None:
             time.sleep(LOOK)
             done = _print_from(log, done)
     except Interrupted:
         process.terminate()  # the command only waits, or has not submitted the job yet
         if job_id:
-            subprocess.run([*plan.cancel, job_id])
+            subprocess.run([*command.cancel, job_id])
         raise
     _print_from(log, done)
     return process.returncode

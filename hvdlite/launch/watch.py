@@ -12,12 +12,12 @@ import os
 import selectors
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from hvdlite.core import probe
 from hvdlite.launch import channel, check, failure, flights, listener, ranks, shared_memory
 from hvdlite.launch.channel import BadFrame, Channel
-from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
+from hvdlite.launch.job import Command, Interrupted, Job, Outcome
 from hvdlite.launch.links import Links
 from hvdlite.launch.listener import Hello, Listener
 from hvdlite.launch.output import Output, tell
@@ -45,8 +45,8 @@ class Phase(enum.Enum):
 class Watch:
     """One run of a backend's command; ``task`` is hvdlite.run's pickled call for every rank."""
 
-    def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
-        self._job, self._plan, self._output, self._task = job, plan, output, task
+    def __init__(self, job: Job, command: Command, output: Output, task: Optional[bytes] = None):
+        self._job, self._command, self._output, self._task = job, command, output, task
         self._number = os.urandom(8).hex()  # the job's number, which no other job has
         self.flights = flights.Flights(self._number)
         self._signs = failure.Signs()
@@ -63,7 +63,7 @@ class Watch:
         self._listener = self._listen()
         self._links = Links(self._selector, self._heard, self._lost, self._listener.complain)
         where = {channel.VARIABLE: str(self._listener.invitation())}
-        self._backend = BackendProcess(self._plan, where)
+        self._backend = BackendProcess(self._command, where)
         self._replacements = Replacements(
             self._job, where, self._ranks, self._links.send, self._links.lose
         )
@@ -126,7 +126,7 @@ class Watch:
 
     # ----------------------------------------------------------------------------- gathering
     def _listen(self) -> Listener:
-        job, remote = self._job, self._plan.remote
+        job, remote = self._job, self._command.remote
         hosts = [host.name for host in job.hosts]
         addresses = listener.listening_addresses(remote, job.interfaces, hosts)
         key = listener.new_key() if remote else None
@@ -226,17 +226,14 @@ class Watch:
             del self._ranks[rank.number]
             return
         ended = self._phase is Phase.ENDING and not silence
-        self._ended(rank, -signal.SIGKILL, ended, silent=True, silence=silence)
+        self._ended(rank, silence, code=-signal.SIGKILL, ended=ended, silent=True)
         self._note_clean(rank)
 
-    def _ended(
-        self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False, silence=0.0,
-        signal: int = 0,
-    ) -> None:  # fmt: skip
+    def _ended(self, rank: ranks.Rank, silence: float = 0, **how: Any) -> None:
+        """Note how a rank has ended, by fields of ``failure.Ending``."""
         self._output.end(rank.number, rank.label)
-        who = (rank.number, rank.label, rank.host)
-        after = self._since_start()
-        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent, silence, signal)
+        who, after = (rank.number, rank.label, rank.host), self._since_start()
+        rank.ending = failure.Ending(*who, after=after, silence=silence, **how)
         needed = ranks.still_needed(self._in_order())
         if silence:
             self._links.send_all(channel.LOST, rank.host.encode())
@@ -310,7 +307,7 @@ class Watch:
             started=self._start_time is not None,
             ended=self._phase is Phase.ENDING,
             finished=ranks.have_finished(members),
-            backend=self._plan.argv[0],
+            backend=self._command.argv[0],
             backend_code=self._backend.exit_code(),
             backend_lines=self._backend.take_lines(hold_back=0),
             last_lines=self._output.last_lines,

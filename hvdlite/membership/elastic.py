@@ -20,7 +20,7 @@ from hvdlite.core.membership import ALL_IS_DONE, SOMETHING_FAILED, Meeting, Memb
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
-from hvdlite.membership.rerendezvous import Address, Met, Rerendezvous
+from hvdlite.membership.rerendezvous import Address, Known, Met, Rerendezvous
 
 REACH_SECONDS = 10.0  # seconds for a rank to connect, after a death, to all ranks that are left
 _OF_DEATHS = (native.RANK_DEAD, native.RANK_LEFT, native.TRANSPORT)  # kinds that a death may cause
@@ -125,10 +125,8 @@ class ElasticMembership(Membership):
     def _rerendezvous(self, old: Dict[int, Address], new: Dict[int, Address]) -> Rerendezvous:
         assert self._port is not None
         limit = limit_of(ELASTIC_LIMIT)
-        own, apart = self._number, self._unreached
-        return Rerendezvous(
-            own, old, self._port, self._key, self._lost, new, limit, self._lives, apart
-        )
+        known = Known(old, new, self._lives, self._lost, limit, self._unreached)
+        return Rerendezvous(self._number, self._port, self._key, known)
 
     def note_unreached(self, numbers: Set[int]) -> None:
         self._unreached = numbers

@@ -14,7 +14,7 @@ import math
 import operator
 import socket
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.bootstrap.acceptor import Patient, Peer, bound
 from hvdlite.bootstrap.handshake import (
@@ -60,34 +60,33 @@ class Met(NamedTuple):
     connections: Dict[int, socket.socket]  # by new rank, for an Exchange
 
 
+class Known(NamedTuple):
+    """What a rank knows about the others when a rerendezvous begins."""
+
+    old: Dict[int, Address]  # of the last job's ranks, by number; a replacement is not in it
+    coming: Dict[int, Address]  # of ready replacements, by number
+    lives: Lives  # this rank's connections to the others of the last job
+    lost: Callable[[], Set[int]]  # the numbers of the ranks that the host watch now thinks lost
+    limit: float  # seconds that a host may be silent
+    # ranks to which this rank could not connect when the job last began again
+    unreached: Collection[int] = ()
+
+
 class Rerendezvous:
-    """One rerendezvous, as one rank takes part in it.
+    """One rerendezvous, as the rank with the number ``own`` takes part in it."""
 
-    :param own: this rank's number.
-    :param old: the addresses of the last job's ranks, by number; a replacement is not in it.
-    :param lost: returns the numbers of the ranks that the host watch now thinks lost.
-    :param coming: the addresses of ready replacements, by number.
-    :param limit: seconds that a host may be silent.
-    :param lives: this rank's connections to the others of the last job.
-    :param unreached: ranks to which this rank could not connect when the job last began again.
-    """
-
-    def __init__(
-        self, own: int, old: Dict[int, Address], port: OpenPort, key: bytes,
-        lost: Callable[[], Set[int]], coming: Dict[int, Address], limit: float, lives: Lives,
-        unreached: Iterable[int] = (),
-    ) -> None:  # fmt: skip
-        self._own, self._old, self._port, self._key = own, old, port, key
-        self._limit, self._lost, self._lives = limit, lost, lives
+    def __init__(self, own: int, port: OpenPort, key: bytes, known: Known) -> None:
+        self._own, self._port, self._key = own, port, key
+        self._old, _, self._lives, self._lost, self._limit, unreached = known
         self._unreached = frozenset(unreached)
-        self._addresses = {**old, **coming}
+        self._addresses = {**known.old, **known.coming}
         self._silent: Set[int] = set()
         # ranks that this rank contacts even if the watch of hosts reports them lost
         self._asked: Set[int] = set()
         self._dead: Set[int] = set()
         self._unproved: Dict[int, float] = {}  # ranks without a life; when the wait for proof began
         self._patience = limit_of(PATIENCE)
-        self._ends = time.monotonic() + self._patience if own in old else math.inf
+        self._ends = time.monotonic() + self._patience if own in known.old else math.inf
 
     def meet(self, vote: int, epoch: int, resets: int) -> Met:
         """Return what the ranks that live have agreed on; replacements have no vote.
@@ -128,7 +127,7 @@ class Rerendezvous:
                 f"to rejoin: one of them still computes, or is stopped. {PATIENCE} sets this limit"
             )
 
-    def _leave(self, numbers: Iterable[int]) -> None:
+    def _leave(self, numbers: Collection[int]) -> None:
         for number in numbers:
             self._lives.leave(number)
 

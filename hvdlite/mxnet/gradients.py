@@ -15,7 +15,7 @@ from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
 from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
-from hvdlite.training.plan import Plan, Reduction, agree_on_layers
+from hvdlite.training.plan import GradientReducer, Reduction, agree_on_layers
 
 
 def common_order(params: Dict[int, Any]) -> List[int]:
@@ -71,7 +71,7 @@ class Loads:
         return self.states
 
 
-class Gradients(Plan, Loads):
+class Gradients(GradientReducer, Loads):
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
     A gradient is a list of arrays, one for each context of the parameter. The arrays are summed

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from hvdlite.tensorflow.exchange import begin, run, wait
 from hvdlite.tensorflow.ops import allreduce
-from hvdlite.training.plan import Plan
+from hvdlite.training.plan import GradientReducer
 
 
-def average(grads: Sequence, plan: Plan, step=None) -> List:
+def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
     """Return gradients reduced over ranks; None stays None, IndexedSlices stay IndexedSlices.
 
     In a graph the gradients of the last variables, which backward computes first, are sent while
@@ -20,7 +20,7 @@ def average(grads: Sequence, plan: Plan, step=None) -> List:
     :param step: a tensor: the number of the step, which must be equal on all ranks.
     :return: on a rank outside of the process set the unchanged gradients, as in Horovod.
     """
-    reduction = plan.reduction
+    reduction = reducer.reduction
     if reduction.is_alone():
         return list(grads)
     if reduction.sparse_as_dense:
@@ -29,27 +29,29 @@ def average(grads: Sequence, plan: Plan, step=None) -> List:
             for grad in grads
         ]
     dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-    results = plan.reduced(
-        grads, dense, lambda labels, sent: _average_dense(sent, labels, plan, step)
+    results = reducer.reduced(
+        grads, dense, lambda labels, sent: _average_dense(sent, labels, reducer, step)
     )
     for i, grad in enumerate(grads):
         if isinstance(grad, tf.IndexedSlices):
-            name, process_set = f"{plan.owner}.{i}", reduction.process_set
+            name, process_set = f"{reducer.owner}.{i}", reduction.process_set
             results[i] = allreduce(grad, op=reduction.op, name=name, process_set=process_set)
     return results
 
 
-def _average_dense(tensors: List[tf.Tensor], labels: Sequence[int], plan: Plan, step) -> List:
+def _average_dense(
+    tensors: List[tf.Tensor], labels: Sequence[int], reducer: GradientReducer, step
+) -> List:
     def start(labels, with_step, arrays):
-        return plan.start(labels, *([arrays[:-1], arrays[-1]] if with_step else [arrays]))
+        return reducer.start(labels, *([arrays[:-1], arrays[-1]] if with_step else [arrays]))
 
     dtypes, shapes, steps = [t.dtype for t in tensors], [t.shape for t in tensors], []
-    if plan.step_check is not None and step is not None:
+    if reducer.step_check is not None and step is not None:
         steps = [step]
     if tf.executing_eagerly():
         return run(partial(start, labels, bool(steps)), [*tensors, *steps], dtypes, shapes)
     order = range(len(tensors))
-    groups = plan.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
+    groups = reducer.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
     begun = []
     for group in groups[::-1]:  # the last group first, as backward computes them
         # the step is sent with the group for which the node waits first

@@ -11,7 +11,7 @@ from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divided
 from hvdlite.training.plan import (
-    Plan,
+    GradientReducer,
     Reduction,
     average_all_but,
     check_passes,
@@ -80,12 +80,12 @@ class _Averages:
         self.reduction, self._scale_local = reduction, scale_local
         self.local: set = set()
 
-    def of(self, grads: Sequence, variables: Sequence, plan: Plan) -> List:
+    def of(self, grads: Sequence, variables: Sequence, reducer: GradientReducer) -> List:
         """Return the gradients of the variables."""
         size = self.reduction.process_set.size() if self._scale_local else 1
         return average_all_but(
             self.local, variables, grads,
-            average=lambda grads: average(grads, plan, plan.step_check and tf.constant(0)),
+            average=lambda grads: average(grads, reducer, reducer.step_check and tf.constant(0)),
             divide=lambda grad: divided(grad, size),
         )  # fmt: skip
 
@@ -107,7 +107,8 @@ class _Distributed:
         flat = tf.nest.flatten(grads, expand_composites=False)
         reduction = self._averages.reduction
         name = name_of("tape", f"tape.{place}", reduction.process_set)
-        results = self._averages.of(flat, tf.nest.flatten(sources), Plan(name, reduction))
+        reducer = GradientReducer(name, reduction)
+        results = self._averages.of(flat, tf.nest.flatten(sources), reducer)
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
@@ -161,7 +162,7 @@ def DistributedOptimizer(
     optimizer._averages = _Averages(reduction, scale_local_gradients)
     owner = owner_name("optimizer", reduction.process_set)
     check = StepCheck(owner, "1 pass a step", reduction.process_set)
-    optimizer._plan = Plan(owner, reduction, check)
+    optimizer._reducer = GradientReducer(owner, reduction, check)
     return optimizer
 
 
@@ -169,7 +170,7 @@ class _OptimizerInGraph:
     """The methods that hvdlite adds to an optimizer of ``tf.compat.v1.train``."""
 
     _averages: _Averages
-    _plan: Plan
+    _reducer: GradientReducer
 
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""
@@ -179,4 +180,4 @@ class _OptimizerInGraph:
         """Return pairs of averaged gradient and variable, as without hvdlite."""
         pairs = super().compute_gradients(*args, **kwargs)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        return list(zip(self._averages.of(grads, variables, self._plan), variables))
+        return list(zip(self._averages.of(grads, variables, self._reducer), variables))

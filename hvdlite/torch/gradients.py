@@ -20,12 +20,12 @@ from hvdlite.torch.buckets import Bucket, can_share, if_alive, is_elementwise
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
-from hvdlite.training.plan import Plan, Reduction
+from hvdlite.training.plan import GradientReducer, Reduction
 
 _alive: "WeakSet[Gradients]" = WeakSet()
 
 
-class Gradients(Plan):
+class Gradients(GradientReducer):
     """Averages gradients over ranks; sends a bucket as soon as backward has written all of it.
 
     The first step learns the order in which backward writes gradients, and which gradients are

@@ -86,7 +86,7 @@ class Reduction(NamedTuple):
         return split_by_bytes(items, [size_of(item) for item in items])
 
 
-class Plan:
+class GradientReducer:
     """The gradients of one owner, with the same names on every rank, described once for all steps.
 
     :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
@@ -114,7 +114,7 @@ class Plan:
 
     def __reduce__(self) -> tuple:
         # a copy of the object makes new descriptions
-        return Plan, (self.owner, self.reduction, self.step_check)
+        return GradientReducer, (self.owner, self.reduction, self.step_check)
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
         """Return the name of an allreduce of a gradient and of so many others.

@@ -127,9 +127,9 @@ def test_the_hosts_of_grid_engine_are_read_from_its_file(monkeypatch, tmp_path, 
     file = tmp_path / "hosts"
     file.write_text("node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n")
     monkeypatch.setenv("PE_HOSTFILE", str(file))
-    plan = sge.plan(Job(["t"], workers=4))
-    assert "node1:2,node2:2" in plan.argv
-    assert "qrsh -inherit -nostdin -V" in plan.argv
+    command = sge.command(Job(["t"], workers=4))
+    assert "node1:2,node2:2" in command.argv
+    assert "qrsh -inherit -nostdin -V" in command.argv
 
 
 def test_the_command_for_yarn_has_the_documented_options(capsys):
@@ -212,4 +212,4 @@ def test_each_role_of_a_job_with_servers_is_assigned_once(servers):
 def test_mpirun_shares_ranks_among_hosts_without_slots(an_mpi):
     an_mpi("Open MPI 5.0.11")
     job = Job(["t"], workers=2, servers=2, mode="ps", hosts=[Host("a"), Host("b")], launcher="ssh")
-    assert "a:3,b:2" in mpirun.plan(job, "ssh").argv
+    assert "a:3,b:2" in mpirun.command(job, "ssh").argv

@@ -63,9 +63,8 @@ def called(
         own = living.get(number, lives.Lives())
         port = open_port.OpenPort(listeners[number], number, b"key", len(numbers))
         ports.append(port)
-        call = rerendezvous.Rerendezvous(
-            number, old, port, b"key", lambda: silent, coming, 1.0, own
-        )
+        about = rerendezvous.Known(old, coming, own, lambda: silent, 1.0)
+        call = rerendezvous.Rerendezvous(number, port, b"key", about)
         met = call.meet((votes or {}).get(number, 0), number, 0)  # ranks also pass different epochs
         for connection in met.connections.values():
             connection.close()
@@ -122,7 +121,8 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
 
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 1, b"key", 2)
     addresses = {0: unreachable, 1: port.address}
-    call = rerendezvous.Rerendezvous(1, addresses, port, b"key", lost, {}, 60.0, known[1])
+    about = rerendezvous.Known(addresses, {}, known[1], lost, 60.0)
+    call = rerendezvous.Rerendezvous(1, port, b"key", about)
     assert call.meet(0, 0, 0).members == [1]
     port.close()
     known[1].close()

@@ -5,26 +5,26 @@ from typing import Callable, Dict, NamedTuple
 
 from hvdlite.launch import mpirun
 from hvdlite.launch.backends import k8s, sge, slurm, yarn
-from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.job import Command, Job
 
 
 class Backend(NamedTuple):
-    """A backend: ``plan`` returns the command; ``inside`` tells if this is one of its jobs."""
+    """A backend: ``command`` returns the command; ``inside`` tells if this is one of its jobs."""
 
-    plan: Callable[[Job], Plan]
+    command: Callable[[Job], Command]
     takes_hosts: bool
     inside: Callable[[], bool] = lambda: False
 
 
 BACKENDS: Dict[str, Backend] = {
-    "local": Backend(partial(mpirun.plan, where="here"), takes_hosts=False),
-    "ssh": Backend(mpirun.plan_over_ssh, takes_hosts=True),
+    "local": Backend(partial(mpirun.command, where="here"), takes_hosts=False),
+    "ssh": Backend(mpirun.command_over_ssh, takes_hosts=True),
     # mpirun with the site's own settings; it finds the hosts itself, or takes the given ones.
-    "mpi": Backend(partial(mpirun.plan, where=""), takes_hosts=True),
-    "slurm": Backend(slurm.plan, takes_hosts=False, inside=slurm.inside),
-    "sge": Backend(sge.plan, takes_hosts=False, inside=sge.inside),
-    "yarn": Backend(yarn.plan, takes_hosts=False),
-    "k8s": Backend(k8s.plan, takes_hosts=False),
+    "mpi": Backend(partial(mpirun.command, where=""), takes_hosts=True),
+    "slurm": Backend(slurm.command, takes_hosts=False, inside=slurm.inside),
+    "sge": Backend(sge.command, takes_hosts=False, inside=sge.inside),
+    "yarn": Backend(yarn.command, takes_hosts=False),
+    "k8s": Backend(k8s.command, takes_hosts=False),
 }
 
 

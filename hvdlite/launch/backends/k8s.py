@@ -8,14 +8,14 @@ import json
 from typing import Any, Dict
 
 from hvdlite.launch import submit
-from hvdlite.launch.job import Job, LaunchError, Plan
+from hvdlite.launch.job import Command, Job, LaunchError
 
 
-def plan(job: Job) -> Plan:
+def command(job: Job) -> Command:
     if not job.image:
         raise LaunchError("--launcher k8s needs --image, a container image that has hvdlite in it")
     script = json.dumps(manifest(job), indent=2) + "\n"
-    return Plan(["kubectl", "create", "-f", "-"], script=script, watched=False)
+    return Command(["kubectl", "create", "-f", "-"], script=script, watched=False)
 
 
 def manifest(job: Job) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import List
 from hvdlite.core.files import text_of
 from hvdlite.core.hosts import SSH, Host, is_here, named
 from hvdlite.launch import mpirun, submit
-from hvdlite.launch.job import Job, LaunchError, Plan
+from hvdlite.launch.job import Command, Job, LaunchError
 
 
 class QRSH(SSH):
@@ -24,15 +24,15 @@ def inside() -> bool:
     return "PE_HOSTFILE" in os.environ
 
 
-def plan(job: Job) -> Plan:
+def command(job: Job) -> Command:
     return _inside(job) if inside() else _submit(job)
 
 
-def _inside(job: Job) -> Plan:
+def _inside(job: Job) -> Command:
     hosts = granted_hosts(text_of(os.environ["PE_HOSTFILE"]))
     if len(hosts) == 1 and is_here(hosts[0].name):
-        return mpirun.plan(job, where="here")
-    return mpirun.plan(job._replace(hosts=hosts, ssh=QRSH()), where="ssh")
+        return mpirun.command(job, where="here")
+    return mpirun.command(job._replace(hosts=hosts, ssh=QRSH()), where="ssh")
 
 
 def granted_hosts(text: str) -> List[Host]:
@@ -45,7 +45,7 @@ def granted_hosts(text: str) -> List[Host]:
     return [named(name, int(slots)) for name, slots, *_ in words]
 
 
-def _submit(job: Job) -> Plan:
+def _submit(job: Job) -> Command:
     if not job.parallel_environment:
         raise LaunchError(
             "--launcher sge needs the name of a parallel environment: give --pe (qconf -spl lists "
@@ -57,4 +57,4 @@ def _submit(job: Job) -> Plan:
     argv += ["-q", job.queue] if job.queue else []
     argv += [] if job.batch else ["-sync", "y"]
     script = submit.script([], submit.command_inside(job))
-    return Plan(argv, script=script, watched=False, log=log, cancel=["qdel"])
+    return Command(argv, script=script, watched=False, log=log, cancel=["qdel"])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from hvdlite.launch import mpirun, submit
-from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.job import Command, Job
 
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
 _WITHOUT_MPI = ["srun", "--mpi=none", "--kill-on-bad-exit=0"]
@@ -21,23 +21,23 @@ def inside() -> bool:
     return "SLURM_JOB_ID" in os.environ
 
 
-def plan(job: Job) -> Plan:
+def command(job: Job) -> Command:
     if inside():
         return _inside(job)
     if job.batch:
-        return Plan(["sbatch"], script=_script(job), watched=False)
+        return Command(["sbatch"], script=_script(job), watched=False)
     options = [f"--ntasks={job.processes}", f"--job-name={job.name}"]
     options += [f"--partition={job.queue}"] if job.queue else []
-    return Plan(["salloc", *options, *submit.command_inside(job)], watched=False)
+    return Command(["salloc", *options, *submit.command_inside(job)], watched=False)
 
 
-def _inside(job: Job) -> Plan:
+def _inside(job: Job) -> Command:
     if job.transport == "tcp":
-        return Plan([*_WITHOUT_MPI, f"--ntasks={job.processes}", *mpirun.agent(job)])
+        return Command([*_WITHOUT_MPI, f"--ntasks={job.processes}", *mpirun.agent(job)])
     if srun_wires_up(job):
-        return Plan([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
+        return Command([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
     note = "srun --mpi=pmix does not join ranks of this MPI: mpirun starts them"
-    return mpirun.plan(job, where="")._replace(notes=[note])
+    return mpirun.command(job, where="")._replace(notes=[note])
 
 
 def srun_wires_up(job: Job) -> bool:

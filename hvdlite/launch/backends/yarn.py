@@ -9,14 +9,14 @@ import os
 import shlex
 
 from hvdlite.launch import submit
-from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.job import Command, Job
 
 _JAR = "share/hadoop/yarn/hadoop-yarn-applications-distributedshell-*.jar"
 _CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 MEMORY_PER_PROCESS = 2048  # MiB
 
 
-def plan(job: Job) -> Plan:
+def command(job: Job) -> Command:
     jar = f"{os.environ.get('HADOOP_HOME', '$HADOOP_HOME')}/{_JAR}"
     options = [
         *("-appname", job.name),
@@ -28,4 +28,4 @@ def plan(job: Job) -> Plan:
     options += ["-queue", job.queue] if job.queue else []
     # the shell expands the jar's version
     line = f"exec yarn jar {jar} {_CLIENT} -jar {jar} {shlex.join(options)}"
-    return Plan(["sh", "-c", line], watched=False)
+    return Command(["sh", "-c", line], watched=False)
