@@ -46,7 +46,7 @@ class Group : public Backend {
     }
 
     // Any thread. Calls under way fail, except those of Gloo; all later calls fail.
-    void abort() { plans_->abort(); }
+    void abort() { calls_->abort(); }
 
     // Memory for DistributedDataParallel's buckets. All ranks make the call.
     bool supportsTensorAlloc(c10::DeviceIndex of_gpu) {
@@ -93,7 +93,7 @@ class Group : public Backend {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
         }
         gloo_.reset();
-        plans_ = c10::make_intrusive<Plans>();
+        calls_ = c10::make_intrusive<Calls>();
         number_ = barriers_ = 0;
         job_ = process.jobs;
         auto done = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
@@ -133,7 +133,7 @@ class Group : public Backend {
         uint64_t number = ++number_;
         auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
         auto operation =
-            c10::make_intrusive<Operation>(plans_, name_, static_cast<int>(number % Plans::NAMES),
+            c10::make_intrusive<Operation>(calls_, name_, static_cast<int>(number % Calls::NAMES),
                                            title + sizeof "hvdlite", outs, limit, !is_async(o, 0));
         return started(type, title, ins, operation, number, fill);
     }
@@ -235,7 +235,7 @@ class Group : public Backend {
     template <class F>
     WorkPtr exchange(OpType type, const char *title, const at::Tensor &t, const std::string &name,
                      Milliseconds limit, F fill) {
-        auto operation = c10::make_intrusive<Operation>(plans_, name, title + sizeof "hvdlite",
+        auto operation = c10::make_intrusive<Operation>(calls_, name, title + sizeof "hvdlite",
                                                         Tensors{t}, limit);
         return started(type, title, {t}, operation, number_, fill);
     }
@@ -253,7 +253,7 @@ class Group : public Backend {
             operation->deliver_nothing();
             throw;
         }
-        if (!plans_->enter(*operation)) operation->abort();
+        if (!calls_->enter(*operation)) operation->abort();
         return work;
     }
 
@@ -266,7 +266,7 @@ class Group : public Backend {
         TORCH_CHECK_WITH(DistBackendError, job_ == process.jobs, "hvdlite: the process group ",
                          name_, " has no ranks: ",
                          reconfigure_ ? "call reconfigure first" : "reconfigure has ended its job");
-        TORCH_CHECK_WITH(DistBackendError, !plans_->aborted(), "hvdlite: the process group ", name_,
+        TORCH_CHECK_WITH(DistBackendError, !calls_->aborted(), "hvdlite: the process group ", name_,
                          " was aborted on this rank: destroy it, and make another one");
     }
 
@@ -275,7 +275,7 @@ class Group : public Backend {
     std::string name_;
     const c10::intrusive_ptr<Options> options_;
     c10::intrusive_ptr<Store> store_;
-    c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
+    c10::intrusive_ptr<Calls> calls_ = c10::make_intrusive<Calls>();
     PyObject *const reconfigure_;       // never freed; NULL: the ranks are fixed
     std::atomic<uint64_t> number_{0};   // number of the last call
     std::atomic<uint64_t> barriers_{0}; // number of monitored barriers

@@ -8,7 +8,7 @@
 // need Python's lock.
 #pragma once
 
-#include "plans.h"
+#include "calls.h"
 #include "staging.h"
 
 #include <ATen/ATen.h>
@@ -45,22 +45,22 @@ class Operation : public Call {
   public:
     // group, number: make the name in the core. what: the call's name. waited: the caller waits at
     // once. The core may use that if no other tensor of this name is under way.
-    Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &group, int number,
+    Operation(const c10::intrusive_ptr<Calls> &calls, const std::string &group, int number,
               const char *what, Tensors outputs, Milliseconds limit, bool waited)
-        : plans_(plans), number_(number), name_(group + "." + std::to_string(number)), what_(what),
+        : calls_(calls), number_(number), name_(group + "." + std::to_string(number)), what_(what),
           outputs_(std::move(outputs)), limit_(limit), deadline_(after(limit)),
-          waited_(plans->begin(number) && waited) {}
+          waited_(calls->begin(number) && waited) {}
 
     // A send or receive, with its whole name.
-    Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &name, const char *what,
+    Operation(const c10::intrusive_ptr<Calls> &calls, const std::string &name, const char *what,
               Tensors outputs, Milliseconds limit)
-        : plans_(plans), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
+        : calls_(calls), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
           limit_(limit), deadline_(after(limit)), waited_(false) {}
 
     ~Operation() override {
-        if (number_ != OF_TWO) plans_->end(number_);
+        if (number_ != OF_TWO) calls_->end(number_);
         if (planned_ && ended() && !error_ && !watched_) {
-            plans_->keep(number_, like_, handles_.front());
+            calls_->keep(number_, like_, handles_.front());
             handles_.erase(handles_.begin());
         }
         for (hvd_handle *h : handles_) process.core.hvd_drop(h);
@@ -154,8 +154,8 @@ class Operation : public Call {
     static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds
 
     hvd_handle *plan(const hvd_tensor &tensor, hvd_error *err) {
-        like_ = Plans::like(tensor);
-        hvd_handle *h = plans_->take(number_, like_);
+        like_ = Calls::like(tensor);
+        hvd_handle *h = calls_->take(number_, like_);
         return h ? h : process.core.hvd_plan(&tensor, err);
     }
 
@@ -202,7 +202,7 @@ class Operation : public Call {
         return {};
     }
 
-    const c10::intrusive_ptr<Plans> plans_;
+    const c10::intrusive_ptr<Calls> calls_;
     const int number_; // number of the group's call; OF_TWO: a send or a receive
     const std::string name_;
     const char *const what_;
@@ -213,7 +213,7 @@ class Operation : public Call {
     const bool waited_; // true: the caller waits at once, and steps the engine meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
     bool planned_ = false; // true: the first handle can be used again, for tensors like:
-    Plans::Like like_;
+    Calls::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // rows of each rank; empty: the core knows how many
     std::function<void()> deliver_;        // copies results from `held_` into the caller's tensors
@@ -241,7 +241,7 @@ inline void Operation::end_with(std::exception_ptr error) {
         state_.store(ENDED, std::memory_order_release);
     }
     ended_.notify_all();
-    plans_->leave(*this);
+    calls_->leave(*this);
 }
 
 inline void Operation::end() {

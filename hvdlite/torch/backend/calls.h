@@ -1,4 +1,4 @@
-// Plans: what the calls of a group share. It keeps tensors of the core that later calls may use
+// Calls: what the calls of a group share. It keeps tensors of the core that later calls may use
 // again, and a list of the calls under way, so that these can be aborted.
 //
 // The calls of a group use NAMES names in turn, because the core negotiates a known name by its
@@ -30,12 +30,12 @@ class Call : public c10::intrusive_ptr_target {
     virtual void abort() = 0;
 
   private:
-    friend class Plans;
+    friend class Calls;
     c10::intrusive_ptr<Call> own_; // a reference to itself while it is in its group's list
     Call *next_ = nullptr, **link_ = nullptr;
 };
 
-class Plans : public c10::intrusive_ptr_target {
+class Calls : public c10::intrusive_ptr_target {
   public:
     // has many divisors: if a training step's number of calls is one, names recur in each step
     static constexpr int NAMES = 60;
@@ -46,9 +46,9 @@ class Plans : public c10::intrusive_ptr_target {
         return {t.kind, t.dtype, t.op, t.root, t.dims[0], t.ndim > 1 ? t.dims[1] : -1, t.out_rows};
     }
 
-    ~Plans() override {
-        for (Place &place : places_)
-            if (place.handle) process.core.hvd_drop(place.handle);
+    ~Calls() override {
+        for (Slot &slot : slots_)
+            if (slot.handle) process.core.hvd_drop(slot.handle);
     }
 
     // ---- calls under way ----
@@ -58,10 +58,10 @@ class Plans : public c10::intrusive_ptr_target {
     bool enter(Call &call) {
         std::lock_guard<std::mutex> lock(mutex_);
         call.own_ = c10::intrusive_ptr<Call>::reclaim_copy(&call);
-        call.next_ = calls_;
-        call.link_ = &calls_;
-        if (calls_) calls_->link_ = &call.next_;
-        calls_ = &call;
+        call.next_ = first_;
+        call.link_ = &first_;
+        if (first_) first_->link_ = &call.next_;
+        first_ = &call;
         return !aborted_;
     }
     void leave(Call &call) {
@@ -77,7 +77,7 @@ class Plans : public c10::intrusive_ptr_target {
         {
             std::lock_guard<std::mutex> lock(mutex_);
             aborted_ = true;
-            for (Call *call = calls_; call; call = call->next_) all.push_back(call->own_);
+            for (Call *call = first_; call; call = call->next_) all.push_back(call->own_);
         }
         for (auto &call : all) call->abort();
     }
@@ -90,28 +90,28 @@ class Plans : public c10::intrusive_ptr_target {
     // Gives the caller a handle to run, of a tensor like this; NULL: there is none.
     hvd_handle *take(int name, const Like &like) {
         std::lock_guard<std::mutex> lock(mutex_);
-        Place &place = places_[name];
-        return place.like == like ? std::exchange(place.handle, nullptr) : nullptr;
+        Slot &slot = slots_[name];
+        return slot.like == like ? std::exchange(slot.handle, nullptr) : nullptr;
     }
 
     // Keeps a handle whose last run went well and that no other thread has.
     void keep(int name, const Like &like, hvd_handle *handle) {
         std::lock_guard<std::mutex> lock(mutex_);
-        std::swap(places_[name].handle, handle);
-        places_[name].like = like;
+        std::swap(slots_[name].handle, handle);
+        slots_[name].like = like;
         if (handle) process.core.hvd_drop(handle);
     }
 
   private:
-    struct Place {
+    struct Slot {
         hvd_handle *handle;
         Like like;
     };
     std::array<std::atomic<int>, NAMES> under_way_ = {};
     std::atomic<bool> aborted_{false}; // set under the lock
     std::mutex mutex_;                 // guards:
-    std::array<Place, NAMES> places_ = {};
-    Call *calls_ = nullptr;
+    std::array<Slot, NAMES> slots_ = {};
+    Call *first_ = nullptr;
 };
 
 } // namespace hvdlite
