@@ -105,9 +105,17 @@ class Part:
 
     def own(self, value) -> Any:
         """Return a copy of the part of the value that no other rank has, such as residuals."""
+        gradients = self._gradients(value)
+        return gradients.left_out() if gradients else {}
 
     def give_own(self, value, own) -> None:
         """Restore after ``give`` what :meth:`own` returned; None: this rank has nothing."""
+        gradients = self._gradients(value)
+        if gradients:
+            gradients.leave_out(own or {})
+
+    def _gradients(self, value) -> Any:
+        """Return the gradients that the value's compression leaves parts out of; None: none."""
 
     def reset(self, value) -> None:
         """Prepare the value for a job with other ranks. Not collective."""

@@ -90,14 +90,8 @@ class _Trainer(Part):
         unpack_states(value, taken)
         return value
 
-    def own(self, value) -> Any:
-        gradients = gradients_of(value)
-        return gradients.left_out() if gradients else {}
-
-    def give_own(self, value, own) -> None:
-        gradients = gradients_of(value)
-        if gradients:
-            gradients.leave_out(own or {})
+    def _gradients(self, value) -> Any:
+        return gradients_of(value)
 
     def reset(self, value) -> None:
         gradients = gradients_of(value)

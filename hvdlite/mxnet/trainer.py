@@ -1,4 +1,4 @@
-"""DistributedTrainer: gluon.Trainer with gradients averaged over ranks; its guard, and clipping."""
+"""DistributedTrainer: gluon.Trainer with gradients averaged over ranks; and clipping."""
 
 import math
 import os
@@ -11,48 +11,17 @@ import numpy as np
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet.gradients import Aside, Gradients, common_order
+from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.states import refuse_begun, with_left_out
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
-from hvdlite.training import guards, left_out
+from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.guards import steps_from_environment
 from hvdlite.training.plan import Reduction, check_passes
-
-
-class Guard(guards.Guard):
-    """Checks every few steps that ranks have equal parameters, without NaN and infinity.
-
-    Call ``step()`` between backward and the trainer's step. With ``HVDLITE_GUARD_STEPS`` a
-    ``DistributedTrainer`` checks by itself, that many steps apart. ::
-
-        guard = hvd.Guard(net.collect_params(), every=100)
-        ...
-        loss.backward()
-        guard.step()  # HvdliteError: ... parameter 'dense0_weight' differs between ranks: ...
-        trainer.step(batch_size)
-
-    :param params: a ParameterDict, a dict or a list of Parameters, in the same order on every rank.
-    :param every: steps between two checks; the first check is before the first step.
-    :param process_set: the ranks that train together; other ranks check nothing.
-    :raises ValueError: ``every`` is less than 1.
-    """
-
-    def __init__(
-        self, params, every: int = 100, process_set: ProcessSet = global_process_set
-    ) -> None:
-        self._params = list(params.values() if hasattr(params, "values") else params)
-        super().__init__(every, process_set)
-
-    def _guarded(self) -> Iterator[guards.Guarded]:
-        for param in self._params:
-            if param._data is None:  # the parameter's shape is not known yet
-                continue
-            gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
-            yield guards.Guarded(param.name, param._data[0].asnumpy(), gradient)
 
 
 def _leaves_sums() -> bool:

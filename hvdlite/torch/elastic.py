@@ -61,14 +61,9 @@ class _Optimizer(StateDict):
         plain_states(value).load_state_dict(copy.deepcopy(taken))
         return value
 
-    def own(self, value) -> Any:
+    def _gradients(self, value) -> Any:
         gradients = getattr(value, "_gradients", None)
-        return gradients.left_out() if isinstance(gradients, Gradients) else {}
-
-    def give_own(self, value, own) -> None:
-        gradients = getattr(value, "_gradients", None)
-        if isinstance(gradients, Gradients):
-            gradients.leave_out(own or {})
+        return gradients if isinstance(gradients, Gradients) else None
 
     def reset(self, value) -> None:
         value.zero_grad(set_to_none=True)

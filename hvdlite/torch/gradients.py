@@ -1,9 +1,8 @@
 """The gradients of one optimizer, reduced over ranks while backward runs."""
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
-from operator import attrgetter
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 from weakref import WeakSet, ref
 
@@ -13,10 +12,9 @@ import torch
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
 from hvdlite.core.native import HvdliteError
-from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.reduce_ops import Sum
-from hvdlite.torch import ops
-from hvdlite.torch.buckets import Bucket, can_share, if_alive, is_elementwise
+from hvdlite.torch import layout, ops
+from hvdlite.torch.buckets import Bucket, can_share, if_alive
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
@@ -286,32 +284,16 @@ class Gradients(GradientReducer):
 
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
-        names = {name: param for param, name in self._names.items()}
         refuse_reduced_by_ddp(self._names)
-        process_set = self.reduction.process_set
-        facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
-        agree(self.owner, facts, process_set=process_set, remedy="Make the same model everywhere.")
-        seen = [self._names[param] for param in reversed(self._written)]
-        for name, param in names.items():
-            if param.grad is not None:
-                self._kinds[name] = self._kinds.get(name, False) or param.grad.is_sparse
-        everyone = allgather_object((seen, self._kinds), f"order.{self.owner}", process_set)
-        for name, sparse in (item for _, kinds in everyone for item in kinds.items()):
-            self._kinds[name] = self._kinds.get(name, False) or sparse
-        self._unreached = [param for name, param in names.items() if name not in self._kinds]
-        order, _ = everyone[0]
-        order = [*(name for name in names if name not in order), *order]
-        order = [name for name in order if name in self._kinds]
-        rows = {name for name, is_sparse in self._kinds.items() if is_sparse}
-        rows = set() if self.reduction.sparse_as_dense else rows
-        self._sparse = [param for name, param in names.items() if name in rows]
-        return self._lay_out([names[name] for name in order if name not in rows])
+        found = layout.agreed(self.owner, self._names, self._written, self._kinds, self.reduction)
+        self._sparse, self._unreached = found.sparse, found.unreached
+        return self._lay_out(layout.split(found.dense, self._groups, self.reduction))
 
-    def _lay_out(self, params: Sequence[torch.Tensor]) -> List[Bucket]:
+    def _lay_out(self, groups: Sequence[Sequence[torch.Tensor]]) -> List[Bucket]:
         shared = can_share(self.reduction)
         memory = shared_memory.SharedMemory.reserve() if shared else None
         buckets = []
-        for number, group in enumerate(self._split(params)):
+        for number, group in enumerate(groups):
             bucket = Bucket(self._name(group), group, self.reduction, -number, memory)
             buckets.append(bucket)
             self._wait_for(bucket, group[0])
@@ -321,24 +303,6 @@ class Gradients(GradientReducer):
             if self._names[param] in self._left_out:
                 part.copy_(self._left_out.pop(self._names[param]))
         return buckets
-
-    def _split(self, params: Sequence[torch.Tensor]) -> List[Sequence]:
-        """Return groups of parameters, each of one dtype and device, the front layers first."""
-        if not is_elementwise(self.reduction):
-            return [[param] for param in params]
-        present = set(params)  # only parameters that are not frozen, unreached or sparse
-        groups = [[param for param in group if param in present] for group in self._groups]
-        chosen = {param for group in groups for param in group}
-        groups.append([param for param in params if param not in chosen])
-        runs: List[Sequence] = []
-        for group in groups:
-            alike = defaultdict(list)
-            for param in group:
-                alike[param.dtype, param.device].append(param)
-            for each in alike.values():
-                last = group is groups[-1]
-                runs.extend(self.reduction.groups(each, attrgetter("nbytes")) if last else [each])
-        return runs
 
     def _name(self, params: Sequence[torch.Tensor]) -> str:
         number = [id(param) for param in self._names].index(id(params[0]))

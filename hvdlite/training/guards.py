@@ -14,7 +14,7 @@ from hvdlite.core.collectives import gather_numbers
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteError, HvdliteValueError
 from hvdlite.core.objects import meet
-from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.process_set import ProcessSet, global_process_set
 
 
 class Guarded(NamedTuple):
@@ -33,7 +33,10 @@ class Guard:
     parameters, in the same order on every rank.
     """
 
-    def __init__(self, every: int, process_set: ProcessSet) -> None:
+    def __init__(
+        self, params, every: int = 100, process_set: ProcessSet = global_process_set
+    ) -> None:
+        self._params = list(params.values() if hasattr(params, "values") else params)
         if not isinstance(every, int) or every < 1:
             raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
         self._every, self._set, self._name = every, process_set, owner_name("guard", process_set)

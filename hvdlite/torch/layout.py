@@ -1,0 +1,76 @@
+"""Which gradients of an optimizer travel together, and in which order; equal on all ranks."""
+
+from collections import defaultdict
+from operator import attrgetter
+from typing import Dict, Iterable, List, NamedTuple, Sequence
+
+import torch
+
+from hvdlite.core.objects import agree, allgather_object
+from hvdlite.torch.buckets import is_elementwise
+from hvdlite.training.plan import Reduction
+
+
+class Layout(NamedTuple):
+    """The parameters of an optimizer, by how their gradients travel."""
+
+    dense: List[torch.Tensor]  # the last that rank 0's backward has written first
+    sparse: List[torch.Tensor]
+    unreached: List[torch.Tensor]  # backward has reached these on no rank so far
+
+
+def agreed(
+    owner: str, named: Dict[torch.Tensor, str], written: Iterable[torch.Tensor],
+    kinds: Dict[str, bool], reduction: Reduction,
+) -> Layout:  # fmt: skip
+    """Return the layout on which all ranks agree. Collective.
+
+    :param written: the parameters in the order in which backward has written their gradients.
+    :param kinds: by name of each parameter that backward has reached here: is its gradient sparse?
+        Receives what the other ranks know.
+    :raises hvdlite.HvdliteError: the ranks have different parameters.
+    """
+    names = {name: param for param, name in named.items()}
+    process_set = reduction.process_set
+    facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
+    agree(owner, facts, process_set=process_set, remedy="Make the same model everywhere.")
+    seen = [named[param] for param in reversed(list(written))]
+    for name, param in names.items():
+        if param.grad is not None:
+            kinds[name] = kinds.get(name, False) or param.grad.is_sparse
+    everyone = allgather_object((seen, kinds), f"order.{owner}", process_set)
+    for name, sparse in (item for _, theirs in everyone for item in theirs.items()):
+        kinds[name] = kinds.get(name, False) or sparse
+    order, _ = everyone[0]
+    order = [*(name for name in names if name not in order), *order]
+    rows = {name for name, is_sparse in kinds.items() if is_sparse}
+    rows = set() if reduction.sparse_as_dense else rows
+    return Layout(
+        [names[name] for name in order if name in kinds and name not in rows],
+        [param for name, param in names.items() if name in rows],
+        [param for name, param in names.items() if name not in kinds],
+    )
+
+
+def split(
+    params: Sequence[torch.Tensor], chosen: Sequence[Sequence[torch.Tensor]], reduction: Reduction
+) -> List[Sequence]:
+    """Return groups of the parameters, each of one dtype and device, the front layers first.
+
+    :param chosen: the user's groups, which stay together.
+    """
+    if not is_elementwise(reduction):
+        return [[param] for param in params]
+    present = set(params)  # only parameters that are not frozen, unreached or sparse
+    groups = [[param for param in group if param in present] for group in chosen]
+    grouped = {param for group in groups for param in group}
+    groups.append([param for param in params if param not in grouped])
+    runs: List[Sequence] = []
+    for group in groups:
+        alike = defaultdict(list)
+        for param in group:
+            alike[param.dtype, param.device].append(param)
+        for each in alike.values():
+            last = group is groups[-1]
+            runs.extend(reduction.groups(each, attrgetter("nbytes")) if last else [each])
+    return runs
