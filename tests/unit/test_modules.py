@@ -22,7 +22,6 @@ KEPT = {
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
     # What depends on the arguments alone.
     "mxnet/push.py": ["_described", "made"],
-    "core/names.py": ["_is_ours"],
     "bench/models.py": ["gradient_shapes"],
 }
 CONTAINERS = "set dict list deque Counter defaultdict count cycle local ExitStack WeakSet"
