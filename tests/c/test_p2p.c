@@ -10,16 +10,21 @@ static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
 }
 
-/* One send or receive. */
-static int letter_start(struct work *l, struct engine_rank *me, hvd_kind kind, int peer,
-                        const char *name, int number, size_t bytes) {
-    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = HVD_UINT8, .n = bytes};
+/* One send or receive; `bytes`: a multiple of the dtype's. */
+static int letter_start_of(hvd_dtype dtype, struct work *l, struct engine_rank *me, hvd_kind kind,
+                           int peer, const char *name, int number, size_t bytes) {
+    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = dtype, .n = bytes / dtype_size(dtype)};
     work_init(l, me, c, name, true);
     l->tensor.request.kind = kind;
     l->tensor.request.root = peer;
     for (size_t i = 0; i < bytes; i++)
         l->in[i] = kind == HVD_SEND ? value_of(me->rank, peer, number, i) : 0;
     return work_submit(l, ERR);
+}
+
+static int letter_start(struct work *l, struct engine_rank *me, hvd_kind kind, int peer,
+                        const char *name, int number, size_t bytes) {
+    return letter_start_of(HVD_UINT8, l, me, kind, peer, name, number, bytes);
 }
 
 static void check_came(struct work *l, int from, int number) {
@@ -99,24 +104,55 @@ static void check_refused(struct work *l, hvd_code code, const char *what) {
     work_free(l);
 }
 
-/* A send and a receive of different sizes, whichever comes first. Later tensors still run. */
+/* What the receiver expects, which rank comes late, and what the error says of both. */
+struct mismatch {
+    hvd_dtype dtype;
+    size_t bytes[2];
+    int late;
+    const char *says;
+};
+
+/* A send of uint8 and a receive that differs, whichever comes first. Later tensors still run. */
 ENGINES(mismatch_main, arg) {
+    const struct mismatch *m = arg;
     struct work first, next;
-    if (me->rank == *(const int *)arg) ranks_meet(me->ranks);
+    if (me->rank == m->late) ranks_meet(me->ranks);
     int peer = 1 - me->rank;
     hvd_kind kind = me->rank ? HVD_RECV : HVD_SEND;
-    OK(letter_start(&first, me, kind, peer, "x", 0, me->rank ? 20000 : 30000));
+    OK(letter_start_of(me->rank ? m->dtype : HVD_UINT8, &first, me, kind, peer, "x", 0,
+                       m->bytes[me->rank]));
     OK(letter_start(&next, me, kind, peer, "x", 1, 20000));
-    if (me->rank != *(const int *)arg) ranks_meet(me->ranks);
+    if (me->rank != m->late) ranks_meet(me->ranks);
     engine_rank_wait(me);
-    check_refused(&first, HVD_MISMATCH, "rank 0 sends 30000 bytes, and rank 1 expects 20000");
+    check_refused(&first, HVD_MISMATCH, m->says);
     if (me->rank) check_came(&next, 0, 1);
     CHECK_CODE(next.error.code, HVD_OK, next.error);
     work_free(&next);
 }
 
+static void check_mismatch(struct mismatch m) {
+    for (m.late = 0; m.late < 2; m.late++) {
+        ranks_run(2, mismatch_main, &m);
+        ranks_run_on_window(2, mismatch_main, &m); /* long ones through a bounce buffer */
+    }
+}
+
 TEST(test_a_receive_of_another_size_fails_on_both_ranks) {
-    for (int late = 0; late < 2; late++) ranks_run(2, mismatch_main, &late);
+    check_mismatch((struct mismatch){
+        .dtype = HVD_UINT8,
+        .bytes = {30000, 20000},
+        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 20000 of uint8"});
+}
+
+TEST(test_a_receive_of_another_dtype_fails_on_both_ranks) {
+    check_mismatch(
+        (struct mismatch){.dtype = HVD_INT32,
+                          .bytes = {4, 4},
+                          .says = "rank 0 sends 4 bytes of uint8, and rank 1 expects 4 of int32"});
+    check_mismatch((struct mismatch){
+        .dtype = HVD_FLOAT16,
+        .bytes = {30000, 30000},
+        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 30000 of float16"});
 }
 
 /* Rank 0 leaves before or after the others post their receives. A tensor that it has sent still
@@ -180,7 +216,7 @@ static void send_damaged(struct ranks *ranks, int rank, void *arg) {
     static const struct {
         struct p2p_head head;
         char name[1], data[3];
-    } OFFER = {{P2P_MARK, P2P_OFFER, 1, 0, 1, 10}, "x", "abc"};
+    } OFFER = {{P2P_MARK, P2P_OFFER, 1, HVD_UINT8, 1, 10}, "x", "abc"};
     if (!rank) OK(transport_send(rank_transport(ranks, 0), 1, &OFFER, sizeof OFFER, ERR));
     damaged_main(ranks, rank, arg);
 }

@@ -72,6 +72,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request), size = bytes;
     int to = tensor->request.root;
     struct p2p_head head = {.type = P2P_OFFER, .number = ++p->number, .bytes = bytes};
+    head.code = (uint32_t)tensor->request.dtype;
     char address[SHMEM_ADDRESS] = "";
     const void *data = tensor->in;
     tensor->id = head.number;

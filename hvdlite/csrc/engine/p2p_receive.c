@@ -30,14 +30,15 @@ int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err)
     return refuse(p, o->from, o->head.number, &left, err);
 }
 
-/* Fails a receive, which is in no list, and an offer of another size. */
+/* Fails a receive, which is in no list, and an offer of another size or dtype. */
 static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
     hvd_error why;
     error_set(&why, HVD_MISMATCH,
               "tensor '%s': rank %d sends %" PRIu64
-              " bytes, and rank %d expects %zu: give both the same shape and dtype",
+              " bytes of %s, and rank %d expects %zu of %s: give both the same shape and dtype",
               o->name, transport_job_rank(p->t, o->from), o->head.bytes,
-              transport_job_rank(p->t, p->t->at.rank), request_bytes(&tensor->request));
+              dtype_name((int)o->head.code), transport_job_rank(p->t, p->t->at.rank),
+              request_bytes(&tensor->request), dtype_name(tensor->request.dtype));
     transport_blame(p->t, o->from, &why);
     int code = refuse(p, o->from, o->head.number, &why, err);
     p2p_finish(p, tensor, &why);
@@ -48,7 +49,8 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
     tensor->met = clock_now();
-    if (o->head.bytes != bytes) return differ(p, tensor, o, err);
+    if (o->head.bytes != bytes || o->head.code != (uint32_t)tensor->request.dtype)
+        return differ(p, tensor, o, err);
     tensor->id = o->head.number;
     tensor->agreed = 0;
     tensor_list_add(&p->coming, tensor, tensor);

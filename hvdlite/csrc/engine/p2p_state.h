@@ -19,7 +19,9 @@ enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
     P2P_HELLO, /* asks the receiver to tell the sender when it leaves */
-    P2P_OFFER, /* name, total bytes, data if short, else the address of a bounce buffer, if any */
+    /* code: dtype; name, total bytes, data if short, else the address of a bounce
+     * buffer, if any */
+    P2P_OFFER,
     /* asks for a send's bytes up to `bytes`, or says by `bytes` = all that a receive has
      * matched; code 1: the data must go through the bounce buffer */
     P2P_WANT,

@@ -40,8 +40,10 @@ def test_mismatched_sends_and_receives_are_errors_on_both_ranks(groups):
     if rank > 1 or dist.get_world_size() == 1:
         return
     kind = dist.isend if rank else dist.irecv
-    with pytest.raises(dist.DistBackendError, match="rank 1 sends 16 bytes, and rank 0 expects 12"):
-        kind(t if rank else t[1:], other, groups[0]).wait()
+    for expected, says in [(t[1:], "12 of float32"), (t.int(), "16 of int32")]:
+        text = f"rank 1 sends 16 bytes of float32, and rank 0 expects {says}"
+        with pytest.raises(dist.DistBackendError, match=text):
+            kind(t if rank else expected, other, groups[0]).wait()
     if rank == 0:
         late = dist.irecv(t, 1, groups[0])
         with pytest.raises(dist.DistBackendError, match=r"Timed out waiting 300 ms for .* \(recv"):
