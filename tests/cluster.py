@@ -30,7 +30,8 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional
 
-NETWORK = "10.77.0"  # .1 is h0; the namespaces see no other network, so it can collide with none
+# .1 is h0. The namespaces see no other network, so this one collides with none.
+NETWORK = "10.77.0"
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -53,9 +54,10 @@ Host *
     LogLevel ERROR
 """
 
-# What a host does before its sshd. /proc is its own, so that ps there shows its processes alone.
-# The user's shell would read its files at each ssh: pyenv, for one, takes a lock in them, which a
-# host that is killed meanwhile leaves behind, and each later ssh waits for a minute.
+# The commands that a host runs before its sshd. A host has a /proc of its own, so that ps there
+# shows only the host's processes. The user's shell would read its files at each ssh: pyenv, for
+# one, takes a lock in them, and a host that is killed meanwhile leaves the lock behind, and each
+# later ssh waits for a minute.
 BOOT = """\
 set -e
 exec 2>>{state}/{name}.log
@@ -72,7 +74,7 @@ exec {sshd} -D -e -f {state}/sshd_config
 
 
 def missing(*tools: str) -> Optional[str]:
-    """Say what keeps this machine from making a cluster with these tools; None if nothing does."""
+    """Say what this machine lacks to make a cluster with these tools; None if it lacks nothing."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     tools = ("ip", "tc", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd", *tools)
@@ -110,7 +112,7 @@ class Cluster:
     """``with Cluster(4) as cluster: cluster.run(["hostname"])``; h0 is where commands run.
 
     :param rate: of each host's link, as tc writes it ("1gbit"); None leaves the links as they are.
-    :param burst: what an idle link takes at once, above its rate.
+    :param burst: how much an idle link takes at once, above its rate.
     """
 
     def __init__(self, hosts: int = 4, rate: Optional[str] = None, burst: str = "32kb"):
@@ -154,7 +156,10 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """End a host. Its connections are closed; ``power``: they are not, as by a power cut."""
+        """End a host.
+
+        Its connections are closed, except with ``power``: then they stay, as in a power cut.
+        """
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
@@ -168,11 +173,12 @@ class Cluster:
         self._plug_in(host, self.addresses[self.names.index(host)])
 
     def link(self, host: str, up: bool) -> None:
-        """Switch a host's link off, on the switch's side, or on again."""
+        """Switch a host's link off at the switch's end, or on again."""
         _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
 
     def firewall(self, host: str, only_new: bool = False) -> None:
-        """Let a host drop all packets to and from it, or new connections, except those of ssh."""
+        """Let a host drop all packets to and from itself, or only new connections; ssh still
+        passes."""
         for way in ("INPUT", "OUTPUT"):
             rule = ["-A", way, "-o" if way == "OUTPUT" else "-i", "eth0"]
             for side in ("--sport", "--dport"):
@@ -187,7 +193,8 @@ class Cluster:
         return ["nsenter", "-t", str(self._switch), "-n"]
 
     def command(self, argv: List[str], host: str = "h0", cwd: Optional[str] = None) -> List[str]:
-        """Return the command that runs ``argv`` on a host, in this folder if no other is given."""
+        """Return the command that runs ``argv`` on a host; without ``folder`` it runs in this
+        folder."""
         spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", f"--wd={cwd or os.getcwd()}"]
         return ["nsenter", "-t", str(self._pids[host]), *spaces, "--", *argv]
 
@@ -209,16 +216,16 @@ class Cluster:
         return subprocess.run(self.command(argv, host, options.pop("cwd", None)), **options)
 
     def processes(self, host: str) -> List[str]:
-        """Return the command lines of what runs on a host, but for its sshd.
+        """Return the command lines of the processes on a host, without its sshd.
 
-        That takes the place of init there, and learns a little late what has ended.
+        The sshd takes the place of init there, and notices a little late that a process has ended.
         """
         found = self.run(["ps", "-e", "-o", "args="], host, capture_output=True, text=True)
         others = ("sshd", "<defunct>", "ps -e -o")
         return [line for line in found.stdout.splitlines() if not any(o in line for o in others)]
 
     def clear(self, host: str) -> None:
-        """End what runs on a host, but for its sshd, and remove what lies in its /dev/shm."""
+        """End what runs on a host, except its sshd, and remove the files in its /dev/shm."""
         self.run(["sh", "-c", "kill -KILL -1; rm -rf /dev/shm/*"], host, capture_output=True)
 
     def shared_memory(self, host: str) -> List[str]:
@@ -305,7 +312,7 @@ def _comm(pid: int) -> str:
 
 @contextlib.contextmanager
 def or_skip(hosts: int, *tools: str):
-    """Give a test a cluster, or skip it where there can be none with these tools."""
+    """Give a test a cluster; skip the test where these tools can make none."""
     import pytest  # cluster.py itself runs without pytest
 
     lacks = missing(*tools)
@@ -316,7 +323,7 @@ def or_skip(hosts: int, *tools: str):
 
 
 def wait_for(ready, what: str, seconds: float = 10):
-    """Return the first value that is true of what ``ready`` gives, again and again."""
+    """Call ``ready`` again and again; return the first value that is true."""
     deadline = time.monotonic() + seconds
     while True:
         value = ready()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# no folder means that failures write no reports
+# An empty folder name means that failures write no reports
 os.environ.setdefault("HVDLITE_REPORTS", os.devnull)
 LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
 if LEAN not in (PATH or ""):  # tests/lean makes imports of the started processes faster
@@ -37,9 +37,8 @@ GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C through: a shell that starts the tests in the background has them ignore it, and
-    what they start, too.
-    """
+    """Let Ctrl-C through: a shell that starts the tests in the background has the tests, and all
+    that they start, ignore Ctrl-C."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -52,7 +51,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail where the groups have no effect: pytest-xdist marks them in the names of the tests."""
+    """Fail where the groups have no effect: pytest-xdist marks tests of a group in their names."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

@@ -23,7 +23,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional
 
 from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, kill_all, processes_of
 
-SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: after it a stopped rank counts as lost
+SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: after this time a stopped rank counts as lost
 EXIT = 2.0  # HVDLITE_EXIT_TIMEOUT_SECONDS
 INIT = 6.0  # HVDLITE_INIT_TIMEOUT_SECONDS
 SOON = 5.0  # docs/launch.md: a failed job has ended after this time
@@ -37,7 +37,8 @@ GROUPS = (["world"], ["set"], ["group"], ["world", "set"], ["world", "group"],
 
 
 class Ended(NamedTuple):
-    """How a case ended: seconds after the death until the last wait had, and the last process."""
+    """How a case ended: seconds from the death to the end of the last wait and of the last process.
+    """
 
     case: dict
     waits: float
@@ -47,13 +48,13 @@ class Ended(NamedTuple):
     story: str  # the events and their seconds after the death
 
     def is_late(self, more: float = 0.0) -> bool:
-        """Tell whether it hung, or took so much longer than is documented."""
+        """Tell whether the case hung, or took ``more`` seconds longer than is documented."""
         late = max(self.waits - self.limit, self.job - job_limit_of(self.case))
         return bool(self.trouble) or late > more
 
 
 def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
-    """Return so many cases; each seed has its own."""
+    """Return ``count`` cases; the same seed gives the same cases."""
     rng = random.Random(seed)
     for i in range(count):
         ranks = rng.choice((2, 3, 4))
@@ -125,21 +126,22 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
 
 
 def limit_of(case: dict) -> float:
-    """Return the documented seconds from the death until all that waits has ended."""
+    """Return the documented seconds from the death until all waits of other ranks have ended."""
     if case["when"] == "init":  # a rank that has begun init() is awaited for ten seconds more
         return INIT + (11 if case["how"] == "SIGSTOP" else 2)
     return 1.25 * SILENCE + 1 if case["how"] == "SIGSTOP" else SOON
 
 
 def job_limit_of(case: dict) -> float:
-    """Return the same, until the last process has ended, the launcher included."""
+    """Return the documented seconds from the death until the last process, or launcher, has ended.
+    """
     # the exiting rank also waits to tell ranks that call init() later
     exits = 2 * EXIT if case["when"] == "init" else EXIT
     return limit_of(case) + exits + (SOON if len(_commands(case)) == 1 else 0)
 
 
 def run(case: dict) -> Ended:
-    """Run a case to its end, or to ``HANGS``; leave nothing behind."""
+    """Run a case to its end, or for ``HANGS`` seconds; leave nothing behind."""
     job = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
         case = {**case, "folder": folder}
@@ -212,7 +214,8 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
 
 
 def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
-    """Tell whether all have left: then MPI waits for a stopped rank, as for one that computes."""
+    """Tell whether all others have left: then MPI waits for a stopped rank as for one that
+    computes."""
     others = [of for rank, of in events.items() if rank != case["victim"]]
     ended = len(others) == case["ranks"] - 1 and all(
         of and of[-1]["what"] == "exit" for of in others
@@ -222,7 +225,7 @@ def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
 
 
 def _stacks(job: str, folder: Path) -> str:
-    """Return what each rank stands in, from Python and from C."""
+    """Return the stacks of each rank's threads, in Python and in C."""
     pids = processes_of(job)
     for pid in pids:
         if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/dies.py"):

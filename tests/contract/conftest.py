@@ -1,6 +1,7 @@
-"""Contracts that each library keeps, at any number of ranks.
+"""The contracts that each library keeps, at any number of ranks.
 
-``mpirun -n 3 python -m pytest tests/contract`` runs them for the libraries that are installed.
+``mpirun -n 3 python -m pytest tests/contract`` runs these tests for the libraries that are
+installed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The gradients of collectives beside finite differences: the same cases for each library."""
+"""Compares gradients of collectives with finite differences: the same cases for each library."""
 
 import numpy as np
 import pytest
@@ -33,10 +33,11 @@ every_case = pytest.mark.parametrize(
 
 
 def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
-    """Compare the gradient on this rank with the differences that this rank's elements make.
+    """Compare this rank's gradient with the differences that changes of its own elements make.
 
     :param lib: its ``gradient`` takes a function's name, a float64 column, options and ``weight``,
-        by which of a result's shape the loss is weighted; returns the loss and the gradient.
+        a function of a result's shape whose values weight the loss; returns the loss and the
+        gradient.
     """
     base, options = verb.removeprefix("grouped_"), dict(options)
     rows = [
@@ -46,7 +47,7 @@ def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
     if base == "broadcast":
         options["root_rank"] %= size
     if base == "alltoall":
-        options["splits"] = [1 + to for to in range(size)]  # the splits leave one row over
+        options["splits"] = [1 + to for to in range(size)]  # the splits leave one row unsent
 
     def weight(shape) -> np.ndarray:
         return np.random.RandomState(50 + rank).normal(size=shape)

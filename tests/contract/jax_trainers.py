@@ -1,4 +1,5 @@
-"""DistributedOptimizer of Optax's, in a program of one process and outside of any."""
+"""DistributedOptimizer around an optimizer of Optax, inside a program of one process and outside.
+"""
 
 import jax
 import numpy as np

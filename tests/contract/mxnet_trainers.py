@@ -1,4 +1,4 @@
-"""MXNet's trainers: Gluon's in each way, and Module."""
+"""The trainers of MXNet: each way to train with Gluon, and Module."""
 
 import contextlib
 import tempfile
@@ -53,7 +53,7 @@ class Gluon(Trainer):
             mx.autograd.backward(scaled)
 
     def scale_loss(self) -> None:
-        """Without amp.init(), whose operators for float16 CPUs lack."""
+        """This does without amp.init(), which would need operators for float16 that CPUs lack."""
         amp = gluon2.amp.amp
         amp._amp_initialized = amp._amp_loss_scale_initialized = True
         try:
@@ -128,7 +128,7 @@ class ShardedTrainer(Gluon):
 
 
 class InTwoCalls:
-    """As scripts do that clip gradients in between."""
+    """The step is made by two calls, as in scripts that clip gradients between the calls."""
 
     saves = False
 
@@ -202,7 +202,7 @@ class Module(Trainer):
         self.freeze(())
 
     def freeze(self, numbers) -> None:
-        """A Module takes them when it is made."""
+        """A Module takes the names of frozen parameters when it is made."""
         self.fixed = [f"w{i}" for i in numbers]
 
     def bound(self, x):

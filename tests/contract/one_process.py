@@ -1,4 +1,4 @@
-"""A network of two layers, and what one process alone makes of it: in NumPy, by hand."""
+"""A network of two layers, and its training by one process alone: in NumPy, by hand."""
 
 import numpy as np
 
@@ -40,8 +40,8 @@ class OneProcess:
     def train(self, batches: list, layers=None, factor: float = 1) -> None:
         """Do one step.
 
-        :param batches: all of equal weight, whatever their rows.
-        :param layers: how many each goes through; all of them unless they are given.
+        :param batches: all count equally, however many rows each has.
+        :param layers: how many layers each batch goes through; all layers if this is not given.
         """
         each = [
             gradients(self.weights, x, n) for x, n in zip(batches, layers or [2] * len(batches))

@@ -1,4 +1,4 @@
-"""TensorFlow's tape, eagerly and traced, and the optimizers of its sessions."""
+"""TensorFlow's tape, eager and traced, and the optimizers for sessions."""
 
 import copy
 

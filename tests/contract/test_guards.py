@@ -1,4 +1,4 @@
-"""Guards of each library: weights that differ between ranks, NaN and infinity are named."""
+"""Guards of each library: an error names weights that differ between ranks, NaN and infinity."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", kinds)
 
 
 def guarded(kind, every: int) -> tuple:
-    """Some parameters whose gradients are ones, and a guard of them."""
+    """Some parameters whose gradients are ones, and a guard of these parameters."""
     params = kind((3,), (2, 5))
     params.backward([1, 1])
     return params, params.hvd.Guard(params.given, every=every)
@@ -82,7 +82,7 @@ def test_a_gradient_with_nan_is_named_with_its_rank(kind, value, rank, size):
 
 @every_kind
 def test_a_guard_sends_nothing_between_two_checks(kind, rank):
-    """Between two looks nothing is sent: ranks may even call it more or less often."""
+    """A guard sends nothing between two checks: ranks may even call it unequally often."""
     params, guard = guarded(kind, every=100)
     guard.step()
     params.set(0, float(rank))

@@ -1,4 +1,4 @@
-"""Handles of each library: ``..._async``, ``poll`` and ``synchronize``."""
+"""Handles of collectives in each library: ``..._async``, ``poll`` and ``synchronize``."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_handles_of_calls_in_place_give_the_array_itself(lib, rank, size):
 
 @every_handle
 def test_starting_a_collective_waits_for_no_other_rank(lib, rank, size):
-    """Each rank waits for its handles in another order, and does something else in between."""
+    """Each rank waits for its handles in an order of its own, and computes in between."""
     verbs = [verb for verb in OPTIONS if not (lib.asks_for_rows and verb in OF_ROWS)]
 
     def start() -> list:
@@ -79,7 +79,7 @@ def test_starting_a_collective_waits_for_no_other_rank(lib, rank, size):
 
 @every_handle
 def test_synchronize_raises_the_error_of_a_collective(lib, rank, size, several):
-    """A tensor without a name has that of the line that starts it."""
+    """The error names a tensor without a name after the line that starts its collective."""
     errors = (hvd.HvdliteError, *lib.errors)
     with pytest.raises(errors, match="'allreduce.test_handles.py:.*ranks disagree on the shape"):
         hvd.synchronize(started(lib, "allreduce", np.ones(3 + (rank == 0))))

@@ -1,4 +1,4 @@
-"""Arrays that are more than memory and a dtype: each is reduced right, or refused by name."""
+"""Arrays that are more than memory and a dtype are reduced correctly, or an error names them."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,8 @@ def test_mxnet_sparse_arrays_and_non_arrays_are_refused(size):
 
 
 def odd_tensors() -> dict:
-    """What is odd, and what an error says of it; None: the values that it has are reduced."""
+    """Unusual tensors, each with the words of its error; None: the tensor is reduced like its
+    values."""
     from torch._subclasses import FakeTensorMode
     from torch.masked import masked_tensor
 
@@ -144,6 +145,6 @@ def test_unusual_tensors_of_pytorch_are_reduced_or_named_in_an_error(name, size)
 
 
 def test_the_job_goes_on_after_refused_arrays(size):
-    """hvdlite has sent nothing of the refused arrays."""
+    """hvdlite has sent nothing of the refused arrays, so the next collective works."""
     for lib in LIBRARIES:
         assert lib.call("allreduce", np.ones(1), name="x", op=hvd.Sum) == size

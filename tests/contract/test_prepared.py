@@ -1,4 +1,4 @@
-"""Collectives that come again under one name, which the binding describes and checks once."""
+"""Repeated collectives of one name: the binding describes and checks such a call only once."""
 
 import gc
 import signal
@@ -21,7 +21,8 @@ preparing = libraries_that(lambda lib: lib.prepares)
 
 
 def forms_of(lib) -> list:
-    """Functions that return the reduced array: of a new one, and in place."""
+    """Two functions that return the reduced array: a new array, or the given one, reduced in place.
+    """
     if lib.in_place:
         return [lib.hvd.allreduce, lib.hvd.allreduce_]
     return [lib.hvd.allreduce, lambda x, **how: lib.hvd.allreduce(x, out=x, **how)]
@@ -45,7 +46,8 @@ def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """What it returns; None for each call of Python in it, and what makes a description."""
+    """Return a function's result, and an entry for each call that it makes of Python or of "new".
+    """
     calls = []
 
     def profile(_frame, event, arg):
@@ -85,7 +87,7 @@ def test_a_repeated_call_keeps_no_array(lib, size):
 
 @preparing
 def test_a_call_with_changed_arguments_is_not_prepared(lib, rank, size):
-    """In another order, read-only, or with a wrong argument."""
+    """The changed array is in another memory order or read-only, or an argument is wrong."""
     form = forms_of(lib)[0]
     own = np.arange(6.0).reshape(2, 3) * rank
     expected = np.arange(6.0).reshape(2, 3) * (size * (size - 1) // 2)
@@ -114,7 +116,7 @@ def test_ranks_that_disagree_on_a_prepared_call_get_one_error(lib, rank, size, s
 
 
 def in_two_threads(right) -> None:
-    """The second is refused as ever, or is right."""
+    """Each call gets the right result, or the usual error that the name was submitted twice."""
 
     def work(left=25):
         while left:
@@ -151,7 +153,7 @@ def test_a_repeated_call_notices_that_its_process_set_was_removed(lib, rank, siz
 
 
 def test_a_prepared_call_writes_into_another_array(rank, size):
-    """Which may lie in the input, on one rank only."""
+    """The output array may overlap the input, also on one rank only."""
     n = size * (size - 1) // 2
     for i in range(2 * COMES):
         memory = np.full(6, rank + i, "float64")
@@ -186,7 +188,7 @@ def test_a_limited_number_of_calls_stays_prepared(lib, size):
 
 
 def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
-    """The memory stays until the others have come; the name is free then."""
+    """The array stays in memory until the other ranks have submitted it; then the name is free."""
     x = np.full(3, 1.0)
     plan = hvd.numpy.allreduce_plan(x, "plan", hvd.Sum, out=x)
 
@@ -300,7 +302,8 @@ def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, r
 
 
 def test_a_repeated_call_follows_changed_rows_of_another_rank(rank, size):
-    """The others, whose call is as before, get more or fewer rows."""
+    """One rank changes its rows: the others, whose own call is unchanged, get more or fewer rows.
+    """
     for i in range(4 * COMES):
         shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]
         for out in (None, np.empty(gathered(shapes, i).shape)):

@@ -1,4 +1,4 @@
-"""States of optimizers that are saved and loaded: on one rank alone, compressed, within a step."""
+"""Saved and loaded states of optimizers: on one rank only, with compression, or within a step."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def train(trainer, steps) -> list:
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
-    """Formerly, that rank applied the same gradients in another way."""
+    """Formerly, that rank applied the same gradients differently, and weights drifted apart."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
     before, states = train(trainer, range(steps)), trained.saved()
@@ -63,7 +63,7 @@ def test_training_goes_on_if_every_rank_has_the_loaded_states(kind, rank, severa
 @pytest.mark.parametrize("late", [False, True], ids=["", "with a parameter that comes late"])
 @pytest.mark.parametrize("codec", ["1bit", "2bit", "topk"])
 def test_saved_states_include_the_residuals_of_compression(kind, codec, late):
-    """Training from saved states is that which goes on; also after a new layout of gradients."""
+    """A resumed run trains as the uninterrupted one, also after gradients have got a new layout."""
     trainer = made(kind, codec)
     if late and not hasattr(trainer, "add_parameter"):
         pytest.skip("takes none")
@@ -89,8 +89,11 @@ def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
 
 @saving
 @pytest.mark.parametrize("late", [None, 1], ids=["", "of an older commit"])
-def test_commits_have_the_residuals_of_each_rank(kind, late, rank, several):
-    """Formerly, elastic training lost them. A rank without the newest commit warns of the loss."""
+def test_a_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
+    """Formerly, elastic training lost residuals.
+
+    A rank without the newest commit warns of the loss.
+    """
     trainer = made(kind, "1bit")
     train(trainer, range(1))
     early = trainer.saved()
@@ -114,7 +117,7 @@ def test_commits_have_the_residuals_of_each_rank(kind, late, rank, several):
 
 @saving
 def test_saving_between_the_passes_of_a_step_is_refused(kind, rank):
-    """The sum of its passes so far is in no states: training from those would lose it."""
+    """States lack the sum of the passes so far: training from such states would lose that sum."""
     trainer = made(kind, backward_passes_per_step=2)
     trainer.begin(batch_of(rank, 0))
     with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):

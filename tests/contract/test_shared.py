@@ -20,13 +20,13 @@ def reduce_in_place(library, x, op):
 
 
 def uncopied() -> bool:
-    """Whether the last collective has read all ranks' arrays where they are."""
+    """Tell whether the last collective has read all ranks' arrays in place, without a copy."""
     return ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
 
 
 @every_dtype_of()
 def test_shared_arrays_and_parts_of_them_are_summed_in_place(lib, dtype, rank, size):
-    """The array, a part of it, and one in another place on each rank."""
+    """Ranks sum a whole array, a part of it, and a part that begins elsewhere on each rank."""
     if not hasattr(lib.hvd, "empty_shared"):
         pytest.skip("has none")
     for shape in ((), (7,), (300, 1001), (0, 3)):
@@ -57,7 +57,7 @@ def test_shared_arrays_are_reduced_without_a_copy(lib, rank, size, several):
 
 @sharing
 def test_many_shared_arrays_are_made_and_freed(lib, rank, size):
-    """A rank may keep some longer than others do."""
+    """A rank may keep some arrays longer than other ranks do."""
     kept = []
     for i in range(40):
         x = lib.hvd.empty_shared(10_000)

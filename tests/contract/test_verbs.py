@@ -1,4 +1,4 @@
-"""What every collective does, on the arrays of every library that is here."""
+"""Every collective gives the right result on the arrays of every installed library."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_adasum_equals_the_formula_of_the_paper_in_python(lib, dtype, rank, size
 
 @every_library
 def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
-    """Fused they would be one long vector."""
+    """Adasum of a fused buffer would differ: it would treat the tensors as one long vector."""
     vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
     results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
     for y, v in zip(results, vectors):
@@ -125,7 +125,7 @@ def test_a_compressed_call_rounds_to_16_bits(lib, rank, size):
 @every_library
 @pytest.mark.parametrize("verb", ["allreduce", "allgather", "reducescatter"])
 def test_a_grouped_call_equals_single_calls(lib, verb, rank, size):
-    """As one by one, and gathered with rows that differ by rank and place."""
+    """Each result equals a single call's, also if gathered rows differ by rank and by tensor."""
     options = {} if verb == "allgather" else {"op": hvd.Max, "prescale_factor": 2}
     rows = rank if verb == "allgather" else 0
     dtypes = ("float32", "float64", "int32", "float16")
@@ -161,7 +161,7 @@ def test_broadcast(lib, dtype, rank, size):
 
 @every_library
 def test_a_broadcast_keeps_every_bit(lib, rank, size):
-    """Also of numbers that are none."""
+    """A broadcast keeps also the bits of a NaN."""
     bits = [np.random.RandomState(r).randint(0, 2**32, 1001, "uint32") for r in range(size)]
     got = lib.call("broadcast", bits[rank].view("float32"), root_rank=size - 1)
     assert np.asarray(got).view("uint32").tolist() == bits[-1].tolist()
@@ -169,7 +169,7 @@ def test_a_broadcast_keeps_every_bit(lib, rank, size):
 
 @every_dtype_of(moved=True)
 def test_allgather(lib, dtype, rank, size):
-    """The same name again and again, with rows that change on some ranks, on all or on none."""
+    """One name is used again and again, with rows that change on some ranks, on all or on none."""
     more = list(range(size))
     last = [0] * (size - 1) + [4]
     for rows in ([3] * size, more, more, [0] * size, last, [4000 + r for r in more]):
@@ -184,7 +184,7 @@ def test_allgather(lib, dtype, rank, size):
 
 
 def rows_between(size: int) -> list:
-    """Rows that each rank (a row) has for each other (a column)."""
+    """A table of row counts: the row is the rank that sends, the column the rank that receives."""
     random = np.random.RandomState(3)
     uneven = random.randint(0, 5, (size, size))
     changed = uneven.copy()
@@ -202,7 +202,7 @@ def rows_between(size: int) -> list:
 
 @every_dtype_of(moved=True)
 def test_alltoall(lib, dtype, rank, size):
-    """The same name again and again; rows past the splits are not sent, as in Horovod."""
+    """One name is used again and again. As in Horovod, rows beyond the splits are not sent."""
     shapes = rows_between(size)
     for matrix in shapes if dtype in ("float32", "int8") else shapes[:-1]:
 
@@ -291,7 +291,10 @@ def test_averages_count_only_ranks_that_have_not_joined(lib, rank, size):
 
 @every_library
 def test_unnamed_calls_meet_again_after_ranks_have_joined(lib, rank, size):
-    """Ranks have made different numbers of them: with three ranks two waited for other names."""
+    """Ranks have made unequally many calls.
+
+    Formerly, two of three ranks waited for different names.
+    """
     for first in range(size):
         if rank != first:
             with pytest.raises(

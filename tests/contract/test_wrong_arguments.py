@@ -1,4 +1,4 @@
-"""A wrong argument of any type raises at the call and names itself; the job goes on."""
+"""A wrong argument of any type raises an error at the call that names it; the job goes on."""
 
 import inspect
 import re
@@ -48,7 +48,7 @@ def weight():
     return {"w": made}
 
 
-# Other functions that take arguments, and a function that returns right arguments.
+# Other functions, each with a function that returns right arguments.
 OTHERS = [
     (hvd.broadcast_object, lambda: {"obj": 1}),
     (hvd.allgather_object, lambda: {"obj": 1}),
@@ -99,7 +99,7 @@ if tf:
 
 
 def is_form(module, verb: str) -> bool:
-    """Tell whether it is a collective on tensors; TensorFlow's broadcast_ takes variables."""
+    """Tell whether the module's function takes tensors; TensorFlow's broadcast_ takes variables."""
     return hasattr(module, verb) and (MODULES[module].in_place or not verb.endswith("_"))
 
 
@@ -135,11 +135,11 @@ def test_a_sparse_tensors_wrong_argument_is_named(rank):
 
 
 def check_refused(function, rank: int, but=(), **good):
-    """Rank 0 alone makes wrong calls: they raise at once, name the argument, and send nothing.
+    """Rank 0 alone makes wrong calls: each raises at once, names its argument, and sends nothing.
 
-    All ranks make the good call afterwards, whose result comes back.
+    All ranks then make the good call, whose result is returned.
 
-    :param but: arguments that are ignored.
+    :param but: arguments that get no wrong values.
     """
     for argument in (each for each in inspect.signature(function).parameters if each not in but):
         for value in WRONG.get(argument, ()) if rank == 0 else ():
@@ -162,7 +162,7 @@ def _check_one(function, argument: str, arguments: dict) -> None:
     "splits", ["1", b"1", 5, [None], ["1"], [True], [float("nan")], [[1], [1, 2]], [-1], [10**30]]
 )
 def test_wrong_splits_raise_on_every_rank(splits, rank, size):
-    """All ranks wait for the row counts, so all ranks are told."""
+    """All ranks wait for one another's row counts, so every rank is told of the error."""
     given = splits * size if isinstance(splits, list) and len(splits) == 1 else splits
     for _ in range(2):
         with pytest.raises(ValueError, match="rank 0: tensor 'alltoall.t': splits"):

@@ -1,4 +1,4 @@
-"""PyTorch's optimizer, and the hook of its DistributedDataParallel."""
+"""PyTorch's optimizer, and hvdlite's hook for DistributedDataParallel."""
 
 import contextlib
 import copy
@@ -103,7 +103,7 @@ class TorchOptimizer(OfTorch):
 
 @trainer
 class TorchOptimizerInTwoCalls(TorchOptimizer):
-    """As scripts do that clip gradients in between."""
+    """The step is made by two calls, as in scripts that clip gradients between the calls."""
 
     saves = False
 
@@ -114,7 +114,7 @@ class TorchOptimizerInTwoCalls(TorchOptimizer):
 
 @functools.lru_cache
 def meet() -> None:
-    """Make a process group of Gloo's, which DistributedDataParallel wants."""
+    """Make a process group of Gloo, which DistributedDataParallel needs."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with socket.create_server(("localhost", 0)) as free:
         url = hvd.broadcast_object(f"tcp://localhost:{free.getsockname()[1]}", 0)
@@ -134,7 +134,8 @@ class HookOfDDP(OfTorch):
         cls.state()
 
     def distribute(self) -> None:
-        """DistributedDataParallel does it in the first step, as it asks at once what is trained."""
+        """Wait with DistributedDataParallel until the first step: it asks at once what is trained.
+        """
 
     def train(self, *passes, **options) -> None:
         if self.module is self.network:

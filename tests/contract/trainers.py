@@ -1,4 +1,4 @@
-"""What the contract of trainers needs of each class that trains: the network of one_process.py."""
+"""What the tests of all trainers need of each trainer class; one_process.py has the network."""
 
 import importlib
 
@@ -14,7 +14,7 @@ EVERY = (
 
 
 class Halved:
-    """A compression of the user's own, which must see each gradient in its shape."""
+    """A compression written by a user, which must get each gradient in its original shape."""
 
     shapes: set = set()
 
@@ -34,7 +34,8 @@ class Trainer:
     takes: tuple = EVERY  # options that the trainer takes
     # whether a script can freeze, thaw or skip layers between steps
     freezes = thaws = skips_layers = True
-    waits = True  # True: each step waits, so ranks take steps of several trainers in one order
+    # True: each step waits for the others, so ranks take steps of several trainers in one order
+    waits = True
     sums_passes = False  # True: gradients of several passes are added; False: averaged
     scales_loss = True  # True: a step in which a rank's gradients overflow can be skipped
     joins = False  # True: ranks may have different numbers of batches
@@ -59,7 +60,7 @@ class Trainer:
 
     @classmethod
     def make_alone(cls, weights) -> None:
-        """Make one more of what is numbered, without other ranks."""
+        """Make one more optimizer or trainer, which hvdlite numbers, on this rank only."""
         cls(weights)
 
     @staticmethod
@@ -71,14 +72,15 @@ class Trainer:
         raise NotImplementedError
 
     def follow(self, root: int) -> None:
-        """Take the weights and states of that rank."""
+        """Take the weights and states of the rank ``root``."""
         raise NotImplementedError
 
     def train(self, *passes: np.ndarray, layers: int = 0, factor: float = 1) -> None:
-        """Do one step on a batch, or several.
+        """Do one step on one batch or several.
 
-        :param layers: 1: the second one takes no part in it; 2: some ranks do without it.
-        :param factor: of the loss.
+        :param layers: 1: this rank does not use the second layer; 2: it uses both, though others
+            may not.
+        :param factor: multiplies the loss.
         """
         raise NotImplementedError
 
