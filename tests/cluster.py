@@ -156,10 +156,7 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """End a host.
-
-        Its connections are closed, except with ``power``: then they stay, as in a power cut.
-        """
+        """End a host and close its connections; ``power``: close none, as in a power cut."""
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)

@@ -37,8 +37,7 @@ GROUPS = (["world"], ["set"], ["group"], ["world", "set"], ["world", "group"],
 
 
 class Ended(NamedTuple):
-    """How a case ended: seconds from the death to the end of the last wait and of the last process.
-    """
+    """How a case ended: seconds from the death to the last wait's end, and the last process's."""
 
     case: dict
     waits: float
@@ -133,8 +132,7 @@ def limit_of(case: dict) -> float:
 
 
 def job_limit_of(case: dict) -> float:
-    """Return the documented seconds from the death until the last process, or launcher, has ended.
-    """
+    """Return the documented seconds from the death to the end of all processes."""
     # the exiting rank also waits to tell ranks that call init() later
     exits = 2 * EXIT if case["when"] == "init" else EXIT
     return limit_of(case) + exits + (SOON if len(_commands(case)) == 1 else 0)

@@ -1,5 +1,4 @@
-"""DistributedOptimizer around an optimizer of Optax, inside a program of one process and outside.
-"""
+"""DistributedOptimizer around an optimizer of Optax, inside and outside a jitted program."""
 
 import jax
 import numpy as np

@@ -21,8 +21,7 @@ preparing = libraries_that(lambda lib: lib.prepares)
 
 
 def forms_of(lib) -> list:
-    """Two functions that return the reduced array: a new array, or the given one, reduced in place.
-    """
+    """Two functions that return the reduced array: a new array, or the given one."""
     if lib.in_place:
         return [lib.hvd.allreduce, lib.hvd.allreduce_]
     return [lib.hvd.allreduce, lambda x, **how: lib.hvd.allreduce(x, out=x, **how)]
@@ -46,8 +45,7 @@ def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result, and an entry for each call that it makes of Python or of "new".
-    """
+    """Return a function's result, and an entry for each of its calls of Python or "new"."""
     calls = []
 
     def profile(_frame, event, arg):
@@ -302,8 +300,7 @@ def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, r
 
 
 def test_a_repeated_call_follows_changed_rows_of_another_rank(rank, size):
-    """One rank changes its rows: the others, whose own call is unchanged, get more or fewer rows.
-    """
+    """One rank changes its rows: the others, whose call is unchanged, get more or fewer rows."""
     for i in range(4 * COMES):
         shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]
         for out in (None, np.empty(gathered(shapes, i).shape)):

@@ -134,8 +134,7 @@ class HookOfDDP(OfTorch):
         cls.state()
 
     def distribute(self) -> None:
-        """Wait with DistributedDataParallel until the first step: it asks at once what is trained.
-        """
+        """Make DistributedDataParallel in the first step: it asks at once what is trained."""
 
     def train(self, *passes, **options) -> None:
         if self.module is self.network:
