@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from hvdlite import cli
 from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
-from hvdlite.core import files
+from hvdlite.machine import files
 
 MEMORIES = ("private", "trainer", "zero-copy", "sharded")
 KINDS = (*cases.KINDS, "update")

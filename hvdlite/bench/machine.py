@@ -8,7 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
-from hvdlite.core import processes
+from hvdlite.machine import processes
 
 STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
 

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from hvdlite.core import files
+from hvdlite.machine import files
 
 COLUMNS = {
     "library": lambda row: row["library"],

@@ -10,10 +10,11 @@ import json
 import os
 from typing import NamedTuple, Optional
 
-from hvdlite.core import agent_protocol, launchers, processes, start
+from hvdlite.core import agent_protocol, launchers, start
 from hvdlite.core.launchers import Launcher
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import forks
+from hvdlite.machine import processes
 
 VARIABLE = "HVDLITE_ALONE"  # 1: the user wants a job of one rank
 

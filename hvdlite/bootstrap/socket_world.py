@@ -23,9 +23,9 @@ from hvdlite.core.log import logger
 from hvdlite.core.membership import Meeting, Membership
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, call, ffi, lib
-from hvdlite.core.processes import stat_of
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
+from hvdlite.machine.processes import stat_of
 
 # How long this process, which ends without calling init(), tries to tell ranks that wait there: as
 # long as the process has run, because the others began at the same time, within these limits.

@@ -2,12 +2,12 @@
 
 from typing import Dict, List
 
-from hvdlite.core import probe
 from hvdlite.core.listening import INTERFACES
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.shared_memory import own_host
+from hvdlite.machine import probe
 
 
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:

@@ -19,9 +19,10 @@ import re
 import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hvdlite.core import launchers, processes
+from hvdlite.core import launchers
 from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHELASTIC, TORCHRUN, Launcher
 from hvdlite.core.module_state import ModuleState
+from hvdlite.machine import processes
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, the module decides as above
 PORT = "HVDLITE_PORT"

@@ -3,8 +3,9 @@
 import os
 from typing import List, Optional
 
-from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core import agent_protocol, start
 from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHRUN
+from hvdlite.machine import processes
 
 # Variables that a rank has and its launcher lacks; the first one that is set counts. (The launcher
 # may itself run in a job of Slurm.)

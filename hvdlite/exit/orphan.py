@@ -16,11 +16,12 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
-from hvdlite.core import agent_protocol, processes, start
+from hvdlite.core import agent_protocol, start
 from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.exit import ancestors
+from hvdlite.machine import processes
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun

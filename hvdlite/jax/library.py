@@ -7,7 +7,7 @@ import ctypes
 import os
 import sys
 
-from hvdlite.core import files
+from hvdlite.machine import files
 
 VARIABLE = "MPITRAMPOLINE_LIB"
 PATH = files.shipped("_hvdlite_jax")

@@ -10,13 +10,13 @@ from typing import Any, Dict, NoReturn, Optional, Sequence
 import keras
 from keras import ops
 
-from hvdlite.core import files
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.core.topology import is_initialized, rank
 from hvdlite.keras.averaging import average
 from hvdlite.keras.undistributed import FILE, Name, unmarked
+from hvdlite.machine import files
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import (
     GradientReducer,

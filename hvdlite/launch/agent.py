@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 
-from hvdlite.core import agent_protocol, files, nodes, probe
+from hvdlite.core import agent_protocol
 from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN
 from hvdlite.launch import channel, environment, flights, shared_memory
+from hvdlite.machine import files, nodes, probe
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = (environment.RANK, *(each.rank for each in (OPEN_MPI, PMIX, PMI, SRUN)))

@@ -8,13 +8,13 @@ import sys
 from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
-from hvdlite.core import files
 from hvdlite.launch import options as known
 from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.cli import job_of, prepared
 from hvdlite.launch.job import Job
 from hvdlite.launch.output import Console
+from hvdlite.machine import files
 
 
 class JobFailed(RuntimeError):

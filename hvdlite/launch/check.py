@@ -11,14 +11,14 @@ import shlex
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from hvdlite.core import probe
-from hvdlite.core.files import text_of
-from hvdlite.core.hosts import SSH, is_here
 from hvdlite.launch import remote
 from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
 from hvdlite.launch.placement import place
 from hvdlite.launch.ranks import hosts_of, version_difference
+from hvdlite.machine import probe
+from hvdlite.machine.files import text_of
+from hvdlite.machine.hosts import SSH, is_here
 
 TIMEOUT = 20.0  # seconds in which a host must answer
 

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.core import hosts, limits
+from hvdlite.core import limits
 from hvdlite.launch import (
     channel,
     check,
@@ -36,6 +36,7 @@ from hvdlite.launch.job import (
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import Watch
+from hvdlite.machine import hosts
 
 USAGE_ERROR = 2
 
@@ -126,9 +127,8 @@ def check_hosts(job: Job, as_json: bool) -> int:
             hosts=[host._replace(slots=None) for host in job.hosts],
             command=[sys.executable, "-c", check.SUMS],
         )
-        with open(os.devnull, "w") as nowhere:
-            command = BACKENDS[job.launcher].command(job)
-            outcome = prepared(job, command, Console(nowhere, sys.stderr))
+        with open(os.devnull, "w") as null:
+            outcome = prepared(job, BACKENDS[job.launcher].command(job), Console(null, sys.stderr))
         tried = outcome.code == 0
         trouble += outcome.report
     if as_json:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, Dict, Iterator, NamedTuple, NoReturn
 
-from hvdlite.core.files import text_of
+from hvdlite.machine.files import text_of
 
 # Sections of horovodrun's files, and the prefix that makes options of their keys.
 _SECTIONS = {

@@ -6,8 +6,9 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 
-from hvdlite.core import agent_protocol, files, listening, start
+from hvdlite.core import agent_protocol, listening, start
 from hvdlite.launch import sizing
+from hvdlite.machine import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # only for annotations, because agents do not need it

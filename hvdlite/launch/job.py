@@ -3,7 +3,7 @@
 import os
 from typing import Dict, List, NamedTuple, Optional
 
-from hvdlite.core.hosts import SSH, Host
+from hvdlite.machine.hosts import SSH, Host
 
 HOST_TIMEOUT = 60.0  # over MPI; without it the ranks wait for a host, too: core/limits.py
 

@@ -12,10 +12,10 @@ import time
 from _operator import _compare_digest  # not from hmac, whose import loads OpenSSL and takes 3 ms
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
-from hvdlite.core import probe
 from hvdlite.launch import channel
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.output import tell
+from hvdlite.machine import probe
 
 if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key

@@ -10,11 +10,11 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hvdlite.core import probe
 from hvdlite.launch import channel, environment, starter
 from hvdlite.launch.agent import START
 from hvdlite.launch.job import Command, Job, LaunchError
 from hvdlite.launch.ranks import placement
+from hvdlite.machine import probe
 
 Placement = List[Tuple[str, int]]
 

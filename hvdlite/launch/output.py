@@ -7,8 +7,8 @@ import time
 from collections import deque
 from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 
-from hvdlite.core import files
 from hvdlite.launch.job import LaunchError
+from hvdlite.machine import files
 
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1

@@ -2,7 +2,7 @@
 
 from typing import List, Tuple
 
-from hvdlite.core.hosts import Host
+from hvdlite.machine.hosts import Host
 
 
 def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:

@@ -7,10 +7,10 @@ import subprocess
 import time
 from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
-from hvdlite.core.hosts import SSH, is_here
 from hvdlite.core.module_state import ModuleState
 from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
+from hvdlite.machine.hosts import SSH, is_here
 
 AT_ONCE = 32
 TELL_SECONDS = 3.0  # seconds between two lines about hosts that have not answered

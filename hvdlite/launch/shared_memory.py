@@ -18,7 +18,8 @@ import re
 import signal
 from collections.abc import Mapping
 
-from hvdlite.core import files, listening
+from hvdlite.core import listening
+from hvdlite.machine import files
 
 FOLDER = "/dev/shm"
 # bytes; Open MPI 5 demands a little more than 16 MiB, then takes 76 KiB for each rank

@@ -4,8 +4,8 @@ import contextlib
 import os
 from typing import Optional, Tuple
 
-from hvdlite.core import nodes
-from hvdlite.core.files import text_of
+from hvdlite.machine import nodes
+from hvdlite.machine.files import text_of
 
 MOST = 8  # most ranks, because each has the model in memory; the ranks' threads use the other cores
 

@@ -18,12 +18,12 @@ import threading
 import time
 from typing import Any, Dict, List, Tuple
 
-from hvdlite.core.hosts import is_here
 from hvdlite.launch import channel
 from hvdlite.launch.agent import START
 from hvdlite.launch.environment import RANK
 from hvdlite.launch.job import Command, Job
 from hvdlite.launch.ranks import placement
+from hvdlite.machine.hosts import is_here
 
 # Python on another host needs these to start; the agent sets the rest of the environment.
 FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")

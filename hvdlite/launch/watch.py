@@ -14,7 +14,6 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from hvdlite.core import probe
 from hvdlite.launch import channel, check, failure, flights, listener, ranks, shared_memory
 from hvdlite.launch.channel import BadFrame, Channel
 from hvdlite.launch.job import Command, Interrupted, Job, Outcome
@@ -24,6 +23,7 @@ from hvdlite.launch.output import Output, tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.replacements import Replacements
 from hvdlite.launch.verdict import Evidence, verdict
+from hvdlite.machine import probe
 
 LAST_WORDS = 1.2  # seconds from the first failure until all agents are told to stop
 BACKEND_EXIT = 1.5  # seconds for the backend to end after its processes

@@ -7,7 +7,7 @@ import sys
 from typing import Optional, Sequence
 
 from hvdlite import cli
-from hvdlite.core import files
+from hvdlite.machine import files
 from hvdlite.monitor import traces, why
 from hvdlite.monitor.page import page
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import List, Sequence, TextIO
 
-from hvdlite.core import files
+from hvdlite.machine import files
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of, title
 
 # variable with the folder for reports; by default that for temporary files

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-from hvdlite.core import nodes
-from hvdlite.core.hosts import parse_list, users_ssh
+from hvdlite.machine import nodes
+from hvdlite.machine.hosts import parse_list, users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 

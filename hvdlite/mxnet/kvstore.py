@@ -7,12 +7,13 @@ from typing import Any, Dict, Optional
 import mxnet as mx
 
 from hvdlite import job
-from hvdlite.core import files, topology
+from hvdlite.core import topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.objects import meet
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
+from hvdlite.machine import files
 from hvdlite.mxnet.collectives import copy, empty
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Loads, Reducer, agree_on_order, common_order
@@ -341,9 +342,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
 
 def _check_plain(optimizer) -> None:
-    if isinstance(optimizer, DistributedOptimizer) or not isinstance(
-        optimizer, mx.optimizer.Optimizer
-    ):
+    is_of_mxnet = isinstance(optimizer, mx.optimizer.Optimizer)
+    if not is_of_mxnet or isinstance(optimizer, DistributedOptimizer):
         raise HvdliteValueError(
             f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
             "DistributedOptimizer averages by itself: use it with kvstore=None"

@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from hvdlite.bootstrap.store import Store, place
-from hvdlite.core import probe, start
+from hvdlite.core import start
 from hvdlite.core.addresses import address_on
 from hvdlite.core.limits import INIT
 from hvdlite.core.listening import networks
@@ -27,6 +27,7 @@ from hvdlite.core.log import logger
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import script_end
+from hvdlite.machine import probe
 
 WARN_SECONDS = 5.0
 KEY, MOST_BYTES = 0, 512  # the key and the size limit of worker 0's value

@@ -7,11 +7,12 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite.core import processes, topology
+from hvdlite.core import topology
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.objects import agree
 from hvdlite.core.reduce_ops import Average, Max
+from hvdlite.machine import processes
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import (
     HostWeight,

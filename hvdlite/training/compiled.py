@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Callable, Iterator, List, Sequence
 
-from hvdlite.core import files
-from hvdlite.core.probe import CACHE, cache_folders, shipped_folder
+from hvdlite.machine import files
+from hvdlite.machine.probe import CACHE, cache_folders, shipped_folder
 
 PATIENCE = 600.0  # least seconds that a rank waits for the rank that compiles
 

@@ -8,11 +8,11 @@ import subprocess
 import pytest
 from jobs import ROOT
 
-from hvdlite.core import probe
-from hvdlite.core.hosts import Host
 from hvdlite.launch import cli, mpirun, ranks, submit
 from hvdlite.launch.backends import k8s, sge
 from hvdlite.launch.job import Job, LaunchError
+from hvdlite.machine import probe
+from hvdlite.machine.hosts import Host
 
 
 def dry_run(line, capsys):

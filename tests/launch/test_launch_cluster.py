@@ -29,8 +29,8 @@ from launching import (
 )  # fmt: skip
 from versions import MXNET2
 
-from hvdlite.core import probe
 from hvdlite.launch import mpirun
+from hvdlite.machine import probe
 
 KILLS = wanted(2)
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"

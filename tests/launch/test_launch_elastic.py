@@ -13,10 +13,10 @@ from jobs import ROOT
 from launching import call, ends_of, left_with, python
 from versions import no_examples
 
-from hvdlite.core.hosts import SSH, Host
 from hvdlite.launch import replacements
 from hvdlite.launch.job import Job
 from hvdlite.launch.ranks import Rank
+from hvdlite.machine.hosts import SSH, Host
 
 MARKER = uuid.uuid4().hex  # marks the jobs of this module; other tests run the same script
 

@@ -3,7 +3,7 @@
 import pytest
 from launching import call, python
 
-from hvdlite.core import probe
+from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 

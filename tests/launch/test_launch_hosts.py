@@ -5,10 +5,10 @@ import pytest
 from launching import call
 
 from hvdlite.core import addresses
-from hvdlite.core.hosts import SSH, Host, is_here, parse_list, read_file
 from hvdlite.launch import check, cli, remote
 from hvdlite.launch.job import Job
 from hvdlite.launch.placement import place
+from hvdlite.machine.hosts import SSH, Host, is_here, parse_list, read_file
 
 
 @pytest.mark.parametrize(

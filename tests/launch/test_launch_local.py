@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import SCRIPTS, TIMEOUT, WHERE, call, left_with, python, start
 
-from hvdlite.core import probe, processes
+from hvdlite.machine import probe, processes
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 

@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from hvdlite.core import probe
-from hvdlite.core.hosts import Host
 from hvdlite.launch import cli, environment, options, sizing
 from hvdlite.launch.backends import BACKENDS
+from hvdlite.machine import probe
+from hvdlite.machine.hosts import Host
 
 
 def job(*argv):

@@ -9,9 +9,9 @@ import pytest
 from jobs import processes_of, wait_until
 from launching import HVDLITERUN, TIMEOUT, left_with, python, start
 
-from hvdlite.core import probe
 from hvdlite.launch import cli
 from hvdlite.launch.job import Outcome
+from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 

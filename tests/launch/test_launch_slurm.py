@@ -9,7 +9,7 @@ import pytest
 import slurm_engine
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, WHERE, call, interrupt, python
 
-from hvdlite.core import probe
+from hvdlite.machine import probe
 
 INIT = "import hvdlite as h; h.init(); print('SIZE', h.size())"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -14,8 +14,8 @@ import pytest
 from jobs import wait_until
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python, told
 
-from hvdlite.core import probe
 from hvdlite.launch import cli, remote, shared_memory
+from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 

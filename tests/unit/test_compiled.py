@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdlite.core import probe
+from hvdlite.machine import probe
 from hvdlite.training import compiled
 
 RANKS = 64

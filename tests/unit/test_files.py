@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from hvdlite.core import files
 from hvdlite.launch import output
 from hvdlite.launch.job import LaunchError
+from hvdlite.machine import files
 from hvdlite.monitor import report
 
 NOBODY = 65534

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdlite.core import nodes
 from hvdlite.launch import ranks, sizing
 from hvdlite.launch.job import Job
+from hvdlite.machine import nodes
 from hvdlite.monitor import why
 from hvdlite.monitor.memory import Snapshot
 

@@ -1,7 +1,7 @@
 /* Opens a file for writing under the path that the user gave, unless it belongs to another user.
  *
  * In a folder such as /tmp another user may have made the file, or a link in its place.
- * core/files.py has the same rule for Python. No state; any thread. */
+ * machine/files.py has the same rule for Python. No state; any thread. */
 #ifndef HVDLITE_BASE_FILES_H
 #define HVDLITE_BASE_FILES_H
 

@@ -7,10 +7,10 @@ Inside the job, PE_HOSTFILE names the hosts and their slots. Processes on other 
 import os
 from typing import List
 
-from hvdlite.core.files import text_of
-from hvdlite.core.hosts import SSH, Host, is_here, named
 from hvdlite.launch import mpirun, submit
 from hvdlite.launch.job import Command, Job, LaunchError
+from hvdlite.machine.files import text_of
+from hvdlite.machine.hosts import SSH, Host, is_here, named
 
 
 class QRSH(SSH):

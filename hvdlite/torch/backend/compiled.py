@@ -15,7 +15,7 @@ import torch
 
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import address_of
-from hvdlite.core.probe import TORCH_MODULE, torch_compiler, torch_stem
+from hvdlite.machine.probe import TORCH_MODULE, torch_compiler, torch_stem
 from hvdlite.training import compiled
 
 _HERE = Path(__file__).parent

@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import List
 
-from hvdlite.core.files import text_of
+from hvdlite.machine.files import text_of
 
 
 def with_own(name: str) -> List[int]:

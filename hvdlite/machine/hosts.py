@@ -6,7 +6,7 @@ import shlex
 import socket
 from typing import List, NamedTuple, Optional
 
-from hvdlite.core.files import text_of
+from hvdlite.machine.files import text_of
 
 # a larger number is taken for an ssh port, because MXNet's host files have `host:port`
 MOST_SLOTS = 1024

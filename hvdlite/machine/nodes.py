@@ -3,8 +3,8 @@
 import glob
 from typing import Collection, Dict, FrozenSet, List, Optional, Set, Tuple
 
-from hvdlite.core.files import text_of
-from hvdlite.core.processes import stat_of
+from hvdlite.machine.files import text_of
+from hvdlite.machine.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
 # bytes, and part of a process's memory, from which on memory on other nodes matters
