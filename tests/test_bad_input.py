@@ -67,14 +67,14 @@ def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
-    """The thread that opened it went on with the memory of the job that the other had freed."""
+    """Formerly, the opening thread went on with memory of the job that the other had freed."""
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
     job = assert_passed(script(2, "opened_meanwhile", "shuts down", env=env))
     assert job.results()[0]["text"] == "the job ended during this call"
 
 
 def test_closing_a_group_while_the_job_ends_is_safe():
-    """The group used the job's sockets after another thread had freed these."""
+    """Formerly, the group used the job's sockets after another thread had freed these sockets."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 

@@ -31,7 +31,7 @@ def beside_servers(workers: int, code: str, *options: str, **more):
 )
 @pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
 def test_the_workers_are_one_job_and_servers_end_with_it(imports, options):
-    """Each worker trained by itself, and the servers waited for ever."""
+    """Formerly, each worker trained by itself, and the servers waited for ever."""
     workers = 2 + len(options) // 2
     job = assert_passed(beside_servers(workers, f"{imports}\n{SUM}", *options))
     total = float(sum(range(workers + 1)))

@@ -255,7 +255,7 @@ hvd.shutdown()
 
 
 def test_top_says_that_a_host_has_vanished(tmp_path, monkeypatch):
-    """What it had reported last was shown as news."""
+    """Formerly, the program showed the host's last report as news."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho '[]'; exec sleep 60\n")
     ssh.chmod(0o755)
@@ -292,7 +292,7 @@ def test_a_snapshot_can_be_sent_as_text():
 
 
 def test_a_missing_folder_for_reports_is_made(tmp_path, monkeypatch):
-    """The user heard of no report."""
+    """Formerly, the folder was not made, and the user heard of no report."""
     monkeypatch.setenv(report.FOLDER, str(tmp_path / "a b" / "reports"))
     report.create("job", "failure").close()
 

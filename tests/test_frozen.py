@@ -42,7 +42,7 @@ def freeze(folder, frozen: int, comes_back: bool, ranks=3, size=1000, window="1"
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_the_others_name_the_stopped_rank_and_raise(frozen, tmp_path):
-    """With rank 0, the coordinator, stopped they waited for ever without a word."""
+    """Formerly, with rank 0, the coordinator, stopped, others waited for ever without a word."""
     job, _ = freeze(tmp_path, frozen, comes_back=False)
     warned = {line.split("rank ")[1][0] for line in job.output.splitlines() if "Is the pro" in line}
     assert warned == {str(rank) for rank in {0, 1, 2} - {frozen}}, job.output

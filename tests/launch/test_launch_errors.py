@@ -66,7 +66,7 @@ def test_an_exception_raised_from_hvdlites_is_shown_as_the_users_own():
     [("HVDLITE_GUARD_STEPS", "mpi"), ("HVDLITE_GUARD_STEPS", "tcp"), ("HVDLITE_ELASTIC", "tcp")],
 )
 def test_a_variable_that_differs_between_ranks_is_named(variable, transport):
-    """The ranks waited for each other in init(), or later."""
+    """Formerly, the ranks waited for each other in init(), or later."""
     rank = "os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['RANK']"
     code = f"import os; os.environ['{variable}'] = {rank}; import hvdlite as hvd; hvd.init()"
     done = call("-n", 2, "--transport", transport, *python(code))

@@ -56,7 +56,7 @@ def test_a_metrics_client_that_never_ends_does_not_delay_the_job(capsys, monkeyp
 
 
 def test_many_metrics_clients_leave_descriptors_for_the_launcher(capsys):
-    """Each took a thread and a descriptor, which the launcher was then without."""
+    """Formerly, each client took a thread and a descriptor, until the launcher had none left."""
     before = threading.active_count()
     with metrics.served("0", lambda: "all"):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
@@ -98,7 +98,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_the_summary_waits_for_agents_that_read_slowly(tmp_path):
-    """On a busy machine it said that no rank had called hvd.init()."""
+    """Formerly, on a busy machine the summary said that no rank had called hvd.init()."""
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     run = call("--summary", "-n", 2, *python(OPERATIONS), env=env)

@@ -33,7 +33,7 @@ def test_a_bad_list_is_refused(text, says):
      ("b 4", "'4' is unknown"), ("b\0", "not a host"), ("b slots=" + 99 * "9", "not a host")],
 )  # fmt: skip
 def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
-    """Words that are not known were dropped; a list was taken for one host's name."""
+    """Formerly, unknown words were dropped, and a list was taken for one host's name."""
     file = tmp_path / "hosts"
     file.write_text(f"a\n\n{line}\n")
     with pytest.raises(ValueError, match=f"host file {file}, line 3: .*{re.escape(says)}"):

@@ -132,7 +132,7 @@ def start_endless(what, *options, **env):
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
 )
 def test_a_killed_mpirun_fails_the_job(number):
-    """The ranks were ended, and none of them had failed."""
+    """Formerly, the ranks were ended and none had failed, so the job counted as a success."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     os.kill(processes.parent(launcher.stdout.readline().split()[-1]), number)
@@ -169,7 +169,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
 def test_a_rank_that_a_signal_to_its_agent_ends_is_named(transport):
-    """The launcher's own command was said to have ended, with exit code 0."""
+    """Formerly, the report said that the launcher's own command had ended, with exit code 0."""
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
     launcher = start_endless(ask, "--transport", transport)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
@@ -181,7 +181,7 @@ def test_a_rank_that_a_signal_to_its_agent_ends_is_named(transport):
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
 def test_a_rank_that_exits_with_a_text_is_named_even_if_others_end_first(transport):
-    """Exit functions hold the rank up; one of the others was blamed."""
+    """Exit functions hold the rank up. Formerly, the report blamed one of the others."""
     last = "import atexit, time; atexit.register(lambda: time.sleep(60 * is_rank_1))\n"
     text = "is_rank_1 = hvd.rank() == 1\nif is_rank_1: sys.exit('fatal: no data')"
     options = ["--transport", transport, "-n", 3]
@@ -225,7 +225,7 @@ def test_all_ranks_that_exit_without_a_goodbye_are_no_success():
 
 
 def test_a_rank_with_a_thousand_open_files_watches_its_launcher():
-    """The thread that does so ended by ValueError: filedescriptor out of range in select()."""
+    """Formerly, the watching thread ended: ValueError: filedescriptor out of range in select()."""
     code = f"""
 import resource as r
 r.setrlimit(r.RLIMIT_NOFILE, (4096, r.getrlimit(r.RLIMIT_NOFILE)[1]))
@@ -311,7 +311,7 @@ def test_the_wait_for_ranks_that_do_not_start_ends(tmp_path):
 
 
 def test_a_low_limit_of_open_files_is_raised_or_named():
-    """With 24, mpirun was killed, and hvdliterun itself raised an OSError."""
+    """Formerly, with a limit of 24, mpirun was killed, and hvdliterun itself raised an OSError."""
     few = ["sh", "-c", 'ulimit -S -n 24; exec "$@"', "sh"]
     assert call("-n", 2, "true", prefix=few).code == 0
     few[2] = few[2].replace("-S ", "")
@@ -322,7 +322,7 @@ def test_a_low_limit_of_open_files_is_raised_or_named():
 
 
 def test_arguments_may_be_longer_than_one_command_line_word():
-    """The order of the job was such a word: `Argument list too long`."""
+    """Formerly, the order of the job was one such word: `Argument list too long`."""
     many = [f"/a/folder/of/records/part-{i:05d}.rec" for i in range(8000)]
     code = "import sys; print(len(sys.argv), len(''.join(sys.argv[1:])))"
     done = call("--transport", "tcp", "-n", 1, *python(code), *many).passed()

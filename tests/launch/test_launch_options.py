@@ -86,7 +86,7 @@ def test_copying_to_a_host_that_vanishes_ends(capsys):
 
 
 def test_ranks_without_mpi_wait_for_a_silent_host_as_long_as_the_launcher(capsys):
-    """They kept to their own default, so a longer limit ended the job too early."""
+    """Formerly, the ranks kept to their own default, so a longer limit ended the job too early."""
     assert cli.main(["--dry-run", "--transport", "tcp", "--host-timeout", "200", "t"]) == 0
     assert "HVDLITE_HOST_TIMEOUT_SECONDS=200\n" in capsys.readouterr().out
 
@@ -106,7 +106,7 @@ def test_on_one_host_mpirun_gets_no_interface(capsys):
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
 def test_a_variable_of_hosts_that_is_not_set_does_not_mean_this_host(option, capsys):
-    """hvdliterun -H "$HOSTS" trained on this host alone, without a word."""
+    """Formerly, hvdliterun -H "$HOSTS" trained on this host alone, without a word."""
     assert cli.main(["--dry-run", "-n", "2", option, "", "t"]) == 2
     assert capsys.readouterr().err.startswith("hvdliterun: ")
 

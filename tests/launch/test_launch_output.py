@@ -33,7 +33,7 @@ def test_of_a_progress_bar_its_last_state_is_shown():
 
 
 def test_a_line_of_many_megabytes_is_shown_quickly():
-    """Each piece of it was searched with all before it: 32 MB took 20 s."""
+    """Formerly, each new piece of a line was searched with all earlier pieces: 32 MB took 20 s."""
     lines = Lines()
     began = time.process_time()
     for _ in range(512):
@@ -47,7 +47,7 @@ def test_bytes_that_are_no_text_are_shown_escaped():
 
 
 def test_a_character_that_the_terminal_lacks_is_replaced():
-    """The job was ended: 'latin-1' codec can't encode character."""
+    """Formerly, the job was ended: 'latin-1' codec can't encode character."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     Output(Console(out, io.StringIO())).write(0, "0", STDOUT, b"gr\xfc\xc3\x9fe\n")
     assert out.buffer.getvalue() == b"[0] gr?\xdfe\n"

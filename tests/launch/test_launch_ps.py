@@ -33,7 +33,10 @@ def test_the_same_script_runs_on_hvdlites_kvstore_without_servers(kind):
 
 
 def test_workers_beside_servers_are_ranks_of_one_job():
-    """Each trained by itself. Over MPI they would wait for the servers for ever."""
+    """Formerly, each worker trained by itself.
+
+    Over MPI workers would wait for the servers for ever.
+    """
     code = (
         "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "
         "own = mx.kv.create('dist_sync_mpi'); a = mx.nd.ones(1) * (own.rank + 1); "

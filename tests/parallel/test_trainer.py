@@ -263,7 +263,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 def test_each_of_two_optimizers_gets_the_gradients_of_all_ranks(kind):
-    """Each averages when it is called, so each has the gradients of all ranks."""
+    """Each optimizer averages when a script calls it, so each has the gradients of all ranks."""
     net, alone = dense_net(), dense_net()
     pairs = [
         (make_trainer(kind, net.collect_params(), sgd()), plain_trainer(alone, sgd()))

@@ -131,7 +131,7 @@ except AttributeError as error:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
 def test_a_wrong_exit_timeout_is_an_error(value, monkeypatch):
-    """With nan a script that had failed waited for ever."""
+    """Formerly, with nan a script that had failed waited for ever."""
     name = "HVDLITE_EXIT_TIMEOUT_SECONDS"
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):

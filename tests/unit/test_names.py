@@ -78,7 +78,7 @@ def test_owners_are_counted_by_kind():
 
 
 def test_a_name_that_utf8_cannot_encode_is_refused():
-    """The error was Python's, which did not say that it is the name."""
+    """Formerly, the error was Python's, which did not say that the name is wrong."""
     with pytest.raises(ValueError, match=r"the tensor name 'a\\ud800' has a character that UTF-8"):
         describe(lib.HVD_ALLREDUCE, "a\ud800")
 

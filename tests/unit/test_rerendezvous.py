@@ -94,7 +94,7 @@ def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
 
 
 def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
-    """The others waited for that rank, and the job ended."""
+    """Formerly, the others waited for the dead rank, and the job ended."""
     assert called([0, 1, 2], dead=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
     assert called([0, 1, 2], dead=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
 
