@@ -24,7 +24,7 @@ FOR_FRAMEWORKS.update(
     for path in (ROOT / "hvdlite/torch/backend").iterdir()
     if path.suffix in (".h", ".cpp")
 )
-FOR_FRAMEWORKS.update({"hvdlite/jax/calls.c", "hvdlite/jax/core.h"})
+FOR_FRAMEWORKS.add("hvdlite/jax/calls.c")
 
 
 def run(*command, cwd) -> None:

@@ -20,7 +20,7 @@ HEAD = """\
 
 def main(checkout: str) -> None:
     code = (FOLDER / "library.c").read_text()
-    rows = re.findall(r"\b(?:ROW|CONSTANT)\((\w+), [^)]*\)", code)
+    rows = re.findall(r"\b(?:TYPE|CONSTANT)\((\w+), [^)]*\)", code)
     here = {f"MPIABI_{name}" for name in rows} | set(re.findall(r"\b(MPIABI_\w+)\(", code))
     text = HEAD
     for kind in "constants", "functions":

@@ -22,4 +22,12 @@ struct core {
     CORE(CORE_MEMBER)
 };
 
+/* Looks up the address of each function by its name. */
+typedef void (*core_function)(void);
+static inline struct core core_found(core_function (*find)(const char *name)) {
+#define CORE_FOUND(name) .name = (name##_type)find(#name),
+    struct core found = {CORE(CORE_FOUND)};
+    return found;
+}
+
 #endif

@@ -1,7 +1,6 @@
-"""hvdlite for JAX: the collectives of its programs on several processes, and Horovod's names.
+"""hvdlite for JAX: the collectives of programs on several processes, and Horovod's names.
 
-``import hvdlite.jax as hvd`` comes before ``import jax``, and ``hvd.init()`` before JAX's first
-computation. Names are imported from where they are defined when they are first used.
+Import it before jax, and call ``hvd.init()`` before JAX's first computation.
 """
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
@@ -29,8 +28,7 @@ _named, __dir__ = lazy_names(globals(), _DEFINED_IN, {})
 def __getattr__(name):
     if name == "elastic":
         raise AttributeError(
-            "hvdlite.jax has no elastic training, because JAX can't join a second job in a process:"
-            " save the state at intervals and load it at the start of the script, and start it by "
-            "`hvdliterun --restarts N`"
+            "hvdlite.jax has no elastic training: JAX can't join a second job in a process. Let "
+            "the script save and load its state, and start it by `hvdliterun --restarts N`"
         )
     return _named(name)

@@ -1,163 +1,106 @@
 /* hvdlite's collectives as custom calls of XLA, for programs that run on one process alone.
  *
- * A call starts one collective per operand, waits briefly, and then returns a future: no thread of
- * XLA's waits for long, so ranks may reach the calls of a program in different orders. The core's
- * thread must not run what XLA does next, so a thread of this library completes the futures.
- * Compiled against the headers of the installed jaxlib, at the first use. */
-#include "core.h"
+ * A call starts one collective per operand and waits briefly. If they take longer, it returns a
+ * future, which a thread of its own completes: no thread of XLA's waits for long, so ranks may
+ * reach the calls of a program in different orders. Compiled against the headers of the installed
+ * jaxlib, at the first use. */
+#include "functions.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "xla/ffi/api/c_api.h"
 
-/* seconds of the first wait, in which this thread does the core's work */
+#define API __attribute__((visibility("default")))
+
+/* seconds of the first wait */
 static const double BRIEFLY = 200e-6;
 
 struct call {
-    struct call *next; /* next call in the queue of completed calls */
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
-    atomic_int left;  /* unfinished collectives, plus 1 while watchers are being added */
     hvd_error failed; /* error of a collective that could not be started */
     int64_t count;
     hvd_handle *handles[];
 };
 
-/* XLA calls a handler without an argument of its own, so this library has its state here. */
-static struct module {
-    struct core core;
-    pthread_mutex_t mutex; /* guards the queue of completed calls */
-    pthread_cond_t filled;
-    struct call *done, **done_end;
-} module = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
+/* XLA calls a handler without an argument of its own, so the core's functions are here. */
+static struct core core;
+API void hvdlite_jax_call_begin(core_function (*find)(const char *)) { core = core_found(find); }
 
-/* ---- completing ---- */
+/* The arguments of a function of XLA's, which begin with their size. */
+#define ARGS(function, ...)                                                                        \
+    &(XLA_FFI_##function##_Args){.struct_size = XLA_FFI_##function##_Args_STRUCT_SIZE, __VA_ARGS__}
+
 static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
-    XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-                                      .message = text,
-                                      .errc = XLA_FFI_Error_Code_UNKNOWN};
-    return api->XLA_FFI_Error_Create(&args);
+    return api->XLA_FFI_Error_Create(
+        ARGS(Error_Create, .message = text, .errc = XLA_FFI_Error_Code_UNKNOWN));
 }
 
-/* Ends a call whose collectives are all done: NULL, or the error of the first one that failed. */
+/* ---- ending ---- */
+static bool all_finished(struct call *c, double seconds) {
+    for (int64_t i = 0; i < c->count; i++)
+        if (!core.hvd_finish(c->handles[i], seconds, NULL)) return false;
+    return true;
+}
+
+/* Waits for all collectives: NULL, or the error of the first one that failed. */
 static XLA_FFI_Error *ended(struct call *c) {
     hvd_error err = {0}, first = c->failed;
     for (int64_t i = 0; i < c->count; i++) {
-        module.core.hvd_finish(c->handles[i], 0, &err);
-        module.core.hvd_drop(c->handles[i]);
+        while (!core.hvd_finish(c->handles[i], 1, &err)) continue;
+        core.hvd_drop(c->handles[i]);
         if (err.code && !first.code) first = err;
     }
     return first.code ? failure(c->api, first.text) : NULL;
 }
 
-static bool all_finished(struct call *c, double seconds) {
-    for (int64_t i = 0; i < c->count; i++)
-        if (!module.core.hvd_finish(c->handles[i], seconds, NULL)) return false;
-    return true;
-}
-
-static void complete(struct call *c) {
+static void *complete(void *call) {
+    struct call *c = call;
     XLA_FFI_Error *error = ended(c);
-    if (error) {
-        XLA_FFI_Future_SetError_Args args = {.struct_size =
-                                                 XLA_FFI_Future_SetError_Args_STRUCT_SIZE,
-                                             .future = c->future,
-                                             .error = error};
-        c->api->XLA_FFI_Future_SetError(&args);
-    } else {
-        XLA_FFI_Future_SetAvailable_Args args = {
-            .struct_size = XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, .future = c->future};
-        c->api->XLA_FFI_Future_SetAvailable(&args);
-    }
+    if (error)
+        c->api->XLA_FFI_Future_SetError(ARGS(Future_SetError, .future = c->future, .error = error));
+    else
+        c->api->XLA_FFI_Future_SetAvailable(ARGS(Future_SetAvailable, .future = c->future));
     free(c);
-}
-
-static void *complete_all(void *unused) {
-    for (;;) {
-        pthread_mutex_lock(&module.mutex);
-        while (!module.done) pthread_cond_wait(&module.filled, &module.mutex);
-        struct call *c = module.done;
-        if (!(module.done = c->next)) module.done_end = &module.done;
-        pthread_mutex_unlock(&module.mutex);
-        complete(c);
-    }
-    return unused;
-}
-
-/* Takes the core's functions and starts the thread that completes futures. Called once. 0, or an
- * errno. */
-API int hvdlite_jax_call_begin(core_function (*find)(const char *)) {
-    pthread_t thread;
-    module.core = core_found(find);
-    module.done_end = &module.done;
-    int failed = pthread_create(&thread, NULL, complete_all, NULL);
-    return failed ? failed : pthread_detach(thread);
-}
-
-static void one_done(void *arg) {
-    struct call *c = arg;
-    if (atomic_fetch_sub(&c->left, 1) > 1) return;
-    pthread_mutex_lock(&module.mutex);
-    c->next = NULL;
-    *module.done_end = c;
-    module.done_end = &c->next;
-    pthread_cond_signal(&module.filled);
-    pthread_mutex_unlock(&module.mutex);
+    return NULL;
 }
 
 /* ---- starting ---- */
-static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name) {
-    for (int64_t i = 0; i < frame->attrs.size; i++) {
-        const XLA_FFI_ByteSpan *found = frame->attrs.names[i];
-        if (found->len == strlen(name) && !memcmp(found->ptr, name, found->len))
-            return frame->attrs.attrs[i];
-    }
-    return NULL;
-}
-static const void *array_of(const XLA_FFI_CallFrame *frame, const char *name) {
-    return ((const XLA_FFI_Array *)attribute(frame, name))->data;
+/* XLA sorts the attributes by their names. `how` has kind, op, root and group, and per operand the
+ * core's dtype and the core's elements in one of XLA's. */
+enum { HOW, NAME, SCALES };
+static const void *array_of(const XLA_FFI_CallFrame *frame, int attribute) {
+    return ((const XLA_FFI_Array *)frame->attrs.attrs[attribute])->data;
 }
 
-/* Python gives kind, op, root and group, and per operand the core's dtype and the core's elements
- * in one of XLA's. */
 static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool only_check,
                              hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
-    const XLA_FFI_ByteSpan *name = attribute(frame, "name");
-    const int64_t *how = array_of(frame, "how"), *carrier = how + 4 + 2 * i, parts = carrier[1];
-    const double *scales = array_of(frame, "scales");
+    const XLA_FFI_ByteSpan *name = frame->attrs.attrs[NAME];
+    const int64_t *how = array_of(frame, HOW), *carrier = how + 4 + 2 * i, parts = carrier[1];
+    const double *scales = array_of(frame, SCALES);
     char full[HVD_MAX_NAME];
     snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
     int64_t dims[HVD_MAX_DIMS + 1];
-    if (in->rank >= HVD_MAX_DIMS)
-        return err->code = HVD_INVALID,
-               snprintf(err->text, sizeof err->text, "tensor '%s' has over %d dimensions", full,
-                        HVD_MAX_DIMS - 1),
-               NULL;
+    if (in->rank >= HVD_MAX_DIMS) {
+        err->code = HVD_INVALID;
+        snprintf(err->text, sizeof err->text, "tensor '%s' has over %d dimensions", full,
+                 HVD_MAX_DIMS - 1);
+        return NULL;
+    }
     for (int64_t d = 0; d < in->rank; d++) dims[d] = in->dims[d];
     dims[in->rank] = parts;
-    hvd_tensor t = {.name = full,
-                    .kind = (int)how[0],
-                    .dtype = (int)carrier[0],
-                    .op = (int)how[1],
-                    .root = (int)how[2],
-                    .group = (int)how[3],
-                    .grouped = (int)frame->rets.size,
-                    .prescale = scales[0],
-                    .postscale = scales[1],
-                    .ndim = (int)in->rank + (parts > 1),
-                    .dims = dims,
-                    .in = in->data,
-                    .out = out->data,
-                    .out_rows = out->rank ? out->dims[0] : 1,
-                    .queued = 1,
-                    .waited = 1};
-    if (only_check) return module.core.hvd_validate(&t, err), NULL;
-    return module.core.hvd_start(&t, err);
+    hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
+    t.kind = (int)how[0], t.op = (int)how[1], t.root = (int)how[2], t.group = (int)how[3];
+    t.dtype = (int)carrier[0], t.ndim = (int)in->rank + (parts > 1);
+    t.prescale = scales[0], t.postscale = scales[1];
+    t.out_rows = out->rank ? out->dims[0] : 1;
+    t.grouped = (int)frame->rets.size, t.queued = t.waited = 1;
+    if (only_check) return core.hvd_validate(&t, err), NULL;
+    return core.hvd_start(&t, err);
 }
 
 static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
@@ -181,17 +124,16 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     XLA_FFI_Error *error = NULL;
-    bool all_done = all_finished(c, BRIEFLY);
-    if (!all_done && (error = frame->api->XLA_FFI_Future_Create(&made)))
-        while (!(all_done = all_finished(c, 1))) continue; /* XLA takes its memory back */
-    if (all_done) {
-        XLA_FFI_Error *first = ended(c);
+    if (all_finished(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
+        XLA_FFI_Error *first = ended(c); /* XLA takes its memory back when this returns */
         free(c);
         return first ? first : error;
     }
     c->future = frame->future = made.future;
-    atomic_init(&c->left, (int)c->count + 1);
-    for (int64_t i = 0; i < c->count; i++) module.core.hvd_watch(c->handles[i], one_done, c);
-    one_done(c);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, complete, c))
+        complete(c); /* this thread waits, because there is no other */
+    else
+        pthread_detach(thread);
     return NULL;
 }

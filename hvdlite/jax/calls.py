@@ -23,10 +23,11 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthrea
 
 
 class Collective(NamedTuple):
-    """What a call does; equal on all ranks.
+    """A collective on several arrays; equal on all ranks.
 
-    :param kind: of the core; ``name``: of the tensors, which get ``[0]``, ... after it.
-    :param root: a rank of the process set.
+    :param kind: a kind of the core, such as ``lib.HVD_ALLREDUCE``.
+    :param name: the name of the tensors, which get ``[0]``, ``[1]``, ... after it.
+    :param root: the root of a broadcast, a rank of the process set.
     """
 
     kind: int
@@ -39,17 +40,22 @@ class Collective(NamedTuple):
     def elementwise(self) -> bool:
         return self.kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
 
-    def rows_of(self, rows: int) -> int:
-        """Return how many rows a result has, for an operand of so many."""
-        size = self.process_set.size()
+    def shape_of(self, shape: Tuple[int, ...]) -> Tuple[int, ...]:
+        """Return the shape of the result for an array of this shape.
+
+        :raises ValueError: the rows do not divide evenly among the ranks.
+        """
+        if self.elementwise():
+            return shape
+        rows, size = shape[0], self.process_set.size()
         if self.kind == lib.HVD_ALLGATHER:
-            return rows * size
-        if self.kind in (lib.HVD_REDUCESCATTER, lib.HVD_ALLTOALL) and rows % size:
+            return (rows * size, *shape[1:])
+        if rows % size:
             raise ValueError(
                 f"tensor '{self.name}' has {rows} rows: inside a program they must divide evenly "
                 f"among {size} ranks"
             )
-        return rows // size if self.kind == lib.HVD_REDUCESCATTER else rows
+        return (rows // size, *shape[1:]) if self.kind == lib.HVD_REDUCESCATTER else shape
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
@@ -60,14 +66,14 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
     dtype = np.dtype(dtype)
+    if dtype.kind not in "cu" or dtype.itemsize == 1:
+        return dtype, 1
+    is_complex = dtype.kind == "c"
     reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
-    if dtype.kind == "c" and (not reduces or collective.op in (Sum, Average)):
-        return np.dtype(f"f{dtype.itemsize // 2}"), 2
-    if dtype.kind == "u" and dtype.itemsize > 1 and (not reduces or collective.op == Sum):
-        return np.dtype(f"i{dtype.itemsize}"), 1
-    if dtype.kind in "cu" and dtype.itemsize > 1:
+    if reduces and collective.op not in ((Sum, Average) if is_complex else (Sum,)):
         raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
-    return dtype, 1
+    bits = f"f{dtype.itemsize // 2}" if is_complex else f"i{dtype.itemsize}"
+    return np.dtype(bits), 2 if is_complex else 1
 
 
 def build() -> Path:
@@ -75,24 +81,20 @@ def build() -> Path:
 
     :raises RuntimeError: as ``training.compiled.build``.
     """
-    here, compiler = Path(__file__).parent, [*shlex.split(os.environ.get("CC", "cc")), *_FLAGS]
-    csrc = here.parent / "csrc"
-    headers = [csrc / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
-    folders = [f"-I{csrc}", f"-I{here}", f"-isystem{jax.ffi.include_dir()}"]
-    what = f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.calls`)"
+    source = Path(__file__).with_name("calls.c")
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *_FLAGS]
+    folders = [f"-I{compiled.CSRC}", f"-isystem{jax.ffi.include_dir()}"]
     return compiled.build(
-        what, f"hvdlite_jax-jaxlib{jaxlib.__version__}", compiler,
-        [here / "calls.c", here / "core.h", *headers],
-        lambda: [*compiler, *folders, str(here / "calls.c")],
+        f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.calls`)",
+        f"hvdlite_jax-jaxlib{jaxlib.__version__}", compiler, [source, *compiled.CORE_HEADERS],
+        lambda: [*compiler, *folders, str(source)],
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
     library = ctypes.CDLL(str(build()))
-    failed = library.hvdlite_jax_call_begin(core_function)
-    if failed:
-        raise OSError(failed, f"hvdlite.jax can't start its thread: {os.strerror(failed)}")
+    library.hvdlite_jax_call_begin(core_function)
     handler = jax.ffi.pycapsule(library.hvdlite_jax_call)
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
 
@@ -104,26 +106,18 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
-    carriers = [carried(array.dtype, collective) for array in arrays]
-    shapes = [
-        jax.ShapeDtypeStruct(
-            array.shape
-            if collective.elementwise()
-            else (collective.rows_of(array.shape[0]), *array.shape[1:]),
-            array.dtype,
-        )
-        for array in arrays
-    ]
-    # Other collectives work on rows, before which vmap would put the batch's dimension.
-    batched = "broadcast_all" if collective.elementwise() else "sequential"
-    call = jax.ffi.ffi_call(TARGET, shapes, has_side_effect=True, vmap_method=batched)
-    how = [collective.kind, collective.op, collective.root, group_of(collective.process_set)]
-    for dtype, parts in carriers:
+    c = collective
+    how = [c.kind, c.op, c.root, group_of(c.process_set)]
+    for array in arrays:
+        dtype, parts = carried(array.dtype, c)
         how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
+    results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
+    # Other collectives work on rows, before which vmap would put the batch's dimension.
+    batched = "broadcast_all" if c.elementwise() else "sequential"
+    call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
     return call(
-        *arrays, *after, name=collective.name, how=np.array(how, np.int64),
-        scales=np.array(collective.scales, np.float64),
-    )  # fmt: skip
+        *arrays, *after, name=c.name, how=np.array(how, np.int64), scales=np.array(c.scales)
+    )
 
 
 if __name__ == "__main__":

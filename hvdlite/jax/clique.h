@@ -2,24 +2,24 @@
  *
  * XLA asks for a communicator by Comm_split, which passes no list of members. So Python announces
  * the members first; a split that nobody announced gets a clique whose collectives fail. Before a
- * program runs, Python opens groups of the core for its cliques. XLA calls from several threads;
- * the mutex of a clique guards its plans and its all_to_all. */
+ * program runs, Python opens groups of the core for its cliques. XLA calls from several threads,
+ * but makes the calls for one clique one after another. */
 #ifndef HVDLITE_JAX_CLIQUE_H
 #define HVDLITE_JAX_CLIQUE_H
 
-#include "core.h"
+#include "functions.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define API __attribute__((visibility("default")))
+
 /* The library's state, which is global because MPI's functions have no argument for it. */
 extern struct library {
     struct core core;
-    int rank, size;             /* of the job; size 0: not begun */
-    pthread_mutex_t announcing; /* guards the rest; Python announces one clique at a time */
-    struct clique *expected;
-    int color;  /* of the expected one */
-    bool taken; /* XLA has made its communicator */
+    int rank, size;                     /* of the job; size 0: not begun */
+    _Atomic(struct clique *) announced; /* NULL: none, or XLA has made its communicator */
+    pthread_mutex_t mutex;              /* guards the plans of all cliques */
 } library;
 
 /* A clique has a group of the core, or one of these. */
@@ -28,27 +28,34 @@ enum {
     CLIQUE_WARMING = -2, /* XLA makes the communicator; nothing is sent */
 };
 
-enum { PLANS = 64 };
+/* A plan of the core for a collective or a message that has run before. */
+struct plan {
+    hvd_handle *handle; /* NULL: there is none */
+    int64_t like[5];    /* kind, dtype, op, root and count */
+    atomic_bool taken;  /* by a call that has not ended */
+    bool done;          /* the run of that call, without an error */
+};
+/* Most plans that a clique keeps, so that programs for ever new shapes do not fill the memory. */
+enum { PLANS = 256 };
 
 struct clique {
-    pthread_mutex_t mutex;
     atomic_int group;
     int rank, size;
-    int *members;              /* ranks of the job, in the order of the devices; after `parts` */
-    char name[200];            /* of its tensors: "jax.0,1,2" */
-    struct plan *plans[PLANS]; /* collectives and messages that have run before */
-    int steps;                 /* of an all_to_all that have come */
-    char *scratch;             /* of `room` bytes: what all ranks send, and what comes */
+    int color;      /* of its split */
+    char name[200]; /* of its tensors: "jax.0,1,2" */
+    struct plan plans[PLANS];
+    int steps;     /* of an all_to_all that have come */
+    char *scratch; /* of `room` bytes: what all ranks send, and what comes */
     int64_t room;
-    struct noted { /* the receive of a ppermute of two ranks, until its send; NULL: none */
+    struct noted { /* the receive of a ppermute; below 0 bytes: none */
         void *out;
         int64_t bytes;
         int from;
     } noted;
-    struct part { /* [rank]: what XLA's all_to_all sends and receives */
-        const void *in;
-        void *out;
-    } parts[];
+    struct member {
+        int rank;  /* in the job */
+        void *out; /* where XLA's all_to_all wants what this member sends */
+    } members[];
 };
 
 /* The text of this thread's last failure, for Error_string. */
@@ -60,11 +67,12 @@ struct clique *clique_split(int color, int key);
 
 /* Memory of at least so many bytes, until the next call. NULL: a failure. */
 char *clique_scratch(struct clique *c, int64_t bytes);
-/* Runs a collective to its end. 0, or a failure. */
+/* Runs a collective, or a message to or from `root`, a rank of the clique, to its end. 0, or a
+ * failure. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
-/* Starts a message to or from `root`, a rank of the clique. NULL: a failure. */
+/* Starts a message. NULL: a failure. */
 struct plan *clique_start(struct clique *c, const hvd_tensor *tensor);
-/* Waits for a message, which may be NULL. 0, or a failure. */
+/* Waits for a message. 0, or a failure. */
 int clique_end(struct plan *message);
 
 #endif

@@ -1,4 +1,4 @@
-"""Announces to the C library which ranks each collective of each compiled program joins.
+"""The communicators of XLA's programs: the C library learns their members, and their groups open.
 
 XLA makes a communicator by MPI_Comm_split, which tells a process its own place but not the other
 members. So each executable is read when a client of jaxlib makes it, and for each new list of
@@ -6,32 +6,40 @@ members XLA makes its communicator at once, while the library knows the list. No
 Before the first run of a program its ranks meet, and open a group of the core for each list.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from hvdlite.core import registry, topology
+from hvdlite.core.native import call, lib
 from hvdlite.jax import replica_groups
 from hvdlite.jax.library import PATH, core_function
 
 TARGET = "hvdlite_collective"  # XLA's name of hvdlite's custom calls
 _MAKERS = "compile_and_load", "deserialize_executable"
-_Key = Tuple[int, ...]  # numbers of the devices of one communicator
+_LOOK_MS = 500
 
 
-class _Clique(NamedTuple):
-    """A communicator: its address in the library, and its ranks in the order of the devices."""
+@dataclass(eq=False)
+class _Clique:
+    """A communicator of XLA's."""
 
-    address: int
-    ranks: List[int]
+    address: ctypes.c_void_p  # in the library
+    ranks: List[int]  # in the order of the devices
+    thread: Optional[threading.Thread] = None  # runs its programs
+    opened: Any = None  # True: its group is open; an exception: opening has failed
 
 
 class Cliques:
@@ -41,20 +49,17 @@ class Cliques:
     run them in different orders. So each communicator is of one thread. ``jit`` runs a program
     without Python, once it has run it in the same context: so each thread has a context of its own.
 
-    :param rank: this process's; ``size``: how many there are.
-    :param opened: opens a group of the core among some ranks, which all call it; returns its number
-        in this process.
+    :param patience: seconds that a rank waits for the others before a program's first run.
     """
 
-    def __init__(self, rank: int, size: int, opened: Callable[[List[int]], int]) -> None:
+    def __init__(self, patience: float) -> None:
         self._library: Any = ctypes.CDLL(PATH)
-        self._library.hvdlite_jax_expected.restype = ctypes.c_void_p
-        self._library.hvdlite_jax_begin(core_function, rank, size)
-        self._rank, self._opened = rank, opened
-        self._known: Dict[_Key, _Clique] = {}
-        self._programs: Dict[int, List[_Key]] = {}  # by id()
-        self._threads: Dict[_Key, threading.Thread] = {}
-        self._failed: Dict[_Key, Any] = {}  # why groups could not be opened; None: it is open
+        self._library.hvdlite_jax_announce.restype = ctypes.c_void_p
+        self._library.hvdlite_jax_asked.restype = ctypes.c_bool
+        self._rank, self._patience = topology.rank(), patience
+        self._library.hvdlite_jax_begin(core_function, self._rank, topology.size())
+        self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the numbers of the devices
+        self._programs: Dict[int, List[_Clique]] = {}  # by id()
         self._lock = threading.RLock()
         self._warming = threading.local()
         self._context, self._contexts = jax.make_user_context(), itertools.count(1)
@@ -67,10 +72,10 @@ class Cliques:
 
         @functools.wraps(execute)
         def checked(program, *args, **named):
-            keys = self._programs.get(id(program), ())
-            self._check_thread(keys)
-            for key in keys:
-                self._open(key)
+            cliques = self._programs.get(id(program), ())
+            for step in self._check_thread, self._open:
+                for clique in cliques:
+                    step(clique)
             return execute(program, *args, **named)
 
         executable.execute_sharded = checked  # type: ignore[attr-defined]
@@ -96,103 +101,140 @@ class Cliques:
     def _announce(self, executable, devices: List[Any]) -> None:
         """Have XLA make the communicators that a program needs in this process.
 
-        :param devices: those of the program, in its order.
+        :param devices: the devices of the program, in its order.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
-        processes = {device.process_index for device in devices}
-        if self._rank not in processes:
-            return
-        keys = self._programs[id(executable)] = []
+        several = len({device.process_index for device in devices}) > 1
+        cliques = self._programs[id(executable)] = []
         for module in executable.hlo_modules():
             text = module.to_string()
-            if len(processes) > 1 and f'custom_call_target="{TARGET}"' in text:
+            if several and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
-                    "hvdlite.jax: a program of several processes calls hvd.allreduce or another "
-                    "hvd collective, which need a program of one process: use jax.lax.psum and "
-                    "the like, or pass jit only arrays of this process"
+                    "hvdlite.jax: a program of several processes calls a collective of hvd, which "
+                    "need a program of one process: use jax.lax.psum and the like, or pass jit "
+                    "only arrays of this process"
                 )
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]
-                if any(device.process_index == self._rank for device in members):
-                    key = tuple(device.id for device in members)
-                    keys += [key] * (len(key) > 1)
+                ranks = [device.process_index for device in members]
+                if self._rank in ranks:
                     with self._lock:
-                        self._make(key, members)
+                        clique = self._clique(members, ranks)
+                    cliques += [clique] * (len(ranks) > 1)
 
-    def _make(self, key: _Key, devices: Sequence[Any]) -> None:
-        members = [device.process_index for device in devices]
+    def _clique(self, devices: Sequence[Any], ranks: List[int]) -> _Clique:
+        """Return the communicator of these devices; have XLA make a new one."""
+        key = tuple(device.id for device in devices)
         if key in self._known:
-            return
-        if len(set(members)) < len(members):
+            return self._known[key]
+        if len(set(ranks)) < len(ranks):
             raise RuntimeError(
-                "hvdlite.jax: a collective joins several devices of one process: give each "
-                "process one device (jax_num_cpu_devices=1), and start more processes"
+                "hvdlite.jax: a collective joins several devices of one process: give each process "
+                "one device (jax_num_cpu_devices=1)"
             )
-        name = f"jax.{','.join(map(str, members))}"
+        name = f"jax.{','.join(map(str, ranks))}"
         if len(name) > 180:
             name = f"{name[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        array, place = (ctypes.c_int * len(members))(*members), members.index(self._rank)
-        if self._library.hvdlite_jax_expect(name.encode(), array, len(members), place, key[0]):
-            raise MemoryError(f"hvdlite.jax: no memory for a group of {len(members)} ranks")
+        array, place = (ctypes.c_int * len(ranks))(*ranks), ranks.index(self._rank)
+        address = ctypes.c_void_p(
+            self._library.hvdlite_jax_announce(name.encode(), array, len(ranks), place, key[0])
+        )
+        if not address:
+            raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
         with ThreadPoolExecutor(1) as other:  # has none of the caller's settings of JAX
             problem = other.submit(self._warm, devices).exception()
-        address = self._library.hvdlite_jax_expected()
-        if problem or not address:
+        if not self._library.hvdlite_jax_asked(address) or problem:
             raise RuntimeError(
-                f"hvdlite.jax: XLA had a communicator of processes {members} before they could "
+                f"hvdlite.jax: XLA had a communicator of processes {ranks} before they could "
                 "be announced: call hvd.init() before JAX's first computation"
             ) from problem
-        self._known[key] = _Clique(address, members)
+        self._known[key] = _Clique(address, ranks)
+        return self._known[key]
 
-    def _open(self, key: _Key) -> None:
+    def _open(self, clique: _Clique) -> None:
         """Open the communicator's group, once; its other ranks do so, too.
 
         :raises jax.errors.JaxRuntimeError: a rank has not come, or has ended.
         """
-        if key not in self._failed:
-            address, ranks = self._known[key]
-            why = None
+        if clique.opened is None:
             try:
-                self._library.hvdlite_jax_open(ctypes.c_void_p(address), self._opened(ranks))
+                group = _open_among(clique.ranks, self._patience)
+                self._library.hvdlite_jax_open(clique.address, group)
+                clique.opened = True
             except Exception as error:
-                why = error
-            self._failed[key] = why
-        if self._failed[key]:
-            raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {self._failed[key]}")
+                clique.opened = error
+        if clique.opened is not True:
+            raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {clique.opened}")
 
-    def _check_thread(self, keys: Sequence[_Key]) -> None:
-        """Have this thread own these communicators; raise RuntimeError if it may not."""
+    def _check_thread(self, clique: _Clique) -> None:
+        """Have this thread own the communicator; raise RuntimeError if it may not."""
         here = threading.current_thread()
-        for key in keys:
-            with self._lock:
-                other = self._threads.get(key, here)
-                if other is here or not other.is_alive():
-                    other = self._threads[key] = here
-            if self._context.value is None:
-                why = "call hvd.init() at the beginning of this thread, too"
-            elif other is not here:
-                why = (
-                    f"thread '{other.name}' has run one for the same processes, and other ranks "
-                    "could run the two in another order: run all their programs in one thread"
-                )
-            else:
-                continue
-            raise RuntimeError(
-                f"hvdlite.jax: thread '{here.name}' runs a program of several processes: {why}"
+        with self._lock:
+            if clique.thread is None or not clique.thread.is_alive():
+                clique.thread = here
+        why, what = "", f"hvdlite.jax: thread '{here.name}' runs a program of several processes"
+        if self._context.value is None:
+            why = "call hvd.init() at the beginning of this thread, too"
+        elif clique.thread is not here:
+            why = (
+                f"thread '{clique.thread.name}' has run one for the same processes, and other "
+                "ranks could run the two in another order: run all their programs in one thread"
             )
+        if why:
+            raise RuntimeError(f"{what}: {why}")
 
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run the smallest program that asks for this communicator: one number, sent nowhere."""
         self._warming.now = True
-        own = next(device for device in devices if device.process_index == self._rank)
-        one = jax.device_put(np.ones(1, "float32"), own)
-        mesh, spec = Mesh(np.array(devices, dtype=object), ("all",)), P("all")
-        array = jax.make_array_from_single_device_arrays(
-            (mesh.size,), NamedSharding(mesh, spec), [one]
-        )
+        mesh = Mesh(np.array(devices, dtype=object), ("all",))
 
         def joined(x):  # a sum on one device asks for no communicator
             return jax.lax.psum(x, "all") if mesh.size > 1 else jax.lax.ppermute(x, "all", [(0, 0)])
 
-        mapped = jax.shard_map(joined, mesh=mesh, in_specs=spec, out_specs=P(), check_vma=False)
-        jax.jit(mapped)(array).block_until_ready()
+        mapped = jax.shard_map(joined, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+        jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
+
+
+def _open_among(ranks: List[int], patience: float) -> int:
+    """Return the core's number of a group of these ranks, in this order. Only they call it.
+
+    A rank that has begun to open a group can't stop. So the ranks agree first, by JAX's service,
+    which keeps the first value that a key gets: the last rank to come writes the group's number, or
+    the first rank whose time is up writes who is missing. All read the same.
+
+    :param patience: seconds that a rank waits for the others.
+    :raises RuntimeError: a rank has not come; all that have come raise it.
+    :raises hvdlite.HvdliteError: the job has failed.
+    """
+    if ranks == list(range(topology.size())):
+        return 0
+    service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
+    until, verdict = time.monotonic() + patience, ""
+    try:
+        service.key_value_set(f"{place}/here/{topology.rank()}", "")
+        while not verdict:
+            call(lib.hvd_check)
+            here = service.key_value_dir_get(f"{place}/here/")
+            missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
+            # another rank may write the key first, or nobody within this time
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                if not missing:
+                    number = service.key_value_increment("hvdlite/groups", 1)
+                    service.key_value_set(f"{place}/verdict", f"{number}")
+                elif time.monotonic() >= until:
+                    late = (
+                        f"ranks {missing} did not come to the first collective of ranks {ranks} "
+                        f"within {patience:g} s: their programs use other ranks first, have ended, "
+                        "or are late; HVDLITE_STALL_SHUTDOWN_TIME_SECONDS sets the limit"
+                    )
+                    service.key_value_set(f"{place}/verdict", late)
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                verdict = service.blocking_key_value_get(f"{place}/verdict", _LOOK_MS)
+    except jax.errors.JaxRuntimeError:
+        call(lib.hvd_check)  # raises the error of the rank whose end has ended the service
+        raise
+    if not verdict.isdecimal():
+        raise RuntimeError(verdict)
+    # Numbers of hvdlite.torch's groups count from 0, so these begin high, but number * size has to
+    # fit into an int (SocketWorld).
+    return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))

@@ -18,12 +18,12 @@ def choose(must: bool = False) -> None:
 
     :raises ImportError: it has been loaded without the library, and ``must``.
     """
-    if PATH is not None and "jaxlib" not in sys.modules:
+    if PATH is None:
+        if must:
+            raise ImportError("hvdlite's library for JAX is missing: run `make install`")
+        return
+    if "jaxlib" not in sys.modules:
         os.environ[VARIABLE] = PATH
-    if must and PATH is None:
-        raise ImportError(
-            "hvdlite's library for JAX is missing: run `make install`, or `pip install .`"
-        )
     if must and os.environ.get(VARIABLE) != PATH:
         raise ImportError(
             f"JAX was imported before hvdlite.jax, without {VARIABLE}={PATH}: import hvdlite.jax "

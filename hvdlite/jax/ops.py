@@ -32,29 +32,21 @@ def allreduce(
 
     All arrays are reduced in one operation. Under ``grad`` the gradient is reduced likewise.
 
-    :param tree: an array, a number, or a pytree of them; of equal shapes and dtypes on all ranks.
-    :param name: pairs the call with those of the other ranks; by default the line of the script.
-    :param average: True for Average, False for Sum; ``op`` says more.
-    :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
-    :raises ValueError: an argument is wrong; nothing has been sent.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed. Inside
-        a program it is a ``jax.errors.JaxRuntimeError``, or a ValueError, with the same text.
+    :param tree: an array, a number, or a pytree of them; shapes and dtypes are equal on all ranks.
+    :param average: True for Average, False for Sum; ``op`` has more choices.
+    :param prescale_factor: as for ``hvdlite.numpy.allreduce``, with ``name`` and the errors. A
+        failure inside a program is a ``jax.errors.JaxRuntimeError``, or a ValueError.
     """
+    op, scales = op_of(average, op), (float(prescale_factor), float(postscale_factor))
     name = tensor_name("allreduce", name, process_set)
-    scales = float(prescale_factor), float(postscale_factor)
-    return _mapped(
-        Collective(lib.HVD_ALLREDUCE, name, process_set, op_of(average, op), scales), tree
-    )
+    return _mapped(Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales), tree)
 
 
 def broadcast(
     tree: Any, root_rank: int = 0, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Return rank ``root_rank``'s pytree.
-
-    :param tree: and ``name``, ``process_set`` and errors: as for :func:`allreduce`.
-    """
+    """Return rank ``root_rank``'s pytree. Other arguments and errors: see :func:`allreduce`."""
     check_root(root_rank, process_set)
     name, root = tensor_name("broadcast", name, process_set), process_set.number_of(root_rank)
     return _mapped(Collective(lib.HVD_BROADCAST, name, process_set, root=root), tree)
@@ -63,7 +55,7 @@ def broadcast(
 def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
     """Return rank ``root_rank``'s pytree of parameters, or of an optimizer's state.
 
-    Arrays of JAX do not change, so use what is returned: ``params = broadcast_parameters(params)``.
+    Arrays of JAX do not change, so use the result: ``params = broadcast_parameters(params)``.
     """
     return broadcast(params, root_rank, "parameters")
 
@@ -73,8 +65,8 @@ def allgather(
 ) -> Any:
     """Return the arrays of all ranks joined along the first dimension.
 
-    :param tree: and all others: as for :func:`allreduce`. Outside programs the first dimensions may
-        differ by rank; inside they are equal.
+    Outside programs the first dimensions may differ by rank; inside they are equal. Arguments and
+    errors: see :func:`allreduce`.
     """
     name = tensor_name("allgather", name, process_set)
     return _mapped(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
@@ -84,9 +76,9 @@ def reducescatter(
     tree: Any, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return.
+    """Return this rank's rows of the result of :func:`allreduce`, which has the same arguments.
 
-    :param tree: and all others: as there. Inside programs the rows divide evenly.
+    Inside programs the rows divide evenly.
     """
     name = tensor_name("reducescatter", name, process_set)
     scales = float(prescale_factor), float(postscale_factor)
@@ -97,9 +89,8 @@ def alltoall(
     tree: Any, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Send rows to each rank; return the rows from all ranks, in their order.
+    """Send rows to each rank; return the rows from all ranks. See also :func:`allreduce`.
 
-    :param tree: and all others: as for :func:`allreduce`.
     :param splits: how many rows of one array go to each rank, outside of programs; by default the
         rows divide evenly.
     :return: with ``splits`` a pair: the rows, and how many each rank sent.
@@ -111,21 +102,22 @@ def alltoall(
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
     array = _own(collective, tree)
-    (sent,) = _carriers(collective, [array])
+    sent = _carrier(collective, array)
     got, came = rows.exchange(name, sent, splits, process_set).synchronize()
     return _restored(got, array), jnp.asarray(came, "int32")
 
 
-def _mapped(collective: Collective, tree: Any) -> Any:
+def _mapped(c: Collective, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        leaves = [jnp.asarray(leaf) for leaf in leaves]
-        results = _inside(collective, *_with_rows(collective, leaves))
-    else:
-        results = _outside(collective, [_own(collective, leaf) for leaf in leaves])
+    is_inside = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    arrays = [jnp.asarray(leaf) if is_inside else _own(c, leaf) for leaf in leaves]
+    if not c.elementwise():
+        arrays = [array if array.ndim else array.reshape(1) for array in arrays]
+    results = (_inside if is_inside else _outside)(c, *arrays)
     return jax.tree.unflatten(structure, results)
 
 
+# ---- outside ----
 def _own(collective: Collective, leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         raise ValueError(
@@ -137,39 +129,27 @@ def _own(collective: Collective, leaf: Any) -> np.ndarray:
     return np.asarray(leaf, order="C")
 
 
-def _with_rows(collective: Collective, arrays: Sequence[Any]) -> Sequence[Any]:
-    if collective.elementwise():
-        return arrays
-    return [array.reshape(1) if array.ndim == 0 else array for array in arrays]
+def _carrier(collective: Collective, array: np.ndarray) -> np.ndarray:
+    """Return the array as the core sees it: a complex number is a row of two."""
+    dtype, parts = carried(array.dtype, collective)
+    return dense((array[..., None] if parts > 1 else array).view(dtype))
 
 
-# ---- outside ----
-def _carriers(collective: Collective, arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
-    """Return the arrays as the core sees them: a complex number is a row of two."""
-    made = []
-    for array in _with_rows(collective, arrays):
-        dtype, parts = carried(array.dtype, collective)
-        made.append((array[..., None] if parts > 1 else array).view(dtype))
-    return made
-
-
-def _outside(c: Collective, arrays: List[np.ndarray]) -> List[Any]:
-    sent = [dense(array) for array in _carriers(c, arrays)]
-    names, ps = group_names(c.name, sent), c.process_set
-    if c.kind in (lib.HVD_ALLGATHER, lib.HVD_ALLTOALL):
-        if c.kind == lib.HVD_ALLGATHER:
-            pairs = rows.gather(names, sent, ps, [None] * len(sent)).synchronize()
-        else:
-            begun = [rows.exchange(str(n), a, None, ps, _room_for(a)) for n, a in zip(names, sent)]
-            pairs = [handle.synchronize() for handle in begun]
-        out = [got for got, _came in pairs]
+def _outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
+    sent = [_carrier(c, array) for array in arrays]
+    names, ps, outs = group_names(c.name, sent), c.process_set, list(map(_room_for, sent))
+    if c.kind == lib.HVD_ALLGATHER:
+        pairs = rows.gather(names, sent, ps, [None] * len(sent)).synchronize()
+        results = [got for got, _came in pairs]
+    elif c.kind == lib.HVD_ALLTOALL:
+        begun = [rows.exchange(str(n), a, None, ps, o) for n, a, o in zip(names, sent, outs)]
+        results = [handle.synchronize()[0] for handle in begun]
     elif c.kind == lib.HVD_BROADCAST:
-        rooms = list(map(_room_for, sent))
-        out = grouped.broadcasts(names, sent, ps.ranks[c.root], ps, rooms).synchronize()
+        results = grouped.broadcasts(names, sent, ps.ranks[c.root], ps, outs).synchronize()
     else:
-        outs = list(map(_room_for, sent)) if c.kind == lib.HVD_ALLREDUCE else None
-        out = grouped.reductions(c.kind, names, sent, c.op, c.scales, ps, outs).synchronize()
-    return list(map(_restored, out, arrays))
+        into = outs if c.kind == lib.HVD_ALLREDUCE else None
+        results = grouped.reductions(c.kind, names, sent, c.op, c.scales, ps, into).synchronize()
+    return list(map(_restored, results, arrays))
 
 
 def _room_for(array: np.ndarray) -> np.ndarray:
@@ -194,22 +174,21 @@ def _forward(collective: Collective, *arrays):
 
 def _backward(collective: Collective, _, grads):
     """Horovod's gradients, scale included, as in docs/training.md."""
-    c = collective
-    name, ps = f"{c.name}.grad", c.process_set
-    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
-        check_linear(c.name, c.op)
-    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
-        return tuple(_inside(c._replace(name=name), *grads))
-    if c.kind == lib.HVD_REDUCESCATTER:
-        scale = scatter_gradient_scale(c.op, c.scales, ps.size())
-        gathered = _inside(Collective(lib.HVD_ALLGATHER, name, ps), *grads)
+    kind, name, ps, op, scales, root = collective
+    own = collective._replace(name=f"{name}.grad")
+    average = Collective(lib.HVD_ALLREDUCE, own.name, ps, Average)
+    if kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
+        check_linear(name, op)
+    if kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
+        return tuple(_inside(own, *grads))
+    if kind == lib.HVD_REDUCESCATTER:
+        scale = scatter_gradient_scale(op, scales, ps.size())
+        gathered = _inside(Collective(lib.HVD_ALLGATHER, own.name, ps), *grads)
         return tuple(grad * scale for grad in gathered)
-    average = Collective(lib.HVD_ALLREDUCE, name, ps, Average)
-    if c.kind == lib.HVD_BROADCAST:
-        mine = ps.rank() == c.root
-        return tuple(grad if mine else jnp.zeros_like(grad) for grad in _inside(average, *grads))
-    rows = Collective(lib.HVD_REDUCESCATTER, name, ps, Average)
-    return tuple(_inside(rows, *grads))
+    if kind == lib.HVD_ALLGATHER:
+        return tuple(_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads))
+    mine = ps.rank() == root
+    return tuple(grad if mine else jnp.zeros_like(grad) for grad in _inside(average, *grads))
 
 
 _inside.defvjp(_forward, _backward)

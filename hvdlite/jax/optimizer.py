@@ -9,22 +9,20 @@ from hvdlite.core.names import calling_line, owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.jax import ops
-from hvdlite.training.codecs import Cast, NoneCompressor
+from hvdlite.training.codecs import Cast, NoneCompressor, compressed
 from hvdlite.training.plan import reduction_of
 
 
-class FP16Compressor(Cast):
-    """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
-
-    dtype, cast = "float16", staticmethod(lambda array, dtype: array.astype(dtype))
-    dtype_of = staticmethod(lambda array: array.dtype.name)
-
-
 class Compression:
-    """What ``compression=`` takes."""
+    """The values of ``compression=``."""
 
     none = NoneCompressor
-    fp16 = FP16Compressor
+
+    class fp16(Cast):
+        """Send float32 and float64 gradients as float16; sum in float32 and round once."""
+
+        dtype, cast = "float16", staticmethod(lambda array, dtype: array.astype(dtype))
+        dtype_of = staticmethod(lambda array: array.dtype.name)
 
 
 def DistributedOptimizer(
@@ -40,43 +38,34 @@ def DistributedOptimizer(
     state of the optimizer, so it is saved and loaded alike. To average once in k steps, use
     ``optax.MultiSteps(optimizer, k)``.
 
-    :param optimizer: of Optax: a pair of functions ``init`` and ``update``.
+    :param optimizer: an optimizer of Optax: a pair of functions ``init`` and ``update``.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average, Sum or Adasum.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
-    :param process_set: the ranks among which; a rank outside of it trains alone.
-    :param name: of the tensors; by default the line of the script, and the number of the optimizer
-        that this line has made: equal on all ranks.
-    :raises ValueError: an argument makes no sense, or it is no optimizer of Optax.
+    :param process_set: the ranks that average; a rank outside of it trains alone.
+    :param name: the name of the tensors, equal on all ranks; by default the line of the script, and
+        how many optimizers this line has made.
+    :raises ValueError: an argument is wrong.
     """
     if not (hasattr(optimizer, "_replace") and callable(getattr(optimizer, "update", None))):
         raise ValueError(
             f"expected an optimizer of Optax, such as optax.adam(1e-3), got {type(optimizer)}"
         )
     check_compressor(compression)
-    reduction = reduction_of(
-        compression, False, op, gradient_predivide_factor, None, 0, process_set
-    )
+    factor = gradient_predivide_factor
+    reduction = reduction_of(compression, False, op, factor, process_set=process_set)
     # Calls in a program can't first compare how many optimizers each rank has made. So names
     # contain the line: an optimizer that only one rank makes, at another line, changes no other
     # name.
     owner = name or owner_name(f"optimizer.{calling_line()}.", process_set)
 
-    def averaged(grads: Any) -> Any:
-        if reduction.is_alone():
-            return grads
-        leaves, structure = jax.tree.flatten(grads)
-        sent, contexts = zip(*map(compression.compress, leaves)) if leaves else ((), ())
-        factor = gradient_predivide_factor
-        reduced = ops.allreduce(
-            list(sent), owner, op=op, prescale_factor=1 / factor, postscale_factor=factor,
-            process_set=process_set,
-        )  # fmt: skip
-        restored = map(compression.decompress, reduced, contexts)
-        return jax.tree.unflatten(structure, restored)
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        return optimizer.update(averaged(updates), state, params, **extra)
+    def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        if not reduction.is_alone():
+            leaves, structure = jax.tree.flatten(grads)
+            sent, restored = compressed(leaves, compression)
+            reduced = ops.allreduce(sent, owner, None, op, 1 / factor, factor, process_set)
+            grads = jax.tree.unflatten(structure, restored(reduced))
+        return optimizer.update(grads, state, params, **extra)
 
     return optimizer._replace(update=update)

@@ -22,11 +22,11 @@ _REDUCTIONS = (
 
 def translate() -> None:
     """Change JAX's own collectives for CPUs; those that XLA's partitioner adds do not change."""
-    known = [name for name in _GATHERS + _REDUCTIONS if hasattr(parallel, f"{name}_p")]
-    for name in known:  # JAX 0.7.2 lacks some of them
-        primitive = getattr(parallel, f"{name}_p")
-        rule = partial(_lower, _lowerings[primitive].rule, name in _GATHERS)
-        mlir.register_lowering(primitive, rule, platform="cpu")
+    for name in _GATHERS + _REDUCTIONS:
+        primitive = getattr(parallel, f"{name}_p", None)
+        if primitive:  # JAX 0.7.2 lacks some
+            rule = partial(_lower, _lowerings[primitive].rule, name in _GATHERS)
+            mlir.register_lowering(primitive, rule, platform="cpu")
 
 
 def _lower(rule: Callable[..., Any], gathers: bool, context: Any, x: Any, **how: Any) -> Any:

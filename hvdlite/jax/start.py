@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-from functools import partial
 from typing import Any, List
 
 import jax
@@ -15,7 +14,6 @@ from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
-from hvdlite.jax.opening import open_among
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _SILENCE = "HVDLITE_DATA_TIMEOUT_SECONDS"
@@ -26,18 +24,17 @@ _kept: List[Cliques] = []  # at most one, because JAX uses it until the process 
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Join the job, and make JAX's processes its ranks: ``jax.process_index() == hvd.rank()``.
 
-    Afterwards ``jax.devices()`` are those of all ranks, and all collectives that XLA puts into
-    programs of several processes go through hvdlite. Collective. A second call does nothing, but in
-    another thread: each thread that runs programs of several processes makes the call.
+    Afterwards ``jax.devices()`` are those of all ranks, and hvdlite runs all collectives that XLA
+    puts into programs of several processes. Collective. Each thread that runs programs of several
+    processes makes the call; a second call in one thread does nothing.
 
-    A rank that others wait for is late after 60 seconds, unless HVDLITE_STALL_SHUTDOWN_TIME_SECONDS
-    says otherwise, and lost if it is silent for 60 seconds (HVDLITE_DATA_TIMEOUT_SECONDS).
+    A rank that others wait for is late after HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, and lost if it is
+    silent for HVDLITE_DATA_TIMEOUT_SECONDS; this call sets both to 60 if they are not set.
 
-    :param comm: and ``process_sets``: as for ``hvdlite.init``.
+    :param comm: like ``process_sets`` and the errors, as for ``hvdlite.init``.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.
-    :raises hvdlite.HvdliteError: as ``hvdlite.init``.
     """
     if hvdlite.is_initialized() and _kept:
         return _kept[0].enter_thread()
@@ -50,13 +47,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return
     if _kept:
         raise RuntimeError(
-            "hvdlite.jax: JAX can join one job in a process: after hvd.shutdown() start new "
-            "processes, as `hvdlite run --restarts` does"
+            "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
         )
     _join()
-    opened = partial(open_among, patience=float(os.environ[_LIMIT]) or math.inf)
     try:
-        cliques = Cliques(hvdlite.rank(), hvdlite.size(), opened)
+        cliques = Cliques(float(os.environ[_LIMIT]) or math.inf)
         small_floats.translate()
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
@@ -89,13 +84,12 @@ def _join() -> None:
         raise RuntimeError(
             "hvdlite.jax: call hvd.init() before JAX's first computation and jax.devices()"
         )
-    if not (jax.config.jax_platforms or os.environ.get("JAX_PLATFORMS")):
+    if not jax.config.jax_platforms:
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     if not jax.distributed.is_initialized():
-        host = addresses_of_ranks()[0]
-        host = f"[{host}]" if ":" in host else host
-        place = hvdlite.broadcast_object(f"{host}:{start.free_port()}", 0, "jax.place")
+        host, port = addresses_of_ranks()[0], start.free_port()
+        place = hvdlite.broadcast_object(f"{host}:{port}", 0, "jax.place")
         jax.distributed.initialize(
             place, hvdlite.size(), hvdlite.rank(), cluster_detection_method="deactivate",
             coordinator_bind_address=place,

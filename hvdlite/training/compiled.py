@@ -20,6 +20,9 @@ from typing import Callable, Iterator, List, Sequence
 from hvdlite.machine import files
 from hvdlite.machine.probe import CACHE, cache_folders, shipped_folder
 
+CSRC = Path(__file__).parents[1] / "csrc"
+# the headers with the core's functions, which every source includes
+CORE_HEADERS = [CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
 PATIENCE = 600.0  # least seconds that a rank waits for the rank that compiles
 
 

@@ -49,115 +49,155 @@ static const char *said(int code) {
     return text;
 }
 
-static int expect(void) { return hvdlite_jax_expect("jax.2,0", (const int[]){2, 0}, 2, 1, 7); }
-
-/* Announces the communicator of ranks 2 and 0, of which this rank is the second. */
-static mpi_handle announced(void) {
-    mpi_handle comm = 0;
-    hvdlite_jax_begin(find, 0, 3);
-    CHECK_INT(expect(), 0);
-    CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &comm), 0);
-    plans = dropped = runs = 0, ends = true;
-    return comm;
+static struct clique *announce(void) {
+    return hvdlite_jax_announce("jax.2,0", (const int[]){2, 0}, 2, 1, 7);
 }
 
-static void end(mpi_handle comm) {
-    struct clique *c = clique_of(comm);
-    for (int i = 0; i < PLANS; i++)
-        for (struct plan *p = c->plans[i], *next; p; p = next) {
-            next = p->next;
-            free(p);
-        }
+/* Announces the communicator of ranks 2 and 0, of which this rank is the second. */
+static struct clique *announced(void) {
+    struct clique *c = NULL;
+    hvdlite_jax_begin(find, 0, 3);
+    CHECK(announce() != NULL);
+    CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &c), 0);
+    plans = dropped = runs = 0, ends = true;
+    return c;
+}
+
+/* The same, with an open group. */
+static struct clique *opened(void) {
+    struct clique *c = announced();
+    CHECK(hvdlite_jax_asked(c));
+    hvdlite_jax_open(c, 1);
+    return c;
+}
+
+static void end(struct clique *c) {
     free(c->scratch);
     free(c);
 }
 
-static int sum(const float *in, float *out, mpi_handle comm) {
-    return MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, MPIABI_SUM, comm);
+static int sum(const float *in, float *out, struct clique *c) {
+    return MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, MPIABI_SUM, c);
 }
 
 TEST(test_an_announced_clique_plans_a_collective_once) {
     float in[2] = {1, 2}, out[2] = {0};
-    mpi_handle comm = announced();
+    struct clique *c = announced();
     /* XLA makes the communicator by a first sum, for which nothing is sent */
-    CHECK_INT(sum(in, out, comm), 0);
-    CHECK(hvdlite_jax_expected() == clique_of(comm));
+    CHECK_INT(sum(in, out, c), 0);
+    CHECK(hvdlite_jax_asked(c));
     CHECK(plans == 0 && out[1] == 2);
-    hvdlite_jax_open(clique_of(comm), 1);
-    for (int i = 0; i < 3; i++) CHECK_INT(sum(in, out, comm), 0);
+    hvdlite_jax_open(c, 1);
+    for (int i = 0; i < 3; i++) CHECK_INT(sum(in, out, c), 0);
     CHECK(plans == 1 && runs == 3);
     CHECK_TEXT(planned, "jax.2,0");
-    end(comm);
+    end(c);
 }
 
 TEST(test_a_plan_of_a_message_is_used_by_one_message_at_a_time) {
     char in[8] = "message", out[8];
-    mpi_handle comm = announced(), first, second;
-    hvdlite_jax_open(hvdlite_jax_expected(), 1);
+    struct clique *c = opened();
+    struct plan *first, *second;
+    char *received;
     ends = false;
-    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, comm, &first), 0);
+    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &first), 0);
     CHECK_TEXT(planned, "jax.2,0.0-2");
-    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, comm, &second), 0);
+    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &second), 0);
     CHECK(plans == 2 && first != second);
-    CHECK_INT(MPIABI_Wait(&first, NULL), 0);
-    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, comm, &first), 0);
+    CHECK_INT(MPIABI_Wait((char **)&first, NULL), 0);
+    CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &first), 0);
     CHECK(plans == 2 && runs == 3);
-    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, comm, &second), 0);
+    ends = true;
+    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
     CHECK_INT(runs, 3);
-    CHECK_INT(MPIABI_Wait(&second, NULL), 0);
+    CHECK_INT(MPIABI_Wait(&received, NULL), 0);
     CHECK_TEXT(planned, "jax.2,0.2-0");
     CHECK_INT(runs, 4);
-    end(comm);
+    end(c);
 }
 
 TEST(test_two_ranks_that_both_send_exchange_by_one_collective) {
     char in[8] = "message", out[8] = "";
-    mpi_handle comm = announced(), requests[2];
-    hvdlite_jax_open(hvdlite_jax_expected(), 1);
+    struct clique *c = opened();
+    struct plan *sent;
+    char *received;
     for (int i = 0; i < 2; i++) {
-        CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, comm, &requests[0]), 0);
-        CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, comm, &requests[1]), 0);
+        CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
+        CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
         CHECK_TEXT(out, "message"); /* the first part, of rank 2 */
-        for (int k = 0; k < 2; k++) CHECK_INT(MPIABI_Wait(&requests[k], NULL), 0);
+        CHECK_INT(MPIABI_Wait(&received, NULL), 0);
+        CHECK_INT(MPIABI_Wait((char **)&sent, NULL), 0);
     }
     CHECK(plans == 1 && runs == 2);
     CHECK_TEXT(planned, "jax.2,0");
-    end(comm);
+    end(c);
+}
+
+TEST(test_a_clique_keeps_a_limited_number_of_plans) {
+    static char in[4 * PLANS];
+    struct clique *c = opened();
+    struct plan *sent[NEAR + 1];
+    ends = false;
+    for (int i = 1; i <= 4 * PLANS; i++) {
+        CHECK_INT(MPIABI_Isend(in, i, MPIABI_BYTE, 0, 0, c, sent), 0);
+        CHECK_INT(MPIABI_Wait((char **)sent, NULL), 0);
+        CHECK(plans - dropped <= PLANS);
+    }
+    CHECK_INT(plans, 4 * PLANS);
+    for (int i = 0; i < NEAR; i++)
+        CHECK_INT(MPIABI_Isend(in, 9, MPIABI_BYTE, 0, 0, c, &sent[i]), 0);
+    CHECK_HAS(said(MPIABI_Isend(in, 9, MPIABI_BYTE, 0, 0, c, &sent[NEAR])), "too many messages");
+    CHECK_INT(MPIABI_Wait((char **)&sent[0], NULL), 0);
+    CHECK_INT(MPIABI_Isend(in, 9, MPIABI_BYTE, 0, 0, c, &sent[NEAR]), 0);
+    end(c);
 }
 
 TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     float in[2] = {1, 2}, out[2];
-    mpi_handle comm = announced(), other = 0;
-    CHECK_INT(expect(), 0);
-    CHECK(!hvdlite_jax_expected()); /* XLA has had the communicator before */
+    struct clique *c = announced(), *late = announce(), *other = NULL;
+    CHECK(!hvdlite_jax_asked(late)); /* XLA has had the communicator before */
     CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &other), 0);
     CHECK_HAS(said(sum(in, out, other)), "were not announced (first device 7");
     CHECK_HAS(said(MPIABI_Bcast()), "calls a function of MPI that hvdlite does not provide");
-    end(comm);
+    end(c);
+    end(late);
     end(other);
 }
 
 TEST(test_a_clique_whose_group_is_not_open_refuses_all) {
     float in[2] = {1, 2}, out[2];
-    mpi_handle comm = announced(), request;
-    hvdlite_jax_expected();
-    CHECK_HAS(said(sum(in, out, comm)), "were not announced (jax.2,0)");
-    CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, comm, &request)), "not announced");
-    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, comm, &request), 0);
-    CHECK_HAS(said(MPIABI_Wait(&request, NULL)), "not announced");
-    CHECK_HAS(said(sum(in, out, comm)), "not announced");
-    end(comm);
+    struct clique *c = announced();
+    struct plan *sent;
+    char *received;
+    CHECK(hvdlite_jax_asked(c));
+    CHECK_HAS(said(sum(in, out, c)), "were not announced (jax.2,0)");
+    CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent)), "not announced");
+    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
+    CHECK_HAS(said(MPIABI_Wait(&received, NULL)), "not announced");
+    CHECK_HAS(said(sum(in, out, c)), "not announced");
+    end(c);
 }
 
-TEST(test_without_memory_a_collective_fails_and_frees_its_plan) {
-    float in[2] = {1, 2}, out[2];
-    mpi_handle comm = announced(), other;
-    hvdlite_jax_open(hvdlite_jax_expected(), 1);
+TEST(test_without_memory_a_collective_fails) {
+    struct clique *c = opened(), *other;
+    char in[8], out[8], *received;
+    struct plan *sent;
     no_memory = true;
-    CHECK_INT(expect(), 1);
+    CHECK(announce() == NULL);
     CHECK_HAS(said(MPIABI_Comm_split(WORLD, 7, 1, &other)), "no memory for a group of 3 ranks");
-    CHECK_HAS(said(sum(in, out, comm)), "no memory");
-    CHECK_INT(dropped, 1);
+    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
+    CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent)), "no memory for 16 bytes");
     no_memory = false;
-    end(comm);
+    end(c);
+}
+
+TEST(test_an_unknown_type_or_operation_is_an_error) {
+    float in[2] = {1, 2}, out[2];
+    struct clique *c = opened();
+    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, NULL, MPIABI_SUM, c)), "a type that");
+    CHECK_HAS(said(MPIABI_Allgather(in, 2, NULL, out, 2, NULL, c)), "a type that");
+    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, 0, c)), "an operation that");
+    CHECK_HAS(said(MPIABI_Allreduce(in, out, 1, MPIABI_C_COMPLEX, MPIABI_MAX, c)), "summed only");
+    CHECK_INT(runs, 0);
+    end(c);
 }

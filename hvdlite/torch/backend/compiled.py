@@ -19,9 +19,7 @@ from hvdlite.machine.probe import TORCH_MODULE, torch_compiler, torch_stem
 from hvdlite.training import compiled
 
 _HERE = Path(__file__).parent
-_CSRC = _HERE.parents[1] / "csrc"
 _SOURCES = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
-_HEADERS = [_CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
 _NAME = "hvdlite.torch.backend.compiled"
 
 
@@ -58,7 +56,7 @@ def build(patience: float) -> Path:
     """
     what = f"its backend for PyTorch {torch.__version__} (`python -m {_NAME}`)"
     abi = sysconfig.get_config_var("SOABI") or ""
-    sources = [*_SOURCES, *_HEADERS, *_headers_of_torch()]
+    sources = [*_SOURCES, *compiled.CORE_HEADERS, *_headers_of_torch()]
     return compiled.build(
         what, torch_stem(torch.__version__), [abi, *_flags()], sources, _command, patience
     )
@@ -93,7 +91,8 @@ def _command() -> List[str]:
     # imported here, because it takes 0.2 s and ranks rarely compile
     from torch.utils import cpp_extension
 
-    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
+    of_python = sysconfig.get_paths()["include"]
+    includes = [*cpp_extension.include_paths(), of_python, str(compiled.CSRC)]
     return [
         *torch_compiler(),
         *_flags(),
