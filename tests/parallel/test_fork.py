@@ -42,7 +42,7 @@ def error_of(call) -> str:
 
 
 def test_calls_of_a_forked_child_are_refused(size):
-    """And its shutdown() does nothing."""
+    """A forked child gets an error from each collective; shutdown() in the child does nothing."""
     calls = [lambda: hvd.numpy.allreduce(np.ones(2)), hvd.barrier, hvd.shutdown]
     texts = in_child(lambda: [error_of(call) for call in calls] + [hvd.is_initialized()])
     refused = "this process was forked after hvdlite.init(): a child can't take part in the job; "

@@ -213,7 +213,7 @@ def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, r
 
 
 def test_feed_forward_trains_as_one_process(caplog):
-    """MXNet's oldest interface."""
+    """FeedForward is MXNet's oldest interface for training."""
     with caplog.at_level(logging.ERROR), pytest.warns(DeprecationWarning):
         model = mx.model.FeedForward(
             lenet(), num_epoch=2, learning_rate=0.3, momentum=0.9, arg_params=start_weights(),

@@ -33,7 +33,7 @@ def test_objects_are_broadcast_from_each_root(obj, rank, size):
 
 
 def test_objects_of_other_types_are_gathered_by_rank(rank, size):
-    """Of other lengths and types on each rank."""
+    """The objects have another length and type on each rank."""
     assert hvd.allgather_object("x" * (3 * rank)) == ["x" * (3 * r) for r in range(size)]
     objects = [None, "a", 2.5, {"k": [1]}]
     assert hvd.allgather_object(objects[rank % 4]) == [objects[r % 4] for r in range(size)]

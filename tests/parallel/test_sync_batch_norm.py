@@ -171,7 +171,7 @@ def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
 
 
 def test_a_block_that_one_rank_alone_has_made(rank, several):
-    """Formerly, ranks waited for each other's blocks, with a stall warning only."""
+    """Formerly, ranks waited for each other's blocks, with only a stall warning."""
     blocks = [hvd.SyncBatchNorm(in_channels=3) for _ in range(1 + (rank == 1))]
     blocks[-1].initialize()
     text = "ranks disagree on its number: .*rank 1: sync_"

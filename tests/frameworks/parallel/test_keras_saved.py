@@ -91,7 +91,7 @@ def test_a_loaded_model_keeps_its_local_layers(rank, size, tmp_path):
 
 
 def test_a_model_loaded_on_one_rank_is_broadcast(rank, size, tmp_path):
-    """As Horovod's examples do."""
+    """Examples of Horovod load a model on one rank and broadcast it."""
     model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / "model.keras")

@@ -53,7 +53,7 @@ def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "in a cycle", "wrapped again"])
 def test_optimizers_made_one_after_another_train_right(how, rank, report_parity):
-    """As a notebook makes them, or a search of learning rates."""
+    """A notebook, or a search of learning rates, makes optimizers in this way."""
     model, optimizers = multilayer(), []
     plain = torch.optim.SGD(model.parameters(), 0.1)
     for phase in range(3):
@@ -164,7 +164,7 @@ def test_sparse_gradients_are_averaged_after_a_rank_has_joined(rank, size, sever
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
-    """Formerly, ranks came to different weights: both wrote to the same gradients."""
+    """Formerly, weights differed between ranks: hvdlite and DDP wrote to the same gradients."""
     model = multilayer()
     wrap = torch.nn.parallel.DistributedDataParallel
     module = model if late else wrap(model)

@@ -94,7 +94,7 @@ def test_the_wrapped_optimizer_steps_with_averages(rank, size):
 
 
 def test_gradients_that_a_script_has_kept_stay_what_they_were(rank, size):
-    """As to compare the gradients of several losses."""
+    """A script keeps gradients, for example, to compare those of several losses."""
     params, kept = [weight(), weight()], []
     optimizer, _ = distributed(*params)
     for number in range(4):

@@ -44,7 +44,7 @@ def test_the_error_about_different_models_names_the_parameter(rank, several):
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
 def test_broadcast_optimizer_state_of_one_rank_that_has_trained(kind, wrap, rank, several):
-    """From a rank that has trained to others that have not."""
+    """The root has trained; the ranks that receive its state have not."""
     model = multilayer()
     options = {"SGD": {"momentum": 0.9}, "Adam": {"betas": (0.8, 0.9)}, "LBFGS": {"max_iter": 2}}
     plain = getattr(torch.optim, kind)(model.parameters(), lr=0.1 + rank, **options[kind])
@@ -168,7 +168,7 @@ def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(rank, size, repor
 
 
 def test_sync_batch_norm_has_gradients_of_gradients(rank, size):
-    """As of a penalty on gradients (WGAN-GP)."""
+    """A penalty on gradients (WGAN-GP) needs gradients of gradients."""
 
     def second(layer, x):
         x.requires_grad_()
