@@ -13,7 +13,7 @@ from hvdlite.torch.backend import groups as process_groups
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_rank_does_not_ask_a_lost_store_again(groups):
-    """Formerly, a rank kept asking a lost store for the others until the process group's time-out."""
+    """Formerly, a rank kept asking a lost store for the others until the group's time-out."""
 
     class Gone:
         asked = 0
