@@ -43,7 +43,7 @@ class HostWatch:
             self._thread.start()
 
     def set_limit(self, limit: float) -> None:
-        """From now on count a host as lost after so many seconds of silence."""
+        """From now on count a host as lost after this many seconds of silence."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
         self._changed.set()  # wakes the thread, which may be in a longer pause

@@ -30,8 +30,8 @@ from hvdlite.machine.processes import stat_of
 # How long this process, which ends without calling init(), tries to tell ranks that wait there: as
 # long as the process has run, because the others began at the same time, within these limits.
 ENDED_SECONDS = (1.0, 10.0)
-# Ranks that are started together come to init() within this time. Where no launcher would end them,
-# a failed rank waits so long to tell the ranks that come; later ones would wait in vain.
+# Ranks that are started together call init() within this time. Where no launcher would end them, a
+# failed rank waits this long to tell the ranks that come; later ones would wait in vain.
 START_SECONDS = 60.0
 
 
