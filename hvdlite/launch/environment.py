@@ -62,7 +62,7 @@ def added(job: Job) -> dict[str, str]:
     defaults = {
         # so that lines appear when they are printed, also the last ones before a crash
         "PYTHONUNBUFFERED": "1",
-        # A failed rank waits so long for the other ranks to learn of the failure. The job so ends
+        # A failed rank waits this long for the other ranks to learn of the failure. So the job ends
         # within 5 seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
         agent_protocol.FOLD: "0" if job.output_dir else "1",  # files get the whole tracebacks
