@@ -50,7 +50,7 @@ class ElasticSampler:
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that every rank has trained on so many more samples."""
+        """Record that every rank has trained on this many more samples."""
         self.processed_num = min(self.processed_num + batch_size * self._ranks, self._length)
 
     def state_dict(self) -> Dict[str, Any]:

@@ -117,7 +117,7 @@ class GradientReducer:
         return GradientReducer, (self.owner, self.reduction, self.step_check)
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
-        """Return the name of an allreduce of a gradient and of so many others.
+        """Return the name of an allreduce of a gradient and ``others`` more.
 
         :param label: of the gradient; ``number`` replaces a label that is too long.
         """
