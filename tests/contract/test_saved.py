@@ -31,7 +31,7 @@ def train(trainer, steps) -> list:
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
-    """Formerly, that rank applied the same gradients differently, and weights drifted apart."""
+    """Formerly, that rank applied the same gradients in another way than the others."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
     before, states = train(trainer, range(steps)), trained.saved()

@@ -192,7 +192,7 @@ def test_a_rank_that_made_one_more_optimizer_gets_an_error(kind, rank, several):
 
 @trainers_that(lambda kind: kind.joins)
 def test_ranks_with_fewer_batches_join(kind, rank, size):
-    """The last rank to join has taken every step: the other ranks then take over its weights."""
+    """The last rank to join has taken every step: the others get from it what they have missed."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for epoch in range(3):
         steps = [2 + 3 * ((r + epoch) % size) for r in range(size)]

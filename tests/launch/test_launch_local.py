@@ -132,7 +132,7 @@ def start_endless(what, *options, **env):
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
 )
 def test_a_killed_mpirun_fails_the_job(number):
-    """Formerly, the ranks were ended and none had failed, so the job counted as a success."""
+    """The ranks were ended, and none of them had failed: the job has failed all the same."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     os.kill(processes.parent(launcher.stdout.readline().split()[-1]), number)
