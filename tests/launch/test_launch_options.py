@@ -69,16 +69,6 @@ def test_a_wrong_command_line_gets_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("line", ["--dry-run t", "--check", "--transport tcp -n 2 t", "-n 2 t"])
-def test_a_current_folder_that_was_removed_gets_one_sentence(line, tmp_path, monkeypatch, capsys):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert cli.main(line.split()) == 2
-    err = capsys.readouterr().err.splitlines()
-    assert len(err) == 1 and "perhaps it was removed: change to another folder" in err[0]
-
-
 def test_copying_to_a_host_that_vanishes_ends(capsys):
     line = "--dry-run --transport tcp --sync-dst-dir /d --host-timeout 30 -H far.invalid t"
     assert cli.main(line.split()) == 0

@@ -167,3 +167,13 @@ def test_a_check_needs_no_mpirun(option, monkeypatch, capsys):
     told = capsys.readouterr()
     assert "no mpirun" in told.out + told.err
     assert option == "--check-build" or "2 ranks sum right" in told.out
+
+
+@pytest.mark.parametrize("line", ["--dry-run t", "--check", "--transport tcp -n 2 t", "-n 2 t"])
+def test_a_current_folder_that_was_removed_gets_one_sentence(line, tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(line.split()) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 1 and "perhaps it was removed: change to another folder" in err[0]
