@@ -5,6 +5,7 @@ bucket of gradients on a GPU lies on the GPU; NCCL reduces it, or hvdlite a pinn
 """
 
 import sys
+from operator import attrgetter, eq
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from weakref import ref
 
@@ -22,6 +23,8 @@ from hvdlite.training.plan import Reduction
 _ALIGNMENT = 64  # bytes, a cache line
 _ALONE = [torch.empty(0)]
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # to a view that no script has
+_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same, as map() gives it
+_FACTS = attrgetter("dtype", "layout", "requires_grad")
 
 
 class Bucket:
@@ -107,10 +110,38 @@ class Bucket:
         if [view.data_ptr() for view in self.views] != self._begins:
             # made anew, because model.half() and p.grad.data = ... replace the memory
             self.views = [self._view(at) for at in range(len(self.params))]
+        grads = [param.grad for param in self.params]
+        if self._are_usual(grads):
+            stale, values, moved = self.views, grads, list(enumerate(grads))
+        else:
+            stale, values, moved = self._sort(grads)
+        if stale:
+            with torch.no_grad():  # because backward may record a graph
+                torch._foreach_copy_(stale, values)
+        for at, grad in moved:
+            grad.data = self.views[at]
+            self.views[at] = grad
+
+    def _are_usual(self, grads: list) -> bool:
+        """Return True if all gradients are new plain tensors, and no script has kept an old one.
+
+        Each check is one pass in C: the loop of :meth:`_sort` takes as long as the gradients of
+        small layers take to be computed.
+        """
+        facts = set(map(_FACTS, grads)) if set(map(type, grads)) == {torch.Tensor} else None
+        return (
+            facts == {(self._flat.dtype, torch.strided, False)}
+            and len(set(map(id, grads))) == len(grads)
+            and not any(map(eq, map(torch.Tensor.data_ptr, grads), self._begins))
+            and max(map(sys.getrefcount, self.views)) <= _OWN_REFERENCES_OF_MAP
+        )
+
+    def _sort(self, grads: list) -> Tuple[list, list, list]:
+        """Return parts of the bucket, the gradients to copy into them, and those of the gradients,
+        with their numbers, that stay the parameters' gradients."""
         stale: List[torch.Tensor] = []
         values, moved = [], {}  # moved: once each, though parameters may have the same gradient
-        for at, param in enumerate(self.params):
-            grad = param.grad
+        for at, (param, grad) in enumerate(zip(self.params, grads)):
             if grad is self.views[at]:
                 continue
             if grad is not None and not grad.is_sparse and grad.data_ptr() == self._begins[at]:
@@ -132,12 +163,7 @@ class Bucket:
                 moved[id(grad)] = at, grad
             else:
                 param.grad = view
-        if stale:
-            with torch.no_grad():  # because backward may record a graph
-                torch._foreach_copy_(stale, values)
-        for at, grad in moved.values():
-            grad.data = self.views[at]
-            self.views[at] = grad
+        return stale, values, list(moved.values())
 
     def _part_from(self, at: int) -> None:
         """Give a gradient of an earlier step, which the script has kept, memory of its own."""
