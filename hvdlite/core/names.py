@@ -109,7 +109,7 @@ def calling_line() -> str:
 
 def _calling_frame():
     frame = sys._getframe(1)
-    while frame.f_back and (_is_ours(frame.f_code.co_filename) or _is_converted(frame)):
+    while frame.f_back and (frame.f_code.co_filename.startswith(_PACKAGE) or _is_converted(frame)):
         frame = frame.f_back
     return frame
 
@@ -119,10 +119,6 @@ def _is_converted(frame) -> bool:
     it."""
     module = frame.f_globals.get("__name__", "")
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
 
 
 def _shown(frame) -> str:

@@ -186,7 +186,7 @@ def test_a_process_set_takes_numpy_integers(size):
 
 @pytest.mark.parametrize("process_set", NO_SET)
 def test_only_process_sets_can_be_removed(process_set):
-    with pytest.raises(ValueError, match="process_set is .*expected a ProcessSet"):
+    with pytest.raises(ValueError, match="process_set is .*expected what .*, a ProcessSet"):
         hvd.remove_process_set(process_set)
 
 
