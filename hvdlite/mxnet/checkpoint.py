@@ -34,16 +34,16 @@ class Checkpoint:
             ...
             checkpoint.save(epoch + 1, best=best)
 
-    A checkpoint is a folder of its own: ``run1/00000003/`` with ``net.params`` and
-    ``trainer.states``, which ``net.load_parameters`` and ``gluon.Trainer.load_states`` read without
-    hvdlite too, and ``checkpoint.json``; ``left_out.3`` has what compression has left out of the
-    gradients of rank 3. The folder gets its name when all of it is on the disk, so
-    a process killed at any time leaves the last whole checkpoint.
+    Each checkpoint is a folder such as ``run1/00000003/``. It contains ``checkpoint.json``,
+    ``net.params`` and ``trainer.states``; MXNet's ``net.load_parameters`` and
+    ``gluon.Trainer.load_states`` can read the last two without hvdlite. ``left_out.3`` contains the
+    compression residuals of rank 3. ``save`` renames the folder to its final name when all files
+    are on the disk. If a process is killed, the previous checkpoint is still complete.
 
-    :param folder: made by the first ``save``; only rank 0 needs to reach it.
-    :param keep: how many checkpoints stay; older ones are deleted.
-    :param parts: Blocks and Trainers by the names of their files; for a GAN several of each.
-    :raises ValueError: a part is something else.
+    :param folder: the first ``save`` makes this folder; only rank 0 needs access to it.
+    :param keep: the number of checkpoints to keep; ``save`` deletes older ones.
+    :param parts: Blocks and Trainers; the names of these arguments become names of files.
+    :raises ValueError: a part is neither a Block nor a Trainer.
     """
 
     def __init__(self, folder, *, keep: int = 2, **parts) -> None:
@@ -57,23 +57,23 @@ class Checkpoint:
         self._folder, self._keep = Path(folder), keep
         # Blocks first: a Trainer can't load the states of parameters that have no shape yet.
         self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
-        self._of_ranks: List[bytes] = []  # on rank 0, in load(): what each rank had left out
+        self._of_ranks: List[bytes] = []  # on rank 0, in load(): the residuals of each rank
 
     def save(self, epoch: int, **extra) -> None:
-        """Write the parts as they are now, on rank 0. All ranks call it, and wait for rank 0.
+        """Write the parts on rank 0. All ranks make the call, and wait until rank 0 has written.
 
-        With a ``ShardedTrainer`` on several hosts rank 0 gathers the states.
+        With a ``ShardedTrainer`` on several hosts, rank 0 gathers the states first.
 
-        BatchNorm's running statistics are those of rank 0; call ``hvd.average_statistics`` before
-        to make them equal.
+        BatchNorm's running statistics are those of rank 0. To save their average instead, call
+        ``hvd.average_statistics`` before.
 
-        :param epoch: the number of epochs done, which ``load()`` returns; more than at the last
-            save.
-        :param extra: more for ``load()`` to return: numbers, strings, lists and dicts of them.
-        :raises TypeError: JSON has no form for ``extra``.
-        :raises RuntimeError: a step has done only some of its backward passes.
+        :param epoch: the number of finished epochs, which ``load()`` returns. The number must be
+            larger than in the last call.
+        :param extra: values that ``load()`` returns: numbers, strings, lists and dicts of these.
+        :raises TypeError: JSON can't represent a value of ``extra``.
+        :raises RuntimeError: the trainer is between the backward passes of a step.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
-            folder already has a checkpoint of this or a later epoch. Earlier ones do not change.
+            folder has a checkpoint of this or a later epoch. Existing checkpoints do not change.
         :raises hvdlite.RankFailedError: rank 0 was killed. ``load()`` ignores the unfinished
             checkpoint, and the next ``save`` deletes it.
         """
@@ -106,7 +106,7 @@ class Checkpoint:
         unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
             files.make_named_folder(self._folder)
-            shutil.rmtree(unfinished, ignore_errors=True)  # the remains of a killed job
+            shutil.rmtree(unfinished, ignore_errors=True)  # a killed job may have left this folder
             unfinished.mkdir()
             with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
                 self._write(unfinished, states, meta, of_ranks)
@@ -118,20 +118,20 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise OSError(f"the checkpoint {path} can't be written: {error}") from error
         for old in self._finished()[: -self._keep]:
-            # renamed first, so that load() does not take a half-deleted folder for a checkpoint
+            # Rename before deleting, so that load() never reads a folder that is partly deleted.
             old.rename(unfinished)
             shutil.rmtree(unfinished)
 
     def load(self) -> Tuple[int, Dict[str, Any]]:
         """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
 
-        Collective. Rank 0 reads the files and sends them. Without a checkpoint every rank loads
-        nothing and gets 0 and ``{}``. In a job of another number of ranks, what compression had
-        left out of gradients is lost; rank 0 warns.
+        Collective. Rank 0 reads the files and sends them to the other ranks. If there is no
+        checkpoint, the call returns 0 and ``{}`` and changes nothing. If this job has another
+        number of ranks, the compression residuals are lost, and rank 0 warns.
 
-        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or they are
+        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read a file, or a file is
             damaged, or the checkpoint lacks a part.
-        :raises ValueError: the checkpoint is that of another network or optimizer.
+        :raises ValueError: the checkpoint was written for another network or optimizer.
         """
         name = owner_name("checkpoint")
         agree(name, list(self._parts), remedy="Give every rank the same parts.")
@@ -149,9 +149,9 @@ class Checkpoint:
         return meta["epoch"], meta["extra"]
 
     def _own_left_out(self, ranks: int, name: str) -> Dict[str, Any]:
-        """Return what compression had left out on this rank, by the names of trainers. Collective.
+        """Return this rank's compression residuals, by the names of trainers. Collective.
 
-        :param ranks: the size of the job that saved the checkpoint; 0: nothing was left out.
+        :param ranks: the size of the job that saved the checkpoint; 0: there are no residuals.
         """
         of_ranks, self._of_ranks = self._of_ranks, []
         if ranks == topology.size():
@@ -182,7 +182,7 @@ class Checkpoint:
         return self._folder / f"{epoch:08d}"
 
     def _finished(self) -> List[Path]:
-        """Return the folders of whole checkpoints, the newest last."""
+        """Return the folders of finished checkpoints, the newest last."""
         paths = self._folder.iterdir() if self._folder.is_dir() else ()
         return sorted((path for path in paths if path.name.isdigit()), key=_epoch_of)
 
@@ -247,7 +247,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _write_through(path: Path) -> None:
-    """Wait until the file or folder is on the disk."""
+    """Wait until the disk has stored the file or folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
-"""Collectives on MXNet arrays, pushed to MXNet's engine, under the tensors' full names.
+"""Collectives on MXNet arrays, pushed to MXNet's engine. Callers pass the tensors' full names.
 
-An NDArray needs its shape when the call returns. So, only for MXNet, the caller exchanges row
-counts between ranks before it pushes the collective.
+MXNet must know the shape of a result when the call returns. So the ranks exchange the row counts
+before they push an allgather or alltoall. No other framework's adapter needs this exchange.
 """
 
 from typing import List, Sequence, Tuple
@@ -25,7 +25,7 @@ from hvdlite.mxnet.push import (
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet, states=0):
-    """Reduce in place."""
+    """Reduce the tensors in place and return them."""
     prescale, postscale = scales
     settings = Settings(op, prescale, postscale, priority, group_of(process_set), states)
     if len(names) == 1:
@@ -36,7 +36,7 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
 
 
 def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Broadcast in place."""
+    """Overwrite the tensor with that of rank ``root_rank`` and return the tensor."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
     details = {"priority": priority, "root": root, "group": group}
     push(lib.HVD_BROADCAST, [name], [tensor], [details])
@@ -46,11 +46,11 @@ def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: Pr
 def rows_of_all(
     name: str, names, tensors, priority: int, process_set: ProcessSet
 ) -> Tuple[np.ndarray, bool]:
-    """Gather the row counts: one line a rank, one column a tensor. Collective.
+    """Return a matrix of row counts, with a line per rank and a column per tensor. Collective.
 
-    The second value tells whether dtype and all other dimensions are equal on all ranks.
+    The second value tells whether the dtype and all other dimensions are equal on all ranks.
     """
-    # checked before the other ranks wait for this rank's rows
+    # A wrong tensor raises here, before the other ranks wait for this rank's row counts.
     for own, tensor in zip(names, tensors):
         validate(lib.HVD_ALLGATHER, own, tensor, priority=priority)
     own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]
@@ -74,7 +74,7 @@ def alike_to_scatter(
 
 
 def columns(tensor, *more) -> int:
-    """Return a fingerprint of everything but the row counts, which may differ between ranks."""
+    """Return a hash of dtype, all dimensions but the first, and ``more``, equal on all ranks."""
     return fingerprint(np.dtype(tensor.dtype).name, tensor.shape[1:], *more)
 
 
@@ -84,7 +84,8 @@ def raise_now(arrays: Sequence) -> None:
     for array in arrays:
         try:
             array.wait_to_read()
-        # an array raises only once, so raise here and not at a later use
+        # MXNet raises an array's error only once: read the errors of all arrays here, so that
+        # no later use of an array raises.
         except mx.MXNetError as error:
             errors.append(error)
     if errors:
@@ -92,9 +93,9 @@ def raise_now(arrays: Sequence) -> None:
 
 
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
-    """Gather tensors.
+    """Return each tensor's rows of all ranks, joined along the first dimension.
 
-    :param rows: number of rows of each tensor on all ranks together.
+    :param rows: for each tensor, the sum of its row counts over all ranks.
     """
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
     of_all = {"priority": priority, "group": group_of(process_set)}
@@ -114,11 +115,11 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
 
 
 def all_splits(name: str, tensor, splits, process_set: ProcessSet) -> Tuple[np.ndarray, bool]:
-    """Return the matrix of row counts: ``matrix[i, j]`` rows go from rank i to j. Collective.
+    """Return a matrix: rank i sends ``matrix[i, j]`` rows to rank j. Collective.
 
-    The second value tells whether dtype and all other dimensions are equal on all ranks.
+    The second value tells whether the dtype and all other dimensions are equal on all ranks.
 
-    :raises HvdliteValueError: on every rank, with one text, if some rank's splits are wrong.
+    :raises HvdliteValueError: on every rank, with the same text, if some rank's splits are wrong.
     """
     own, wrong = [0] * process_set.size(), {}
     try:
@@ -130,7 +131,7 @@ def all_splits(name: str, tensor, splits, process_set: ProcessSet) -> Tuple[np.n
 
 
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
-    """Exchange rows: ``matrix[i, j]`` of them go from rank i to rank j."""
+    """Exchange rows and return the received ones; rank i sends ``matrix[i, j]`` rows to rank j."""
     rows = int(matrix[:, process_set.rank()].sum())
     out = empty((rows, *tensor.shape[1:]), tensor)
     splits, group = matrix[process_set.rank()].copy(), group_of(process_set)
@@ -140,7 +141,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 
 
 def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
-    """Return the settings of a reducing push."""
+    """Return the ``details`` that :func:`push` takes for an allreduce or reducescatter."""
     return {**collectives.reduction(op, scales, process_set), "priority": priority}
 
 
@@ -150,24 +151,24 @@ def module_of(tensor):
 
 
 def nbytes_of(array) -> int:
-    """Return how many bytes the array's values take."""
+    """Return the size of the array's values in bytes."""
     return array.size * np.dtype(array.dtype).itemsize
 
 
 def is_shareable(array) -> bool:
-    """Tell whether the array may lie in memory that ranks share, and the core can reduce it."""
+    """Return True if the array can lie in shared memory and the core can reduce its dtype."""
     known = array.stype == "default" and np.dtype(array.dtype) in DTYPES
     return known and array.size > 0 and array.context.device_type.startswith("cpu")
 
 
 def empty(shape: Sequence[int], tensor):
-    """Return an uninitialised array of that shape; module, dtype and context are the tensor's."""
-    with mx.util.np_shape():  # MXNet's mode that allows 0-d and empty arrays
+    """Return an uninitialised array of this shape, of the tensor's module, dtype and context."""
+    with mx.util.np_shape():  # allows 0-d and empty arrays
         return module_of(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
 
 
 def copy(tensor):
-    """Return a copy of the array; raise ValueError if it is no NDArray."""
+    """Return a copy of the tensor; raise ValueError if the tensor is not an NDArray."""
     if not isinstance(tensor, mx.nd.NDArray):
         raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
     with mx.util.np_shape():

@@ -1,7 +1,7 @@
 """Compression of MXNet gradients.
 
-Codecs run in the C core, inside the allreduce (``training/codecs.py``). A class with Horovod's two
-static methods ``compress`` and ``decompress`` works as well.
+The C core applies codecs inside the allreduce (``training/codecs.py``). Users may also pass a class
+with Horovod's two static methods ``compress`` and ``decompress``.
 """
 
 from typing import Any, Callable, Dict
@@ -13,7 +13,7 @@ from hvdlite.training.codecs import Cast, Codec, Codecs, NoneCompressor
 
 
 class FP16Compressor(Cast):
-    """Send float32 and float64 gradients as float16; sum in float32 and round once."""
+    """Send float32 and float64 gradients as float16; add in float32 and round the sum once."""
 
     codec = Codec(lib.HVD_CODEC_FLOAT16)
     dtype, wide = "float16", (np.float32, np.float64)
@@ -21,17 +21,17 @@ class FP16Compressor(Cast):
 
 
 class BF16Compressor(NoneCompressor):
-    """Send float32 gradients as bfloat16, whose range is float32's; other dtypes unchanged.
+    """Send float32 gradients as bfloat16, which has float32's range; send other dtypes unchanged.
 
-    Only the C core converts: MXNet 1.9.1 truncates instead of rounding, and turns some NaN into
-    infinity.
+    The C core does the conversion, because MXNet 1.9.1 truncates instead of rounding, and converts
+    some NaNs to infinity.
     """
 
     codec = Codec(lib.HVD_CODEC_BFLOAT16)
 
 
 class Compression(Codecs):
-    """The values for ``compression=``; a class with ``compress`` and ``decompress`` works, too.
+    """The values for the argument ``compression``.
 
     >>> import hvdlite as hvd
     >>> hvd.Compression.two_bit(threshold=0.25).parameter

@@ -1,4 +1,4 @@
-"""Data for many ranks: each reads its own part, with equally many batches; learning rates."""
+"""Samplers and iterators that give each rank its part of the data; learning rates for N ranks."""
 
 from pathlib import Path
 from typing import Iterator, Optional
@@ -13,24 +13,25 @@ from hvdlite.core.objects import agree
 
 
 class DistributedSampler(mx.gluon.data.Sampler):
-    """This rank's part of the indices 0 ... length - 1, in an order that all ranks share.
+    """Yields this rank's part of the indices 0 ... length - 1. All ranks use the same order.
 
     ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
 
-    Rank r takes every size-th index, beginning with index r, so that the batches of all ranks
-    together are the batch of one process. Each pass over the sampler is an epoch.
-    ``seed`` and ``epoch`` alone determine its order; set ``epoch`` before a pass to resume there.
+    In the order of an epoch, rank r takes every size-th index, beginning with the one at position
+    r. So the batches of all ranks together equal a larger batch of one process. Each pass over the
+    sampler is an epoch. The order depends only on ``seed`` and ``epoch``: to resume at an epoch,
+    set ``epoch`` before the pass.
 
-    All ranks make the sampler together, with the same arguments.
+    Making the sampler is collective; all ranks give the same arguments.
 
     :param length: number of samples.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: from 0 to 2**32 - 1.
-    :param even: True, for training: every rank has length // size samples. An epoch leaves out
-        fewer samples than there are ranks, and the next epoch leaves out other samples. False, for
-        evaluation: every sample is on one rank, and some ranks have one more, so the loop must not
-        call collectives.
-    :raises ValueError: fewer samples than ranks, with ``even``.
+    :param even: True, for training: every rank has length // size samples. An epoch leaves out the
+        length % size samples at the end of its order. False, for evaluation: each sample is on
+        exactly one rank, and some ranks have one sample more, so the loop must not call
+        collectives.
+    :raises ValueError: ``even`` is True, and there are fewer samples than ranks.
     :raises hvdlite.HvdliteError: the ranks disagree on an argument.
     """
 
@@ -63,7 +64,7 @@ class DistributedSampler(mx.gluon.data.Sampler):
 
 
 class DistributedRecordIter(mx.io.DataIter):
-    """This rank's part of a ``.rec`` file of images, as batches of ``mx.io.ImageRecordIter``.
+    """Yields this rank's part of a ``.rec`` file of images, in batches of ``ImageRecordIter``.
 
     ::
 
@@ -75,25 +76,26 @@ class DistributedRecordIter(mx.io.DataIter):
             for batch in batches:
                 train(batch.data[0], batch.label[0])
 
-    Every epoch opens the file again. ``seed``, ``epoch`` and the rank alone determine order and
-    augmentation, so an interrupted run resumes at any epoch by setting ``epoch``. (One
-    ImageRecordIter for several epochs would begin each epoch behind the images that completed the
-    last batch. Its number of batches changes from epoch to epoch, so ranks would wait forever.)
+    Every epoch opens the file again. Order and augmentation depend only on ``seed``, ``epoch`` and
+    the rank, so setting ``epoch`` resumes an interrupted run at that epoch. (One ImageRecordIter
+    for all epochs would fill the last batch of an epoch with images of the next epoch. Then the
+    number of batches changes from epoch to epoch and differs by rank, and ranks wait forever.)
 
-    All ranks make the iterator together, with the same arguments.
+    Making the iterator is collective; all ranks give the same arguments.
 
     :param path_imgrec: the file; its index is ``path_imgidx``, by default the ``.idx`` beside it.
-    :param batch_size: images of one rank.
+    :param batch_size: the number of images in a batch of one rank.
     :param seed: from 0 to 2**32 - 1.
-    :param even: True, for training: every rank makes equally many full batches of images that no
-        other rank has, and leaves out the rest: fewer images than batch_size plus the number of
-        ranks. False, for evaluation: one rank reads each image. The last ``batch.pad`` images of
-        a rank's last batch are repetitions; cut them off. Ranks may have different numbers of
-        batches, so the loop must not call collectives.
-    :param num_parts: into how many parts the file is divided; the number of ranks by default.
-    :param part_index: the part that this rank reads; the rank by default.
+    :param even: True, for training: every rank has the same number of full batches, and no image
+        is on two ranks. Each rank leaves out fewer than (batch_size + number of ranks) of its
+        images. False, for evaluation: every image is on exactly one rank. The last ``batch.pad``
+        images of a rank's last batch are repetitions; ignore them. Ranks may have different
+        numbers of batches, so the loop must not call collectives.
+    :param num_parts: the number of parts of the file; by default the number of ranks.
+    :param part_index: the part that this rank reads; by default the number of the rank.
     :param options: of ``mx.io.ImageRecordIter``: data_shape, shuffle, rand_mirror, ...
-    :raises ValueError: with ``even`` a part has no full batch; an option that this class sets.
+    :raises ValueError: ``even`` is True and a part has no full batch; or ``options`` contains an
+        option that this class sets.
     :raises FileNotFoundError: the file or its index is missing.
     :raises hvdlite.HvdliteError: the ranks disagree on the number of images or batches.
     """
@@ -124,7 +126,7 @@ class DistributedRecordIter(mx.io.DataIter):
             **options,
             "path_imgrec": str(record),
             "path_imgidx": str(index),
-            # ImageRecordIter refuses a larger batch than its part.
+            # ImageRecordIter refuses a batch size larger than the part.
             "batch_size": min(batch_size, _part_size(images, parts, part)),
             "num_parts": parts,
             "part_index": part,
@@ -132,12 +134,12 @@ class DistributedRecordIter(mx.io.DataIter):
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch."""
+        """Return this rank's number of batches in an epoch."""
         return self._batches
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch; setting it begins that epoch."""
+        """The number of the current epoch; setting ``epoch`` begins that epoch."""
         return self._epoch
 
     @epoch.setter
@@ -145,7 +147,7 @@ class DistributedRecordIter(mx.io.DataIter):
         self._epoch, self._read, self._records = number, 0, None
 
     def reset(self) -> None:
-        """Begin the next epoch; do nothing if the current one has just begun."""
+        """Begin the next epoch; do nothing if no batch of the current epoch was read."""
         if self._read:
             self.epoch += 1
 
@@ -159,12 +161,12 @@ class DistributedRecordIter(mx.io.DataIter):
 
     @property
     def provide_data(self):
-        """Name and shape of a batch's images, for Module."""
+        """The names and shapes of a batch's images, which ``mx.mod.Module`` reads."""
         return self._open().provide_data
 
     @property
     def provide_label(self):
-        """Name and shape of a batch's labels."""
+        """The names and shapes of a batch's labels, which ``mx.mod.Module`` reads."""
         return self._open().provide_label
 
     def _open(self):
@@ -188,7 +190,7 @@ def _files(path_imgrec, path_imgidx):
 
 
 def _part_size(images: int, parts: int, part: int) -> int:
-    """Return the number of images that ImageRecordIter puts into a part; the last get fewer."""
+    """Return the number of images that ImageRecordIter puts into a part; last parts get fewer."""
     most = -(-images // parts)
     return max(0, min(most, images - part * most))
 
@@ -208,21 +210,21 @@ def _batches(images: int, parts: int, part: int, batch_size: int, even: bool) ->
 class LinearScaling(mx.lr_scheduler.LRScheduler):
     """Adapts a schedule for one process to N ranks: N times as fast, at N times the rate.
 
-    A step of N ranks sees N times the images of a step of one process. So each step advances the
-    schedule by N steps, and its rates are multiplied by N ("linear scaling"). A factor of N is too
-    much at first, so it rises from 1 to N during ``warmup_steps``. (Goyal et al. 2017, Accurate,
-    Large Minibatch SGD, sections 2.1 and 2.2.) ::
+    A step of N ranks processes N times the images of a step of one process. So each step advances
+    the schedule by N steps, and LinearScaling multiplies the rates by N. A factor of N is too large
+    at the beginning, so the factor rises from 1 to N during ``warmup_steps``. (Goyal et al. 2017,
+    Accurate, Large Minibatch SGD, sections 2.1 and 2.2.) ::
 
         schedule = mx.lr_scheduler.MultiFactorScheduler([30000, 60000], 0.1, base_lr=0.1)
         opt = mx.optimizer.SGD(lr_scheduler=hvd.LinearScaling(schedule, warmup_steps=1000))
 
-    A schedule made for all ranks needs none of this: MXNet's own take ``base_lr=lr * hvd.size()``,
-    ``warmup_begin_lr=lr`` and ``warmup_steps``.
+    A schedule that already counts steps of N ranks does not need LinearScaling: give MXNet's
+    schedule ``base_lr=lr * hvd.size()``, ``warmup_begin_lr=lr`` and ``warmup_steps``.
 
     :param schedule: any ``mx.lr_scheduler.LRScheduler``.
-    :param warmup_steps: steps of all ranks together, as ``trainer.step()`` counts them.
-    :param factor: instead of N = ``hvd.size()``.
-    :raises ValueError: ``schedule`` is no LRScheduler.
+    :param warmup_steps: the number of calls of ``trainer.step()`` during which the factor rises.
+    :param factor: replaces N, which is ``hvd.size()``.
+    :raises ValueError: ``schedule`` is not an LRScheduler.
     """
 
     def __init__(self, schedule, warmup_steps: int = 0, factor: Optional[float] = None) -> None:

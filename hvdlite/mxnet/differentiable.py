@@ -1,7 +1,7 @@
 """Collectives with gradients, for ``mx.autograd.record()``: backward runs another collective.
 
-The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
-As in ``collectives``, tensors come by their full names.
+Gradients have the same values and scale as Horovod's: docs/training.md, "Gradients through
+collectives". As in ``collectives``, callers pass the tensors' full names.
 """
 
 from typing import Callable, List
@@ -19,7 +19,7 @@ _NO_SCALES = (1.0, 1.0)
 
 
 def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce copies of the tensors; backward reduces the gradients by the same operation."""
+    """Reduce copies of the tensors; backward reduces the gradients with the same operation."""
 
     def reduce_(name, own):
         return collectives.allreduce_([name], [own], op, scales, priority, process_set)[0]
@@ -32,7 +32,7 @@ def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet
 
 
 def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Broadcast a copy; the root's gradient is the average over ranks, that of other ranks zero."""
+    """Broadcast a copy; the root's gradient is the average over ranks, other ranks' are zero."""
 
     def gradient(name, grad):
         collectives.allreduce_([name], [grad], Average, _NO_SCALES, priority, process_set)
@@ -45,7 +45,7 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
-    """Gather; a rank's gradient is its own rows of the gradient's average over ranks."""
+    """Gather; backward averages the gradient over ranks, and each rank gets its own rows of it."""
 
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
@@ -63,7 +63,7 @@ def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: Proc
 
 
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce and scatter; the gradients are gathered and scaled."""
+    """Reduce and scatter; backward gathers the gradients and scales them."""
     scale = scatter_gradient_scale(op, scales, process_set.size())
 
     def scatter_one(name, tensor):
@@ -82,7 +82,7 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
 
 
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
-    """Exchange rows; their gradients go back the same way, and rows not sent get zeros."""
+    """Exchange rows; backward returns each row's gradient to its sender; unsent rows get zeros."""
     back = np.ascontiguousarray(matrix.T)
 
     def exchange(name, own):
@@ -100,8 +100,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 
 
 def _check_rows(name: str, rows: np.ndarray) -> None:
-    """Raise the same error on every rank if a rank has no rows: MXNet would not call backward
-    there."""
+    """Raise on every rank if some rank has no rows: MXNet does not call backward on that rank."""
     if not rows.all():
         raise ValueError(f"tensor '{name}': a rank has no rows, so there is no gradient: {rows}")
 
@@ -109,10 +108,10 @@ def _check_rows(name: str, rows: np.ndarray) -> None:
 def _recorded(name: str, tensor, forward: Callable, backward: Callable):
     """Return ``forward(name, copy of tensor)``, whose gradient is ``backward(name, gradient)``.
 
-    Both may work in place, and get a 0-d tensor as one row. ``backward`` takes and returns an
-    ``mx.nd`` array, on a thread of MXNet.
+    Both functions may overwrite their array, and get a 0-d tensor with shape (1,). ``backward``
+    takes and returns an ``mx.nd`` array; MXNet calls it on one of its own threads.
     """
-    # Copy and reshape are recorded, so that backward adds up gradients.
+    # Autograd records the copy and the reshape, so that it adds up gradients of several uses.
     own = collectives.copy(tensor)
     with mx.util.np_shape():
         own = own if own.shape else own.reshape((1,))
@@ -136,7 +135,7 @@ class _Collective(autograd.Function):
         return self._forward(self._name, tensor.detach())
 
     def backward(self, grad):
-        if self._last is not None:  # waits, because no two collectives of one name may be under way
+        if self._last is not None:  # two collectives of one name must not run at the same time
             self._last.wait_to_read()
         self._last = self._backward(f"{self._name}.grad", grad.copy().as_nd_ndarray())
         return self._last.as_np_ndarray() if isinstance(grad, mx.np.ndarray) else self._last

@@ -1,4 +1,4 @@
-"""GluonState: networks and trainers of Gluon as a state of elastic training."""
+"""GluonState: keeps Gluon networks and trainers in the state of an elastic training."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from hvdlite.mxnet.trainer import DistributedTrainer
 
 
 class GluonState(ObjectState):
-    """A state with networks and trainers, beside the values that ``ObjectState`` takes.
+    """An ``ObjectState`` whose values may also be networks and trainers.
 
     ::
 
@@ -21,7 +21,7 @@ class GluonState(ObjectState):
     step counts and learning rate of a Trainer. ``sync`` makes them equal on all ranks, so
     ``hvd.broadcast_parameters`` is not needed.
 
-    :raises ValueError: a parameter is sparse, or has no value yet: run one forward first.
+    :raises ValueError: a parameter is sparse, or has no value: run one forward before.
     """
 
     def _part(self, value) -> Part:
@@ -36,7 +36,7 @@ class GluonState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # reads the errors of failed operations, each of which MXNet raises once
+        # Read the errors of all failed operations: MXNet raises each error once, here or later.
         for _ in range(100):
             try:
                 mx.nd.waitall()
@@ -50,7 +50,7 @@ MXNetState = GluonState
 
 
 class _Parameters(Part):
-    """The parameters of a Block, in order, and its accumulated gradients (grad_req "add")."""
+    """Saves and restores a Block's parameters, and its accumulated gradients (grad_req "add")."""
 
     def __init__(self, block) -> None:
         for param in block.collect_params().values():
@@ -81,7 +81,7 @@ class _Parameters(Part):
 
 
 class _Trainer(Part):
-    """The states of a Trainer."""
+    """Saves and restores a Trainer's states."""
 
     def take(self, value) -> Any:
         return pack_states(value, whole_states(value))
@@ -102,5 +102,5 @@ class _Trainer(Part):
 
 
 def _write(array, values) -> None:
-    """Copy by an operation of MXNet, which may hold a weight in oneDNN's layout."""
+    """Write values to an array with an MXNet operation, because its layout may be oneDNN's."""
     mx.nd.array(values, dtype=values.dtype).copyto(array)

@@ -21,17 +21,17 @@ _MATRICES = ("lcm", "gcm")
 def allreduce_metric(metric, name: Optional[str] = None):
     """Return the metric over the samples of all ranks; ``metric`` does not change.
 
-    Adds up sums and counts, so ranks may have seen different numbers of samples, or none.
-    Collective; every rank gets the same bits::
+    The function adds up sums and counts, so ranks may have different numbers of samples, or none.
+    Collective. All ranks get bitwise equal values::
 
         for images, labels in part_of_this_rank:
             metric.update(labels, net(images))
         print(hvd.allreduce_metric(metric).get())
 
-    :param metric: one of ``mx.metric``, a CompositeEvalMetric of several, or a class of your own
-        that keeps what it counts in ``sum_metric`` and ``num_inst``.
+    :param metric: a metric of ``mx.metric``, a CompositeEvalMetric, or a metric of your own class
+        that keeps all its sums and counts in ``sum_metric`` and ``num_inst``.
     :param name: the same on every rank; by default the calling line of the script.
-    :raises ValueError: the metric has its own ``reset()``, so it keeps other values.
+    :raises ValueError: your metric overrides ``reset()``, so the metric keeps other values, too.
     :raises hvdlite.HvdliteError: the ranks have different metrics.
     """
     total = copy.deepcopy(metric)
@@ -51,8 +51,8 @@ def allreduce_metric(metric, name: Optional[str] = None):
 def average_statistics(params) -> None:
     """Replace BatchNorm's running means and variances on every rank by their average over ranks.
 
-    Each rank collects its own statistics in training. After this call all ranks have the same
-    model, to evaluate or to save. (Training itself does not use them.) Collective; waits for the
+    In training each rank computes statistics from its own samples. Call this function before you
+    evaluate or save the model; training does not use the statistics. Collective; waits for the
     result.
 
     :param params: what ``net.collect_params()`` returns.
@@ -81,8 +81,7 @@ def _leaves(metric) -> List[Any]:
 
 
 def _classified(metric):
-    """Return the object with the counts of true and false positives and negatives of F1 or MCC, or
-    None."""
+    """Return the object in which F1 or MCC counts true and false positives; None for others."""
     if isinstance(metric, (_metric.F1, _metric.MCC)):
         return getattr(metric, "metrics", None) or metric._metrics
     return None
@@ -97,7 +96,7 @@ def _state(metric) -> Dict[str, Any]:
 
 
 def _as_numpy(value):
-    """Turn a count of MXNet 2, an ``mx.np`` array, into a number, or a NumPy array of classes."""
+    """Convert a count, in MXNet 2 an ``mx.np`` array, to a number or a NumPy array per class."""
     if not isinstance(value, mx.nd.NDArray):
         return value
     value = value.asnumpy()
@@ -105,7 +104,7 @@ def _as_numpy(value):
 
 
 def _as_mxnet_counts(value):
-    """Turn a NumPy array of classes back into the array that MXNet 2 counts in."""
+    """Convert a NumPy array with a count per class back to MXNet 2's ``mx.np`` array."""
     return value if IS_MXNET_1 or np.ndim(value) == 0 else mx.np.array(value, dtype="float64")
 
 
@@ -129,15 +128,15 @@ def _join_classified(metric, states) -> None:
         values = [value for value in counted if value is not None]
         if values and name.endswith(("positives", "negatives")):
             setattr(classified, name, _as_mxnet_counts(sum(values)))
-        elif values:  # keeps the type, in which MXNet 2 has the kind and number of classes
+        elif values:  # MXNet 2 keeps the kind and number of classes here: do not convert them
             setattr(classified, name, values[0])
     averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
     if classified.total_examples and ("micro" in averages or not IS_MXNET_1):
-        metric.update([], [])  # computes sum_metric from these counts
+        metric.update([], [])  # makes MXNet compute sum_metric from the new counts
 
 
 def _join_matrices(metric, states) -> None:
-    """Add confusion matrices; each has one row for each class that its rank has seen."""
+    """Add confusion matrices, which have different sizes: one row per class seen on a rank."""
     rows = max(len(state["lcm"]) for state in states)
     metric.k = rows
     for name in filter(states[0].__contains__, _MATRICES):
@@ -146,7 +145,7 @@ def _join_matrices(metric, states) -> None:
 
 
 def _join_moments(states) -> Dict[str, float]:
-    """Join means, and sums of squares around them (Chan, Golub and LeVeque 1979, eq. 2.1)."""
+    """Combine means and sums of squared deviations (Chan, Golub and LeVeque 1979, eq. 2.1)."""
     n, mean_l, sse_l, _, mean_p, sse_p, conv = (0,) * len(_MOMENTS)
     for state in states:
         m, their_l, their_sse_l, _, their_p, their_sse_p, their_conv = map(state.get, _MOMENTS)

@@ -21,9 +21,9 @@ from hvdlite.training.plan import GradientReducer, Reduction, agree_on_layers
 def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
-    The order is the natural order of the names, because Gluon's names count the blocks of each
-    process. MXNet 2's names repeat, because they name a parameter within its block only; there the
-    trainer's order is already equal.
+    Sort by the natural order of the names, because Gluon's names contain a count of the blocks
+    that this process has made. In MXNet 2 several parameters have the same name, because a name is
+    unique within its block only; then keep the trainer's order, which is equal on all ranks.
     """
     indices = sorted(params)
     names = [params[i].name for i in indices]
@@ -41,8 +41,7 @@ def _facts(param) -> str:
 def agree_on_order(
     owner: str, params: Dict[int, Any], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
-    """Raise unless all ranks have the same order of sparse gradients, each of which waits for all
-    ranks."""
+    """Raise unless all ranks have the same order of sparse gradients, to prevent a deadlock."""
     sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
     if len(sparse) > 1:
         agree(
@@ -54,17 +53,17 @@ def agree_on_order(
 
 
 class Loads:
-    """Makes the next step compare the states that ranks have loaded."""
+    """Sends a hash of loaded optimizer states with the next step; unequal hashes are an error."""
 
     states: int
-    _told: Set[Any]  # gradients of which the ranks have compared the digest
+    _told: Set[Any]  # the gradients with which the hash was sent
 
     def loaded(self, digest: int) -> None:
-        """Note a digest of the states that this rank has loaded; 0: none, or those of all ranks."""
+        """Set the hash of the states that this rank has loaded; 0: there is nothing to compare."""
         self.states, self._told = digest, set()
 
     def states_of(self, gradients: Iterable) -> int:
-        """Return the digest to send with these gradients: 0 from their second step on."""
+        """Return the hash to send with these gradients, or 0 if it was sent in an earlier step."""
         if self.states and not self._told.isdisjoint(gradients):
             self.loaded(0)
         self._told.update(gradients if self.states else ())
@@ -74,10 +73,11 @@ class Loads:
 class Gradients(GradientReducer, Loads):
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
-    A gradient is a list of arrays, one for each context of the parameter. The arrays are summed
-    first, and each gets the result. A rank outside of the process set sends nothing.
+    A gradient is a list of arrays, one for each context of the parameter. The sum of these arrays
+    is averaged, and the result is copied to each array. A rank outside the process set only adds up
+    its own arrays.
 
-    :param owner: the trainer's or optimizer's name, by ``names.owner_name``.
+    :param owner: the name that ``names.owner_name`` gave to the trainer or optimizer.
     """
 
     def __init__(self, owner: str, reduction: Reduction) -> None:
@@ -86,9 +86,10 @@ class Gradients(GradientReducer, Loads):
         self.restart()
 
     def copy(self) -> "Gradients":
-        """Return an object of the same settings, which gets its number when ranks first use it.
+        """Return an object with the same settings, which takes a numbered name at its first use.
 
-        A copy that only one rank makes must not change the names of later optimizers.
+        If it took the name now, a copy made on one rank only would shift the numbers of later
+        optimizers on that rank.
         """
         made = Gradients(self.owner.split(".copy")[0], self.reduction)
         made._is_unnamed_copy = True
@@ -101,7 +102,7 @@ class Gradients(GradientReducer, Loads):
             self.leave_out(left_out)
 
     def restart(self) -> None:
-        """Forget all matched parameters."""
+        """Forget the labels and residuals of all parameters, so that ranks match them again."""
         self.loaded(0)
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
@@ -114,7 +115,7 @@ class Gradients(GradientReducer, Loads):
         return bool(self._reducer.residuals)
 
     def left_out(self) -> Dict[str, np.ndarray]:
-        """Return what compression has left out of gradients on this rank, by their labels."""
+        """Return this rank's compression residuals, by the labels of the gradients."""
         begin = self.name("")
         return {
             name[len(begin) :]: residual.asnumpy()
@@ -123,12 +124,12 @@ class Gradients(GradientReducer, Loads):
         }
 
     def leave_out(self, left_out: Dict[str, np.ndarray]) -> None:
-        """Have compression add this to the next gradients."""
+        """Replace the compression residuals, which are added to the next gradients."""
         residuals = {self.name(label): mx.nd.array(each) for label, each in left_out.items()}
         self._reducer.residuals = residuals
 
     def pair(self, params: Dict[int, Any]) -> bool:
-        """Match parameters, by index, with those of the other ranks. Collective.
+        """Give each parameter, by index, a label that is equal on all ranks. Collective.
 
         Raises unless all ranks have the same layers. Later calls do nothing and return False.
         """
@@ -144,14 +145,14 @@ class Gradients(GradientReducer, Loads):
         return True
 
     def in_order(self, indices: Iterable[int]) -> List[int]:
-        """Return the indices of matched parameters in an order that all ranks share."""
+        """Return the indices of parameters in an order that is the same on all ranks."""
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 
     def average(self, grads: Dict[int, Sequence]) -> None:
-        """Average each gradient over all ranks, front layers first, because forward needs them
-        first.
+        """Average each gradient over all ranks.
 
-        Submits all dense gradients, then waits for the sparse ones.
+        Front layers have priority, because the next forward pass needs them first. Dense gradients
+        are submitted without a wait; then each sparse gradient waits for all ranks.
         """
         if not (self._labels or self.alone):
             self._take_name()
@@ -215,11 +216,11 @@ class Gradients(GradientReducer, Loads):
             total.copyto(array)
 
     def groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
-        """Split the indices of gradients, in the common order, into groups sent together."""
+        """Split the indices of gradients, in the common order, into groups for one operation."""
         return self.reduction.groups(list(grads), lambda index: nbytes_of(grads[index]))
 
     def known_as(self, index: int) -> str:
-        """Return the gradient's name, the same on every rank, without the operation."""
+        """Return the gradient's name, which is equal on every rank, without "allreduce."."""
         return f"{self.owner}.{self._labels.get(index, index)}"
 
 
@@ -231,7 +232,7 @@ class _Operation(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How a step reduces some gradients, independent of their arrays."""
+    """The operations of a step for one set of gradients; valid for any arrays of the gradients."""
 
     dense: List[int]
     sparse: List[int]
@@ -244,13 +245,13 @@ class Reducer:
     def __init__(self, compression=NoneCompressor) -> None:
         check_compression(compression)
         self.compression = compression
-        self.residuals: Dict[str, mx.nd.NDArray] = {}  # residuals, by the tensors' full names
+        self.residuals: Dict[str, mx.nd.NDArray] = {}  # by the tensors' full names
 
     def allreduce_(
         self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
         process_set: ProcessSet = global_process_set, states: int = 0,
     ):  # fmt: skip
-        """Reduce in place with the compression, else like ``ops.allreduce_``; return ``tensor``.
+        """Do what ``ops.allreduce_`` does, with the compression; return ``tensor``.
 
         :param scales: a factor before the compression, and a factor after the reduction.
         """
@@ -262,8 +263,7 @@ class Reducer:
         self, tensors, names: Sequence[str], priority: int, op: int, scales,
         process_set: ProcessSet, states: int = 0,
     ):  # fmt: skip
-        """Do what :meth:`allreduce_` does for several tensors, by their full names; return
-        ``tensors``."""
+        """Do what :meth:`allreduce_` does for several tensors with full names; return them."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set, states)
         floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
@@ -278,7 +278,7 @@ class Reducer:
     def _residual(self, tensor, name: str):
         known = self.residuals.get(name)
         if known is None or known.size != tensor.size:
-            with mx.util.np_shape(True):  # without NumPy's shapes a size of 0 means unknown
+            with mx.util.np_shape(True):  # otherwise MXNet takes a size of 0 for an unknown size
                 known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
             self.residuals[name] = known
         return known
@@ -305,20 +305,20 @@ def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:
 
 
 class Aside:
-    """Keeps the sum of the gradients of earlier passes while backward writes the next ones."""
+    """Keeps the sum of the gradients of earlier backward passes of a step, apart from MXNet's."""
 
     def __init__(self) -> None:
         self._kept: Dict[Hashable, Any] = {}
 
     def put(self, key: Hashable, grad, grad_req: str) -> None:
-        """Add the gradient to the kept sum; clear it if backward adds (grad_req "add")."""
+        """Add the gradient to the kept sum; with grad_req "add" then set the gradient to zero."""
         kept = self._kept.get(key)
         self._kept[key] = grad.copy() if kept is None else kept + grad
         if grad_req == "add":
             grad[:] = 0
 
     def bring_back(self, key: Hashable, grad, is_new: bool = True) -> bool:
-        """Write the kept sum, plus the gradient if it is new, to the gradient.
+        """Write the kept sum to the gradient; if ``is_new``, add the gradient's value to the sum.
 
         Return False if nothing is kept for the key.
         """

@@ -1,6 +1,6 @@
-"""The collectives of ``ops`` with handles, which Horovod has for other frameworks.
+"""Variants of the collectives in ``ops`` that return a handle, as Horovod's for other frameworks.
 
-MXNet arrays need no handle, because reading an array waits. A handle adds ``poll()``.
+MXNet scripts rarely need a handle, because reading an array waits. A handle adds ``poll()``.
 """
 
 import functools
@@ -26,7 +26,7 @@ def _asynchronous(function):
 
 
 def _without_waiting(function, grouped: bool):
-    """Return the reducescatter ``function`` without its wait for the other ranks' calls."""
+    """Return a variant of a reducescatter that does not wait for the other ranks' calls."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

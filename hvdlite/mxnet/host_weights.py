@@ -1,7 +1,7 @@
-"""Weights and optimizer states that exist once on each host, as MXNet arrays on each rank.
+"""Keeps one copy of weights and optimizer states per host, in memory that its ranks share.
 
 The states of large weights are divided among the hosts in stripes of ``HVD_STRIPE`` bytes: host
-(first + n) % hosts gets stripe n. A host's stripes lie one after the other
+(first + n) % hosts gets stripe n. A host stores its stripes without gaps
 (``csrc/collectives/dealt.c``).
 """
 
@@ -15,7 +15,7 @@ from hvdlite.core import shared_memory
 from hvdlite.core.native import lib
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 
-_STRIPE = lib.HVD_STRIPE // 4  # number of float32 values
+_STRIPE = lib.HVD_STRIPE // 4  # number of float32 values in a stripe
 
 
 class Stripes(NamedTuple):
@@ -23,7 +23,7 @@ class Stripes(NamedTuple):
 
     :ivar size: the number of the weight's values.
     :ivar hosts: the number of hosts; ``host``: the number of this host.
-    :ivar first: the host that gets the first stripe.
+    :ivar first: the number of the host that gets the first stripe.
     """
 
     size: int
@@ -32,19 +32,19 @@ class Stripes(NamedTuple):
     first: int
 
     def cut(self, whole):
-        """Return an NDArray of this host's values; of a single zero if the host has no values."""
+        """Return an NDArray of this host's values; if the host has no values, of a single zero."""
         flat = whole.asnumpy().reshape(-1)
         own = [flat[part] for part in self._of(self.host)]
-        # MXNet has no arrays without values.
+        # MXNet 1 has no empty arrays by default, hence the zero.
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
-        """Return the values of :meth:`cut`, without the single zero of a host without values."""
+        """Return this host's values from the result of :meth:`cut`, without the single zero."""
         count = sum(part.stop - part.start for part in self._of(self.host))
         return cut.asnumpy()[:count]
 
     def join(self, parts: np.ndarray, shape: Sequence[int]):
-        """Return the whole weight from the values of all hosts, one host after the other."""
+        """Return the whole weight from ``parts``: the values of host 0, then of host 1, ..."""
         whole, at = np.empty(self.size, parts.dtype), 0
         for host in range(self.hosts):
             for part in self._of(host):
@@ -63,37 +63,37 @@ _LINE = 64  # bytes: a cache line, and the widest vector
 
 
 class HostWeight(NamedTuple):
-    """Where a parameter lies."""
+    """The arrays of a parameter whose weight exists once on the host."""
 
-    weight: Any  # the NDArray of the parameter, in the view
-    shared: Any  # an NDArray of the memory that all ranks share
-    states: Any  # states in the optimizer's structure, as NDArrays that all ranks share
-    arrays: List[np.ndarray]  # the memory of `shared` and of the states
+    weight: Any  # the parameter's NDArray; its memory is this rank's view of the host's memory
+    shared: Any  # an NDArray in the mapping where all ranks of the host see each other's writes
+    states: Any  # NDArrays in the host's memory, in the structure of the optimizer's states
+    arrays: List[np.ndarray]  # NumPy arrays of the memory of ``shared`` and the states
 
-    handle: Any  # the handle of the parameter's NDArray
-    stripes: Optional[Stripes]  # the stripes whose states this host has; None: all
+    handle: Any  # MXNet's handle of ``weight``; another handle means that the weight was replaced
+    stripes: Optional[Stripes]  # the stripes whose states this host has; None: all stripes
 
     def is_of(self, weight) -> bool:
-        """Tell whether the parameter still has this weight."""
+        """Return True if ``weight`` is the parameter's NDArray and was not replaced."""
         return self.weight is weight and self.handle == weight.handle.value
 
 
 def can_move(param) -> bool:
-    """Tell whether the parameter's weight can exist once on a host."""
+    """Return True if ranks of a host can share one copy of the parameter's weight."""
     if param.grad_req == "null" or not param._data or len(param._data) != 1:
         return False
     return param._grad[0].stype == "default" and is_shareable(param._data[0])
 
 
 def arrays_of(states) -> list:
-    """Return the NDArrays of an optimizer's states of one parameter, in order."""
+    """Return a flat list of the NDArrays in one parameter's optimizer states."""
     if isinstance(states, mx.nd.NDArray):
         return [states]
     return [a for each in states for a in arrays_of(each)] if _is_list(states) else []
 
 
 def with_arrays(states, arrays: List) -> Any:
-    """Return the states with the NDArrays of the list in place of their own; empties the list."""
+    """Return the states with their NDArrays replaced by those of ``arrays``; empties the list."""
     if isinstance(states, mx.nd.NDArray):
         return arrays.pop(0)
     return type(states)(with_arrays(e, arrays) for e in states) if _is_list(states) else states
@@ -104,10 +104,10 @@ def _is_list(states) -> bool:
 
 
 class HostWeights:
-    """Moves weights and states into memory of the host.
+    """Moves weights and states into memory that the ranks of the host share.
 
-    :param states: makes the optimizer's states for an index, a weight, and the stripes whose states
-        this host has, or None for all.
+    :param states: called with an index, a weight, and the stripes whose states this host has (None:
+        all stripes); returns the optimizer's states of the weight.
     """
 
     def __init__(self, states: Callable) -> None:
@@ -123,10 +123,10 @@ class HostWeights:
     def move(self, params: Dict[int, Any], owner: str, deals: bool) -> None:
         """Move the weights, with the values of each host's lowest rank. Collective.
 
-        Nothing moves if the ranks of some host can't share memory.
+        If the ranks of some host can't share memory, no weight moves on any host.
 
         :param params: parameters for which :func:`can_move` is true, in one order on all ranks.
-        :param deals: divide the states of large weights among the hosts.
+        :param deals: whether to divide the states of large weights among the hosts.
         """
         pieces, host = _Layout(), shared_memory.own_host()
         plans = []
@@ -166,7 +166,8 @@ class HostWeights:
 
 
 class _Layout:
-    """The layout of the memory. Each variable of a view has its own pages."""
+    """Assigns offsets in the host's memory. A write to a view makes a page private to the rank, so
+    each weight has its own pages."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -189,7 +190,7 @@ def _at(memory: np.ndarray, start: int, like) -> np.ndarray:
 
 
 def _as_mxnet(array: np.ndarray):
-    # a view, because from_numpy makes its array read-only
+    # from_numpy makes its NumPy array read-only, so give it a view
     return mx.nd.from_numpy(array.view(), zero_copy=True)
 
 
@@ -198,7 +199,7 @@ def _classic(array):
 
 
 def _replace_weight(param, new) -> None:
-    """Give the parameter's NDArray other memory; all holders of the NDArray see the change."""
+    """Replace the memory of the parameter's NDArray. The NDArray object remains the same."""
     data, fresh = param._data[0], param._data[0]._fresh_grad
     data.handle, new.handle = new.handle, data.handle
     mx.autograd.mark_variables([data], param._grad, param.grad_req)

@@ -1,4 +1,4 @@
-"""The kvstore ``dist_sync_mpi``: MXNet's key-value store on collectives, without servers."""
+"""The kvstore ``dist_sync_mpi``: MXNet's key-value store with collectives instead of servers."""
 
 import numbers
 import os
@@ -27,24 +27,24 @@ from hvdlite.numpy import barrier
 
 
 class _Name(str):
-    """A store's name. MXNet looks for "dist" and "_sync" in it to learn what the store does."""
+    """A store's name. MXNet searches the name for "dist" and "_sync", so both are always found."""
 
     def __contains__(self, part: str) -> bool:  # type: ignore[override]
         return part in ("dist", "_sync") or super().__contains__(part)
 
 
 class DistSyncMPI(mx.kvstore.KVStore, Loads):
-    """What ``mx.kv.create("dist_sync_mpi")`` returns, once ``hvdlite`` is imported.
+    """The store that ``mx.kv.create("dist_sync_mpi")`` returns if ``hvdlite`` is imported.
 
-    Every rank keeps the values that MXNet's servers would keep, and all ranks keep the same values:
-    a push sums over all ranks and contexts, and each rank then does what a server would do. So
-    every rank must make the same calls in the same order.
+    Every rank keeps a copy of the values that MXNet's servers would keep. A push sums over all
+    ranks and contexts, and then each rank updates its copy as a server would do. So every rank must
+    make the same calls in the same order.
 
     Keys are ints or strings. A method that takes a key also takes a list of keys, with a list of
     values. A method that takes a value also takes a list of values, one for each context
-    (``cpu(0)``, ``cpu(1)``, ...) of this process. Calls return at once; a wait for an array waits
-    for its result. Only calls with row_sparse arrays wait inside. Creating a store calls
-    ``hvd.init()``.
+    (``cpu(0)``, ``cpu(1)``, ...) of this process. Calls return immediately, and reading an array
+    waits for its result; but calls with row_sparse arrays wait for the other ranks. The constructor
+    calls ``hvd.init()``.
 
     >>> kv = mx.kv.create("dist_sync_mpi")
     >>> a = mx.nd.ones((2, 3))
@@ -52,21 +52,21 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     """
 
     def __init__(self, name: str = "dist_sync_mpi") -> None:
-        job.init()  # not KVStore.__init__, which would wrap a store of MXNet
+        job.init()  # KVStore.__init__ is not called: it needs the handle of a store of MXNet
         self._name_asked_for = _Name(name)
         self._owner, self._met = owner_name("kvstore"), -1
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # sums of pushed values, for the optimizer
-        self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
-        self._labels: Dict[int, int] = {}  # numbers of a Trainer's keys, the same on every rank
+        self._last: Dict[str, mx.nd.NDArray] = {}  # by tensor name, the last array sent
+        self._labels: Dict[int, int] = {}  # for each key of a Trainer, a number equal on all ranks
         self._trainer: Any = None  # the gluon Trainer that uses this store
         self.loaded(0)
-        self._shared: Optional[SharedGradients] = None  # a Trainer's, until its first pushpull
+        self._shared: Optional[SharedGradients] = None  # used until the Trainer's first pushpull
         self._updater = None
         self._reducer = Reducer()
 
     def __del__(self) -> None:
-        """Do nothing: MXNet has no store to free."""
+        """Do nothing: KVStore.__del__ would free a handle, and this store has none."""
 
     @property
     def type(self) -> str:
@@ -90,28 +90,28 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """Tell whether the store has the capability; MXNet knows only one, ``optimizer``."""
+        """Return True for ``optimizer``, the only capability that MXNet asks for."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
             raise HvdliteValueError(f"unknown capability '{capability}': expected 'optimizer'")
         return True
 
     @unrecorded
     def init(self, key, value) -> None:
-        """Keep rank 0's value for the key, on every rank."""
+        """Store rank 0's value under the key on every rank."""
         for name, arrays in by_key(key, value).items():
             self._values[name] = self._from_root(name, arrays[0])
 
     @unrecorded
     def broadcast(self, key, value, out=None, priority: int = 0, root_rank: int = 0) -> None:
-        """Put rank ``root_rank``'s value into ``out`` on every rank, and keep it for the key.
+        """Copy rank ``root_rank``'s value to ``out`` on every rank, and store it under the key.
 
-        Both ways to call it work: MXNet's ``broadcast(key, value, out, priority)``, and
-        ``broadcast(key, value, root_rank, priority)``, which writes into ``value`` itself.
+        Two forms work: MXNet's ``broadcast(key, value, out, priority)``, and
+        ``broadcast(key, value, root_rank, priority)``, which overwrites ``value``.
         """
         if isinstance(out, numbers.Integral):
             out, root_rank = None, int(out)
         outs = by_key(key, value if out is None else out)
-        if self._trainer and not self._values:  # with static_alloc BatchNorm writes undeclared
+        if self._trainer and not self._values:  # BatchNorm's writes may be unknown to the engine
             mx.nd.waitall()
         for name, arrays in by_key(key, value).items():
             kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
@@ -119,10 +119,10 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     @unrecorded
     def pushpull(self, key, value=None, out=None, priority: int = 0, ins=None, outs=None) -> None:
-        """Put the sum of all ranks' values into ``out``; without ``out`` into ``value``.
+        """Write the sum of all ranks' values to ``out``, or to ``value`` if ``out`` is None.
 
-        With an optimizer: update the value kept for the key with that sum, and copy the value into
-        ``out``. Without an optimizer the store forgets the key's value; push and pull keep it.
+        If the store has an optimizer, the optimizer updates the stored value with the sum, and
+        ``out`` gets the new value. Otherwise the store deletes its value for the key.
 
         :param ins, outs: other names of ``value`` and ``out``.
         """
@@ -138,24 +138,24 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     @unrecorded
     def push(self, key, value, priority: int = 0) -> None:
-        """Sum the values of all ranks; keep the sum, or let the optimizer update the kept value."""
+        """Store the sum of all ranks' values, or let the optimizer use it to update the value."""
         for name, arrays in by_key(key, value).items():
             self._push(name, arrays, priority)
 
     @unrecorded
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copy the value kept for the key into ``out``, dense or row_sparse.
+        """Copy the stored value of the key to ``out``, which may be dense or row_sparse.
 
-        :param priority, ignore_sparse: ignored: a pull sends nothing.
+        :param priority, ignore_sparse: have no effect, because a pull is a local copy.
         """
         for name, arrays in by_key(key, out).items():
             deliver(self._kept(name), arrays)
 
     @unrecorded
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
-        """Copy some rows of the value kept for the key into the row_sparse array ``out``.
+        """Copy some rows of the stored value of the key to the row_sparse array ``out``.
 
-        :param row_ids: an array of row numbers, in any order, or one for each array of ``out``.
+        :param row_ids: row numbers in any order: one array, or an array for each array of ``out``.
         """
         if isinstance(row_ids, mx.nd.NDArray) and isinstance(key, (list, tuple)):
             row_ids = [row_ids] * len(key)
@@ -172,9 +172,9 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
                 some_rows(name, kept, rows).copyto(array)
 
     def set_gradient_compression(self, compression_params: dict) -> None:
-        """Compress pushed dense arrays on their way, as in ``{'type': 'fp16'}``.
+        """Send pushed dense arrays in compressed form, for example ``{'type': 'fp16'}``.
 
-        :raises HvdliteValueError: an unknown type or option; the text lists the known ones.
+        :raises HvdliteValueError: an unknown type or option; the text lists the known types.
         """
         try:
             self._reducer = Reducer(from_params(compression_params))
@@ -182,16 +182,15 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             raise HvdliteValueError(str(error)) from None
 
     def set_optimizer(self, optimizer) -> None:
-        """Let this optimizer update the kept values with the pushed ones from now on.
+        """From now on, let the optimizer update a stored value with each sum of pushed values.
 
-        The store uses the optimizer itself, not a copy: a new learning rate counts at the
-        next push.
+        The store does not copy the optimizer: a new learning rate has effect at the next push.
         """
         _check_plain(optimizer)
         self._set_updater(mx.optimizer.get_updater(optimizer))
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the optimizer's states, equal on all ranks, to a file; all ranks may name the same.
+        """Write the optimizer's states, equal on all ranks, to a file; ranks may share the file.
 
         :param dump_optimizer: write the optimizer as well.
         """
@@ -206,25 +205,25 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
                 os.unlink(partial)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Read states back; each rank must be able to read the file."""
+        """Load the optimizer's states on this rank, from a file that this rank can read."""
         updater = self._updater_with_states()
         with open(fname, "rb") as file:
             updater.set_states(file.read())
         self.loaded(1 + updater.optimizer.num_update)
 
     def loaded(self, digest: int) -> None:
-        """Note the digest of loaded states."""
+        """Set the hash of loaded states, and remember the optimizer that has them."""
         super().loaded(digest)
         self._optimizer = getattr(self._trainer, "_optimizer", None)
 
     def serve(self, trainer) -> "DistSyncMPI":
         """Make a new gluon Trainer's parameters equal on all ranks. Collective.
 
-        A parameter whose shape is unknown follows when its shape is known. Gradients that need only
-        a sum move into memory that the ranks of a host share.
+        A parameter of unknown shape is broadcast when its shape is known. If the store only sums
+        gradients, they move into memory that the ranks of a host share.
 
-        :returns: the store for that Trainer. The first Trainer gets this store, each other one a
-            new store, because the keys of every Trainer are 0, 1, ...
+        :returns: the store for the Trainer: this store for the first Trainer, a new store for each
+            other Trainer, because every Trainer uses the keys 0, 1, ...
         """
         _check_plain(trainer._optimizer)
         if self._trainer is not None:
@@ -246,11 +245,11 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         return self
 
     def _barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has made this call."""
         barrier()
 
     def _set_updater(self, updater) -> None:
-        """Let ``updater(key, sum, kept)`` change the kept value in place at each push."""
+        """At each push, let ``updater(key, sum, kept)`` change the stored value in place."""
         self._updater = updater
 
     def _send_command_to_servers(self, head, body) -> None:
@@ -284,10 +283,10 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            self._broadcast(key, kept, priority)  # because each rank has drawn its own noise
+            self._broadcast(key, kept, priority)  # SGLD adds random noise, different on each rank
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
-        """Put the sum into all targets; with one context this copies nothing."""
+        """Write the sum to all targets. With one context the sum is in place, without a copy."""
         if self._shared:
             shared, self._shared = self._shared, None
             shared.join([self._trainer._params[i] for i in self._labels], self._owner)
@@ -298,7 +297,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             self._wait_for_other(f"broadcast.{self._name(key)}", None)
 
     def _sum(self, key, arrays: list, into, priority: int):
-        """Return the sum over contexts and ranks, in ``into`` if its type and dtype allow it."""
+        """Return the sum over contexts and ranks: ``into`` if its dtype fits, or a new array."""
         name = self._name(key)
         if self._trainer and self._trainer._optimizer is not self._optimizer:
             self.loaded(1 + self._trainer._optimizer.num_update)
@@ -313,7 +312,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         return into
 
     def _from_root(self, key, array, priority: int = 0, root_rank: int = 0):
-        """Return a new array with the value of rank ``root_rank``."""
+        """Return a new array with rank ``root_rank``'s value of ``array``."""
         if is_sparse(array):
             return broadcast_rows(array, root_rank, f"{self._name(key)}.broadcast")
         kept = copy(array.as_nd_ndarray())
@@ -326,13 +325,13 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     def _name(self, key) -> str:
         self._met = meet(self._owner, self._met)
-        number = isinstance(key, str) and key.isdigit()  # "1", because the key 1 is another key
+        number = isinstance(key, str) and key.isdigit()  # the keys "1" and 1 need different names
         return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:
-        """Wait for the last array of this name; MXNet's engine orders only work on one array.
+        """Wait until the last array sent under this name is ready, unless ``array`` is the same.
 
-        :param array: the array to send next, or None.
+        :param array: the array to send next, or None. MXNet orders operations on one array itself.
         """
         last = self._last.pop(name, None)
         if last is not None and last is not array:

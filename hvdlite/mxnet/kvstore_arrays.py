@@ -1,4 +1,4 @@
-"""The arrays of kvstore calls: by key, on several contexts, dense or row_sparse."""
+"""Checks, adds up and copies the arrays that callers pass to a kvstore."""
 
 import functools
 import numbers
@@ -12,7 +12,7 @@ from hvdlite.mxnet.sparse import is_sparse
 
 
 def unrecorded(method):
-    """Run the method outside of autograd's recording: MXNet pulls rows while it records."""
+    """Make autograd not record the method: MXNet calls row_sparse_pull while autograd records."""
 
     @functools.wraps(method)
     def call(*args, **kwargs):
@@ -23,10 +23,11 @@ def unrecorded(method):
 
 
 def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
-    """Return the arrays of each key, one for each context.
+    """Return a dict from each key to a list of its arrays, one array for each context.
 
-    :param key: an int, a string, or a list of them.
-    :param value: an array or a list of arrays; for a list of keys, a list with one of these a key.
+    :param key: an int, a string, or a list of these.
+    :param value: an array or a list of arrays. If ``key`` is a list: a list with one such value
+        for each key.
     """
     if not isinstance(key, (list, tuple)):
         return {key: _arrays_of(key, value)}
@@ -60,7 +61,7 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
 
 
 def add_up(arrays: list, into) -> None:
-    """Write the sum of dense arrays to ``into``, which may be the first of them.
+    """Write the sum of dense arrays to ``into``, which may be the first of the arrays.
 
     The arrays may be on several contexts.
     """
@@ -72,14 +73,17 @@ def add_up(arrays: list, into) -> None:
 
 
 def deliver(value, outs: list) -> None:
-    """Copy the value into all of ``outs``, each of them dense or row_sparse."""
+    """Copy ``value`` to each array of ``outs``, and convert it to the storage type of the array."""
     for out in outs:
         same = value if value.stype == out.stype else value.tostype(out.stype)
         same.as_nd_ndarray().copyto(out.as_nd_ndarray())
 
 
 def some_rows(key, value, row_ids):
-    """Return the rows ``row_ids``, in any order, of a dense or row_sparse value."""
+    """Return the rows of a dense or row_sparse value whose numbers are in ``row_ids``.
+
+    :param row_ids: row numbers in any order.
+    """
     ids = np.unique(row_ids.asnumpy().astype(np.int64))
     if not len(ids):
         return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)

@@ -1,22 +1,22 @@
 """Collectives on MXNet arrays, ``mx.nd`` or ``mx.np``, on CPUs.
 
-All are asynchronous, like MXNet's own operators: they return at once, and ``wait_to_read()`` or any
-use of the result waits. Every rank must make the call, with arrays of the same shape and dtype.
-Tensors are matched by ``name``, by default the calling line of the script. Dtypes:
-float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
+The calls are asynchronous, like MXNet's own operators: they return immediately, and
+``wait_to_read()`` or any use of the result waits. Every rank must make the call, with arrays of the
+same shape and dtype. Ranks match their tensors by ``name``, by default the calling line of the
+script. Dtypes: float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
 
 If ranks disagree, every rank raises the same MXNetError and the job goes on. allgather, alltoall
-and reducescatter wait for the other ranks' calls and raise at the call; the others raise at the
-wait. A wrong argument is a ValueError at the call.
+and reducescatter wait for the other ranks' calls and raise at the call; the other collectives raise
+when the caller waits for the result. A wrong argument raises ValueError at the call.
 
-Under ``autograd.record()`` the results have gradients, except those written in place. Their scale
-is Horovod's: docs/training.md, "Gradients through collectives". Backward runs a collective of its
-own, so it must reach a result on every rank or on none.
+Under ``autograd.record()`` the results have gradients, except results written in place. Gradients
+have Horovod's scale: docs/training.md, "Gradients through collectives". Backward runs another
+collective, so backward must pass through a result on every rank or on no rank.
 
 ``grouped_...`` reduces several tensors as one operation, which is the fastest way for many small
-tensors. The tensors are sent together, when all are written, and end together. A wrong tensor
-raises before anything is sent. If some fail later, the first wait for any of the tensors raises and
-names the failed ones.
+tensors. The group is sent when all its tensors are written, and all its results are ready at the
+same time. A wrong tensor raises before anything is sent. If some tensors fail later, the first wait
+for any tensor of the group raises an error that names the failed tensors.
 """
 
 from contextlib import suppress
@@ -48,23 +48,23 @@ def allreduce(
 ):  # fmt: skip
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
-    :param tensor: array of any shape, also 0-d or empty; it does not change.
+    :param tensor: array of any shape, including 0-d and empty; the call does not change it.
     :param average: the older form of ``op``: True for Average, False for Sum.
     :param name: the same on every rank; unique among the tensors that are being reduced.
-    :param priority: of the tensors that wait, the one with the highest priority goes first.
+    :param priority: among the tensors that wait, the one with the highest priority runs first.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated toward zero after each factor, so before and after the sum.
-    :param process_set: the ranks that take part; only they make the call.
+        truncated toward zero after each multiplication: before and after the sum.
+    :param process_set: the ranks that take part; no other rank may make the call.
     :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
         Adaptive Summation", 2020: floating-point dtypes only; adds orthogonal gradients, averages
-        parallel ones). For bool Sum and Max are logical or, Min and Product logical and. float16
-        and bfloat16 are reduced in float32 and rounded once; integers wrap, as NumPy's do: int64
-        before an Average divides it, too.
+        parallel ones). For bool, Sum and Max are logical or, Min and Product are logical and.
+        float16 and bfloat16 are reduced in float32 and rounded once. Integers wrap on overflow, as
+        in NumPy; an int64 sum wraps before Average divides it.
     :return: an array of the shape, dtype and kind (``mx.nd``, ``mx.np``) of ``tensor``.
-    :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
-        or storage type, a bool average, Adasum of integers.
-    :raises MXNetError: at the wait, on every rank: the ranks disagree, or one has failed or left.
+    :raises ValueError: at the call: ``init()`` was not called, both ``average`` and ``op`` are
+        given, an unsupported dtype or storage type, a bool average, Adasum of integers.
+    :raises MXNetError: at the wait, on every rank: ranks disagree, or a rank has failed or left.
     """
     names = [tensor_name("allreduce", name, process_set)]
     scales = prescale_factor, postscale_factor
@@ -116,8 +116,8 @@ def broadcast(
 ):  # fmt: skip
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` does not change.
 
-    :param tensor: of the same shape and dtype on every rank; only the root's values count.
-    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :param tensor: of the same shape and dtype on every rank; only the root's values are sent.
+    :param root_rank: the root's rank in the job, not its rank in ``process_set``.
     :return: an array of the shape, dtype and kind of ``tensor``.
     :raises ValueError: at the call: as :func:`allreduce`, or ``root_rank`` is not in the set.
     """
@@ -144,17 +144,17 @@ def allgather(
     tensor, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
+    """Return the tensors of all ranks, joined along the first dimension in the order of ranks.
 
-    A 0-d tensor counts as one row. Waits until every rank has made the call, because the shape of
-    the result depends on all ranks; the data follows asynchronously.
+    A 0-d tensor counts as one row. The call waits until every rank has made the call, because the
+    shape of the result depends on all ranks; the data follows asynchronously.
 
-    :param tensor: of the same dtype, and of the same shape but for the first dimension, which may
-        be 0.
+    :param tensor: of the same dtype on every rank, and of the same shape except for the first
+        dimension, which may be 0.
     :return: an array of shape (rows of all ranks, ...) and of ``tensor``'s kind.
     :raises ValueError: at the call: as :func:`allreduce`.
-    :raises MXNetError: at the call, on every rank: the ranks disagree on the dtype or on other
-        dimensions than the first, or one has failed or left.
+    :raises MXNetError: at the call, on every rank: ranks disagree on the dtype or on a dimension
+        other than the first, or a rank has failed or left.
     """
     name = tensor_name("allgather", name, process_set)
     return _allgather(name, [name], [tensor], priority, process_set)[0]
@@ -177,14 +177,14 @@ def reducescatter(
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ):  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+    """Return this rank's rows of what :func:`allreduce` would return.
 
-    Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
-    get one more. ``tensor`` does not change. Waits until every rank has made the call, so that
-    this call raises if the ranks disagree; the data follows asynchronously.
+    The rows are divided in the order of ranks. If the rows do not divide evenly, the first ranks
+    get one more row. ``tensor`` does not change. The call waits until every rank has made the
+    call, and raises if the ranks disagree; the data follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
-    :param op: and the factors: as for :func:`allreduce`.
+    :param op: and the factors: as for :func:`allreduce`, but not Adasum.
     :return: an array of shape (rows of this rank, ...), which may be 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     :raises MXNetError: at the call, on every rank: the ranks disagree.
@@ -208,7 +208,7 @@ def grouped_reducescatter(
 def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
     """Reduce and scatter one tensor or several.
 
-    :param tell: wait for the other ranks' calls, and raise here if the ranks disagree.
+    :param tell: wait until all other ranks have made the call; raise here if the ranks disagree.
     :param grouped: ``given`` is a sequence of tensors.
     """
     name = tensor_name("reducescatter", name, process_set)
@@ -230,22 +230,22 @@ def alltoall(
 ):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
-    Waits until every rank has made the call, because the shape of the result depends on all ranks;
-    the data follows asynchronously.
+    The call waits until every rank has made the call, because the shape of the result depends on
+    all ranks; the data follows asynchronously.
 
     :param tensor: array of at least one dimension; all but the first are the same on every rank.
     :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
-        Rows left over are not sent. Without ``splits`` all ranks receive equally many.
-    :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent, as
-        int32.
-    :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or an
-        NDArray of floats, or ask for more rows than there are; without ``splits`` the rows do not
-        divide evenly; ``tensor`` is 0-d. It is an MXNetError as well.
-    :raises MXNetError: at the call, on every rank: the ranks disagree on dtype or columns.
+        Rows left over are not sent. Without ``splits`` every rank gets the same number of rows.
+    :return: the received rows; with ``splits``, a pair: the received rows, and the number of rows
+        from each rank, as int32.
+    :raises ValueError: at the call: ``splits`` is not one whole number per rank, or is an NDArray
+        of floats, or its sum exceeds the rows of ``tensor``; without ``splits`` the rows do not
+        divide evenly; ``tensor`` is 0-d. The error is an MXNetError as well.
+    :raises MXNetError: at the call, on every rank: ranks disagree on the dtype or the columns.
     """
     name = tensor_name("alltoall", name, process_set)
     group_of(process_set)  # raises on ranks outside of the set
-    # validated before the other ranks wait for this rank's splits
+    # A wrong tensor raises here, before the other ranks wait for this rank's splits.
     validate(lib.HVD_ALLTOALL, name, tensor, priority=priority)
     matrix, alike = collectives.all_splits(name, tensor, splits, process_set)
     function = differentiable.alltoall if is_recording() else collectives.alltoall
@@ -259,14 +259,14 @@ def alltoall(
 
 
 def _refuse_recorded(name, tensors) -> None:
-    """Raise ValueError for an array that autograd has recorded, whose old values backward may need.
+    """Raise ValueError if autograd has recorded a tensor: backward may need its old values.
 
-    MXNet's own operators in place raise an error, too.
+    MXNet's own in-place operators also raise an error here.
     """
     if not is_recording():
         return
     for tensor in tensors:
-        with suppress(MXNetError, AttributeError):  # not recorded, or no array
+        with suppress(MXNetError, AttributeError):  # not recorded, or not an array
             get_symbol(tensor)
             raise ValueError(
                 f"tensor '{name}' is part of what autograd.record() has recorded, so it can't be "

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any MXNet optimizer, fed with gradients averaged over ranks."""
+"""DistributedOptimizer: an MXNet optimizer that averages gradients over ranks."""
 
 import copy
 import functools
@@ -19,29 +19,29 @@ from hvdlite.training.plan import Reduction, check_passes
 class DistributedOptimizer:
     """An optimizer that averages each gradient over all ranks before it updates the weight.
 
-    For ``gluon.Trainer(params, DistributedOptimizer(opt), kvstore=None)``, for Module, or alone::
+    Use the optimizer in a gluon Trainer, in a Module, or alone::
 
         opt = mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
         trainer = gluon.Trainer(net.collect_params(), hvd.DistributedOptimizer(opt), kvstore=None)
 
-    ``trainer.step(batch_size)`` takes the batch size of one rank. The average happens inside the
-    update: to clip averaged gradients in between, use :class:`DistributedTrainer`.
+    ``trainer.step(batch_size)`` takes the batch size of one rank. ``update`` averages and updates
+    in one call: to clip averaged gradients before the update, use :class:`DistributedTrainer`.
 
     The result is an instance of a subclass of the optimizer's class and shares the optimizer's
-    attributes, so learning rates, multipliers, schedulers, ``rescale_grad`` and states work as
-    without hvdlite, also after ``save_states`` and ``load_states``.
+    attributes. So learning rates, multipliers, schedulers, ``rescale_grad`` and states work as
+    without hvdlite, including after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
     :param compression: and all other arguments: as for :class:`DistributedTrainer`. Here num_groups
-        divides the gradients of one call of ``update``. A rank whose Trainer leaves out a stale
-        gradient does not submit it: with ``ignore_stale_grad`` use DistributedTrainer.
+        divides the gradients of one call of ``update``. For ``ignore_stale_grad`` use
+        DistributedTrainer: with this class, a rank would not submit a gradient that is stale there.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
 
     _averaging: "_Averaging"
-    rescale_grad: float  # the optimizer's
-    param_dict: dict  # an attribute of the optimizer, too
+    rescale_grad: float  # rescale_grad and param_dict are attributes of the given optimizer
+    param_dict: dict
 
     def __new__(
         cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
@@ -61,23 +61,23 @@ class DistributedOptimizer:
 
     @property
     def _optimizer(self):
-        """The given optimizer, under Horovod's name; both share their attributes."""
+        """The given optimizer; Horovod uses the same name for this attribute."""
         return self._averaging.given
 
     def __init__(self, *args, **kwargs) -> None:
-        """Do nothing: the attributes are those of the given optimizer."""
+        """Do nothing, because ``__new__`` has set the attributes."""
 
     def update(self, index, weight, grad, state):
-        """Average ``grad`` over ranks, then update ``weight``; all but state may be lists."""
+        """Average ``grad`` over ranks, then update ``weight``; all arguments may be lists."""
         self._when_averaged(super().update, index, weight, grad, state)
 
     def update_multi_precision(self, index, weight, grad, state):
-        """Do the same, with float32 master weights if the optimizer keeps them."""
+        """Do what :meth:`update` does, with float32 master weights if the optimizer has them."""
         self._when_averaged(super().update_multi_precision, index, weight, grad, state)
 
     def _when_averaged(self, update, index, weight, grad, state) -> None:
         averaging = self._averaging
-        if averaging.updating:  # most optimizers call update() from update_multi_precision()
+        if averaging.updating:  # update_multi_precision() called update(): do not average twice
             update(index, weight, grad, state)
             return
         several = isinstance(index, (list, tuple))
@@ -95,7 +95,7 @@ class DistributedOptimizer:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo):
-        """Return a copy with a new name, because both may reduce at the same time."""
+        """Return a copy whose tensors have other names, because both can reduce simultaneously."""
         plain, own = copy.deepcopy(undistribute(self), memo), self._averaging
         return _distribute(plain, _Averaging(own.gradients.copy(), own.passes))
 
@@ -109,20 +109,21 @@ class DistributedOptimizer:
 
 
 class _Averaging:
-    """Averages gradients for a DistributedOptimizer before the optimizer sees them."""
+    """Averages the gradients of a DistributedOptimizer before each update."""
 
     def __init__(self, gradients: Gradients, passes: int) -> None:
         self.gradients = gradients
         self.passes = passes
-        self.given = None  # the optimizer that shares its attributes with the distributed one
-        self.updating = False  # True: the optimizer is updating with averaged gradients
+        self.given = None  # the optimizer that the user passed to DistributedOptimizer
+        self.updating = False  # True while the plain optimizer's update runs
         self._aside = Aside()
-        self.rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
+        self.rescales: Dict[tuple, list] = {}  # rescale_grad of the step's earlier passes
 
     def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
-        """Average the gradients if this is their step's last pass, and return its rescale_grad.
+        """In the last backward pass of a step, average the gradients and return rescale_grad.
 
-        A Trainer rescales by 1 / batch size, so the reciprocals of all passes add up.
+        In earlier passes return None. A pass has rescale_grad = 1 / its batch size, so a step has
+        rescale_grad = 1 / (sum of 1 / rescale_grad of all passes).
         """
         _refuse_amp(params)
         if self.passes == 1:
@@ -147,7 +148,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            # of several contexts only the first counts, which a Trainer updates first
+            # A Trainer updates each context in turn. Average at the first, for all contexts.
             elif grad.context == arrays[0].context:
                 chosen[index] = arrays
         if self.passes > 1:
@@ -175,7 +176,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
 
 
 def undistribute(optimizer) -> Any:
-    """Return the plain optimizer: itself, or one with the distributed optimizer's attributes."""
+    """Return ``optimizer``, or if it is distributed a plain optimizer with its attributes."""
     if not isinstance(optimizer, DistributedOptimizer):
         return optimizer
     plain: Any = object.__new__(type(optimizer).__mro__[2])
@@ -184,7 +185,7 @@ def undistribute(optimizer) -> Any:
 
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
-    """Rebuild an unpickled optimizer: a copy of one that this job or another has pickled."""
+    """Rebuild a pickled optimizer under a new name: the pickled one may still exist in this job."""
     plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
     gradients = Gradients(owner, reduction).copy()
@@ -195,11 +196,10 @@ def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
 
 
 def _keeping_averages(set_states: Callable) -> Callable:
-    """Keep whether an updater averages, whatever it loads, because a rank may load alone.
+    """Make ``set_states`` keep the updater's way of averaging, because one rank may load alone.
 
-    Gluon's ``load_states`` replaces the optimizer by the one in the file. That optimizer's names
-    and settings may be those of another job, and a plain optimizer from a file would not
-    average.
+    Gluon's ``load_states`` replaces the optimizer by the one in the file. The loaded optimizer may
+    be plain, so that this rank would no longer average, or have tensor names of another job.
     """
 
     @functools.wraps(set_states)

@@ -1,4 +1,4 @@
-"""broadcast_parameters: the same weights on every rank before training starts."""
+"""broadcast_parameters: gives all ranks the same weights before training starts."""
 
 import types
 import weakref
@@ -19,17 +19,17 @@ def broadcast_parameters(
 ) -> None:  # fmt: skip
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
-    Returns at once; only row_sparse weights are waited for. A Parameter of unknown shape is
-    broadcast on every rank when its first forward has initialised it.
+    Returns immediately, but waits for row_sparse weights. If a Parameter has no shape yet, its
+    broadcast follows on every rank when the first forward has initialised the Parameter.
 
-    :param params: a dict from names, or numbers, to Parameters or NDArrays, a ParameterDict, or
-        what ``net.collect_params()`` returns.
+    :param params: a dict from names or numbers to Parameters or NDArrays, a ParameterDict, or the
+        result of ``net.collect_params()``.
     :param root_rank: the rank whose parameters all ranks get.
-    :param prefix: the broadcast's name; by default the number of the call, so all ranks must make
-        these calls in the same order.
+    :param prefix: the beginning of the tensors' names; by default it contains the number of the
+        call, so all ranks must make these calls in the same order.
     :param process_set: the ranks that take part; other ranks keep their parameters.
-    :raises ValueError: ``params`` is something else, a Parameter was never initialised, or
-        ``root_rank`` is not in the set.
+    :raises ValueError: ``params`` has another type, ``initialize()`` was not called for a
+        Parameter, or ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     if not hasattr(params, "items"):
@@ -43,7 +43,7 @@ def broadcast_parameters(
         _check(name, value)
     order = natural_order(names)
     if checked(process_set).included():
-        check_root(root_rank, process_set)  # raises before anything is counted or sent
+        check_root(root_rank, process_set)  # raises before the rank counts or sends anything
     owner = owner_name("parameters", process_set) if prefix is None else prefix
     if not process_set.included():
         return
@@ -55,7 +55,7 @@ def broadcast_parameters(
 
 
 def trainer_of(param):
-    """Return the gluon Trainer that a Parameter belongs to, or None; MXNet 2 holds it weakly."""
+    """Return the Parameter's gluon Trainer, or None. MXNet 2 stores a weak reference to it."""
     trainer = getattr(param, "_trainer", None)
     return trainer() if isinstance(trainer, weakref.ref) else trainer
 
@@ -98,7 +98,7 @@ def _broadcast_when_initialised(
     param, root_rank: int, name: str, priority: int, process_set
 ) -> None:
     def init_impl(self, *args, **kwargs):
-        del self._init_impl  # broadcasts only once, not again after initialize(force_reinit=True)
+        del self._init_impl  # so that initialize(force_reinit=True) does not broadcast again
         self._init_impl(*args, **kwargs)
         _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 

@@ -29,35 +29,35 @@ def _open():
 
 
 _mxnet = _open()
-_NDArray = mx.nd.NDArray  # looked up once
+_NDArray = mx.nd.NDArray  # a module variable, because attribute look-ups cost time in each push
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
 _cast, _POINTER = ffi.cast, ffi.typeof("void *")
 _NONE = itertools.repeat(None)  # one None for each tensor
-_MOST_NAMES = 8192  # names whose descriptions are kept
+_MOST_NAMES = 8192  # the largest number of names whose descriptions are kept
 
 
 class Settings(NamedTuple):
-    """What the allreduces of one trainer or call have in common, whatever their tensors."""
+    """The arguments that all allreduces of one trainer or one call share."""
 
     op: int
     prescale: float
     postscale: float
     priority: int
     group: int
-    states: int = 0  # a digest of the states that the optimizer has just loaded
+    states: int = 0  # hash of the optimizer states just loaded; 0: ranks have no states to compare
 
 
 class Described(NamedTuple):
-    """An allreduce of one name as the C library takes it, kept for the next training step."""
+    """The C description of an allreduce of one name, kept for the next training step."""
 
-    arguments: tuple  # what it was made from; other arguments need a new description
+    arguments: tuple  # the description is valid for these arguments only
     tensor: Any  # hvd_tensor *
     name: str
-    alive: List[Any]  # keeps what the tensor points to
+    alive: List[Any]  # references that keep the memory to which ``tensor`` points
 
 
 def push_in_place(described: Described, array) -> None:
-    """Push an allreduce like :func:`push`, in less time: each gradient passes here."""
+    """Do what :func:`push` does for one allreduce, faster, because each gradient is pushed here."""
     if not isinstance(array, _NDArray):
         raise _no_array(described.name, array)
     error = own_error()
@@ -66,7 +66,7 @@ def push_in_place(described: Described, array) -> None:
 
 
 class InPlace:
-    """Several allreduces in place, described once, that each step repeats as one operation."""
+    """Several in-place allreduces, described once. Each training step pushes them again."""
 
     def __init__(self, names, settings: Settings) -> None:
         self._described = [describe_allreduce(name, settings) for name in names]
@@ -75,7 +75,7 @@ class InPlace:
             work.tensor = each.tensor
 
     def push(self, arrays) -> None:
-        """Push the allreduces on these arrays; errors as for :func:`push`."""
+        """Push the allreduces of these arrays as one operation; errors as for :func:`push`."""
         for work, array, each in zip(self._works, arrays, self._described):
             if not isinstance(array, _NDArray):
                 raise _no_array(each.name, array)
@@ -86,15 +86,15 @@ class InPlace:
 
 
 def push(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
-    """Push collectives as one operation: in place in the NDArrays ``outs``, or from ``sources``.
+    """Push collectives as one operation, which writes ``outs`` from ``sources`` or in place.
 
-    Returns at once. MXNet's engine submits them together, once all their arrays are free. A wrong
-    argument raises here, and nothing is pushed. A later failure is an MXNetError, which MXNet
-    raises at the first wait for any of ``outs``.
+    Returns immediately. MXNet's engine submits all the collectives when no other operation uses
+    their arrays. A wrong argument raises here, and nothing is pushed. If a collective fails later,
+    MXNet raises MXNetError at the first wait for any of ``outs``.
 
-    :param details: of each, members of ``hvd_tensor``: priority, op, root, group, prescale,
-        postscale, out_rows, codec, parameter; splits as an int64 array.
-    :param residuals: float32 arrays of the same sizes, for codecs that need one; not ``outs``.
+    :param details: a dict per collective of ``hvd_tensor`` members: priority, op, root, group,
+        prescale, postscale, out_rows, codec, parameter; splits as an int64 array.
+    :param residuals: float32 arrays of the sizes of ``outs``, for codecs that keep a residual.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
     each = zip(works, names, outs, details, sources, residuals)
@@ -104,12 +104,12 @@ def push(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
 
 
 class Holding:
-    """Allreduces in place by one operation that also holds other arrays; made once.
+    """One operation that reduces arrays in place and locks other arrays while it runs.
 
     :param described: a :class:`Described` for each of ``arrays``.
-    :param held: triples: an NDArray; the ``hvd_memory *`` in whose view the NDArray lies, or None;
-        the number of the allreduce that shares what this rank has written to the view. The triples
-        are sorted by this number.
+    :param held: the locked arrays, as triples sorted by their last member: an NDArray; the
+        ``hvd_memory *`` in whose view the NDArray lies, or None; the number of the allreduce that
+        sends to the other ranks what this rank has written to the view.
     """
 
     def __init__(self, described: List[Described], arrays, held) -> None:
@@ -123,13 +123,13 @@ class Holding:
             kept.memory = ffi.NULL if memory is None else memory
 
     def push(self) -> None:
-        """Push the operation, which MXNet runs when all arrays are free; errors as :func:`push`."""
+        """Push the operation; MXNet runs it when all arrays are free; errors as :func:`push`."""
         works, held = self._works, self._held
         call(lib.hvd_mxnet_push_holding, _mxnet, works, len(works), held, len(held))
 
 
 def describe_holding(name: str, settings: Settings, update=None) -> Described:
-    """Describe an allreduce for :class:`Holding`; ``update``: an ``hvd_update *``, kept alive."""
+    """Describe an allreduce for :class:`Holding`; keep ``update``, an ``hvd_update *``, alive."""
     members = {} if update is None else {"update": update}
     tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict(), **members)
     return Described(settings, tensor, name, [*alive, update])
@@ -146,16 +146,16 @@ def _fill(kind, work, name, out, details, source, residual):
 
 
 def _describe(kind, name, splits=None, **details):
-    """Describe a tensor; take the description from the cache if the last step had it."""
+    """Describe a tensor, from a cache if ``splits`` is None."""
     if splits is None:
         try:
             return _described(kind, name, getattr(name, "of", 0), **details)
-        except TypeError:  # a detail has no hash, such as a list; describe() then raises
+        except TypeError:  # a detail, such as a list, has no hash: describe() raises the error
             pass
     return describe(kind, name, splits, **details)
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)  # may be shared, because C copies the description
+@functools.lru_cache(maxsize=_MOST_NAMES)  # calls can share a description, because C copies it
 def _described(kind, name, _of, **details):
     return describe(kind, name, **details)
 
@@ -163,7 +163,7 @@ def _described(kind, name, _of, **details):
 def recent(make):
     """Decorate ``make(name, arguments) -> Described``: keep the last result for each name.
 
-    A training step repeats the calls of the step before. lru_cache takes twice as long for them.
+    Each training step makes the calls of the previous step again; lru_cache takes twice the time.
     """
     made = {}
 
@@ -181,13 +181,13 @@ def recent(make):
 
 @recent
 def describe_allreduce(name, settings: Settings) -> Described:
-    """Return the description that :func:`push_in_place` takes."""
+    """Return the description of an allreduce, for :func:`push_in_place`."""
     tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict())
     return Described(settings, tensor, name, alive)
 
 
 def validate(kind, name, array, **details) -> None:
-    """Raise the error that :func:`push` would raise at the call, without pushing."""
+    """Raise the error that :func:`push` would raise immediately for these arguments."""
     tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
 
@@ -203,7 +203,7 @@ def _no_array(name, thing) -> ValueError:
 
 
 def watch(arrays):
-    """Return a function that tells whether the operations now pushed on the arrays have ended."""
+    """Return a function that returns True when all operations pushed so far on the arrays ended."""
     handles = [_handle("of an asynchronous call", array) for array in arrays]
     error = new_error()
     started = lib.hvd_mxnet_watch_start(_mxnet, handles, len(handles), error)
@@ -214,7 +214,7 @@ def watch(arrays):
 
 
 def _failure_of(raised: BaseException):
-    """Return the failure whose text MXNet has raised; None: this is another error."""
+    """Return hvdlite's error if ``raised`` is an MXNetError with its text; otherwise None."""
     error = new_error()
     if type(raised) is not mx.MXNetError:
         return None
@@ -231,11 +231,11 @@ def references(array) -> int:
 
 
 def submit_all() -> None:
-    """Wait until MXNet's engine has submitted all pushed work; stop if it makes no progress."""
+    """Wait until MXNet's engine has submitted all pushed collectives, or makes no progress."""
     before, deadline = 0, 0.0
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
-        if waiting != before:  # there was progress, so wait longer
+        if waiting != before:  # the engine made progress, so extend the deadline
             before, deadline = waiting, time.monotonic() + job.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return
@@ -243,9 +243,9 @@ def submit_all() -> None:
 
 
 def _report_failed() -> None:
-    """Print the error of failed work that the script never waited for, without a traceback.
+    """Print, without a traceback, the error of a failed operation that the script did not wait for.
 
-    If the script has failed, work that waited fails because the job has ended; that is no cause.
+    After a failure of the script print nothing: pending operations fail because the job ended.
     """
     try:
         mx.nd.waitall()

@@ -1,8 +1,9 @@
-"""This process as a worker of MXNet's servers, to find the other workers.
+"""Lets workers of MXNet's parameter servers find each other, so that they can form a job.
 
-MXNet's store ``dist_sync`` numbers the workers, and its servers tell all workers a value of worker
-0. A process can make one such store; a second store would wait forever. This process keeps its
-store until it ends: the servers, the scheduler and launch.py end when the workers free the store.
+MXNet's store ``dist_sync`` numbers the workers, and its servers send a value of worker 0 to all
+workers. A process can make one such store; a second store would wait forever. The process keeps its
+store until the process ends, because freeing the store tells the servers, the scheduler and
+launch.py to end.
 """
 
 import ctypes
@@ -30,16 +31,16 @@ from hvdlite.exit import script_end
 from hvdlite.machine import probe
 
 WARN_SECONDS = 5.0
-KEY, MOST_BYTES = 0, 512  # the key and the size limit of worker 0's value
+KEY, MOST_BYTES = 0, 512  # key and largest size in bytes of the value that worker 0 sends
 
 
 class _Store(mx.kvstore.KVStore):
     def __del__(self) -> None:
-        """Do nothing: freeing the store waits for the other workers; only go() may do that."""
+        """Do nothing: freeing the store waits for all workers, so only go() frees the store."""
 
 
 class _OneValue(Store):
-    """MXNet's servers as a Store, of one value of worker 0: all workers take part in its init."""
+    """A Store of one value, which worker 0 sets and MXNet's servers keep. ``set`` is collective."""
 
     def __init__(self, store: _Store) -> None:
         self._store = store
@@ -58,12 +59,12 @@ class _OneValue(Store):
 
 
 class _Worker(ModuleState):
-    """This process as a worker."""
+    """What this process keeps as a worker of MXNet's servers."""
 
     def begin(self) -> None:
         self.store: Optional[_Store] = None  # the store that hvdlite has made and not freed yet
-        self.place: Optional[start.Place] = None  # where the workers meet
-        # Threads in functions of MXNet that may wait forever.
+        self.place: Optional[start.Place] = None  # the address at which the workers meet
+        # The threads call functions of MXNet that may wait forever.
         self.threads: List[threading.Thread] = []
 
     def begin_child(self) -> None:
@@ -74,14 +75,14 @@ _worker = _Worker()
 
 
 def is_kept() -> bool:
-    """Return True if hvdlite holds this process's one store of MXNet's servers."""
+    """Return True if hvdlite has made the only ``dist_sync`` store that this process can have."""
     return _worker.store is not None
 
 
 def come(patience: float) -> start.Place:
-    """Make the store; return the workers' meeting point. Collective, once.
+    """Make the store, once; return the place where the workers meet. Collective.
 
-    :param patience: seconds until all workers and servers must be there; 0: no limit.
+    :param patience: how many seconds to wait for all workers and servers; 0: no limit.
     :raises HvdliteError: workers or servers are missing; or the program has its own store.
     """
     at = f"{os.environ['DMLC_PS_ROOT_URI']}:{os.environ['DMLC_PS_ROOT_PORT']}"
@@ -101,7 +102,7 @@ def come(patience: float) -> start.Place:
 
 
 def _scheduler() -> str:
-    """Return a text if nothing listens at the scheduler's port, which MXNet does not report."""
+    """Return an error text if nothing listens at the scheduler's port: MXNet reports no error."""
     place = os.environ["DMLC_PS_ROOT_URI"], int(os.environ["DMLC_PS_ROOT_PORT"])
     try:
         socket.create_connection(place, WARN_SECONDS).close()
@@ -114,9 +115,9 @@ def _scheduler() -> str:
 
 
 def go(patience: float) -> None:
-    """Free the store. Collective, at the end of the process.
+    """Free the store, at the end of the process. Collective.
 
-    :param patience: seconds; 0: no limit.
+    :param patience: how many seconds to wait for the other workers; 0: no limit.
     """
     store, _worker.store = _worker.store, None
     if store is None:
@@ -124,12 +125,12 @@ def go(patience: float) -> None:
     what = "MXNet's servers and launch.py end when the last worker does"
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
-    except Exception as error:  # also errors of MXNet, because the process must end
+    except Exception as error:  # whatever MXNet raises, the process must end
         print(f"hvdlite: {error}: a worker may have died. End them by Ctrl-C", file=sys.stderr)
 
 
 def end() -> None:
-    """End this process if a thread still waits in MXNet, which would abort Python's exit."""
+    """End this process now if a thread waits in MXNet: Python's normal exit would abort."""
     if any(call.is_alive() for call in _worker.threads):
         failed = script_end.failure()
         script_end.flush()
@@ -157,7 +158,7 @@ def _meet() -> start.Place:
 
 
 def _own_address() -> str:
-    """Return the address where other workers reach this one if it is rank 0."""
+    """Return the address at which other workers can connect to this one if this one is rank 0."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)
@@ -169,10 +170,9 @@ def _within(
     call: Callable[[], Any], patience: float, what: str, variable: str,
     why: Callable[[], str] = str,
 ) -> Any:  # fmt: skip
-    """Return the call's result. A thread makes the call, because MXNet may wait forever, without
-    Ctrl-C.
+    """Run ``call`` in a thread and return its result: in MXNet it may hang and block Ctrl-C.
 
-    :param what: a sentence for the user, after some seconds; ``why`` returns what follows.
+    :param what: the begin of a warning after some seconds; ``why`` returns the end of it.
     """
     ended: List[Callable[[], Any]] = []
     thread = threading.Thread(target=lambda: ended.append(_result_of(call)), daemon=True)

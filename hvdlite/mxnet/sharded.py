@@ -1,4 +1,4 @@
-"""ShardedTrainer: DistributedTrainer with weights once on each host, and states once in the job."""
+"""ShardedTrainer: a DistributedTrainer with one copy of weights per host, of states per job."""
 
 import pickle
 from typing import Any, Collection, Dict, List, Optional, Set
@@ -26,7 +26,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # gradients are equal on all ranks, so their Max changes nothing
+_REDUCED = Max, (1.0, 1.0)  # for gradients that are averaged already: Max of equals is the same
 
 _UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 
@@ -38,16 +38,16 @@ _ELSEWHERE = (
 
 
 class HostUpdater(mx.optimizer.Updater):
-    """An ``mx.optimizer.Updater`` whose weights exist once on each host, from :meth:`share` on.
+    """An ``mx.optimizer.Updater`` with one copy of the weights per host, after :meth:`share`.
 
-    If the C library has the optimizer's rule, the pass that sums the gradients also updates each
-    rank's part. Other optimizers run MXNet's operators on the rank's part: flat slices, or whole
-    arrays if the optimizer may need whole arrays.
+    If the C library implements the optimizer's rule, each rank updates its part of the weights in
+    the pass that sums the gradients. For other optimizers each rank runs MXNet's operators on its
+    part: slices of each array, or whole arrays if the optimizer can't work on slices.
 
-    ``states`` has the states of one process, on every rank. With several hosts, and an optimizer
-    whose rule the C library has, the states of large weights are divided among the hosts: then this
-    host's states have only the values of its stripes (``host_weights.py``), and
-    :meth:`whole_states` is collective.
+    ``states`` has the states of all parameters on every rank. There is an exception: if there are
+    several hosts and the C library implements the rule, the states of large weights are divided
+    among the hosts. Then ``states`` has only the values of this host's stripes
+    (``host_weights.py``), and :meth:`whole_states` is collective.
     """
 
     def __init__(self, optimizer) -> None:
@@ -57,18 +57,18 @@ class HostUpdater(mx.optimizer.Updater):
                 f"{type(optimizer).__name__} {why}: use hvdlite.DistributedTrainer"
             )
         super().__init__(optimizer)
-        self.sums = False  # True: the next call also sums the gradients
+        self.sums = False  # True: the gradients of the next call are not reduced yet
         self._weights = HostWeights(self._state_of)
         self._gradients: Optional[Gradients] = None
-        self._single: Set[int] = set()  # indices of the parameters of float32
+        self._single: Set[int] = set()  # indices of the shared float32 parameters
         self._fused: Dict[tuple, ByRule] = {}
         self._parts: Optional[ByParts] = None
 
     def share(self, params: Dict[int, Any], gradients: Gradients) -> None:
-        """Move weights and states into memory of the host. Collective.
+        """Move weights and states into memory that the ranks of the host share. Collective.
 
-        :param params: initialised, in the same order on all ranks.
-        :param gradients: names the parameters and says how their gradients are reduced.
+        :param params: initialised parameters by index, in the same order on all ranks.
+        :param gradients: the names and the reduction of the gradients.
         """
         rule = rule_of(self.optimizer)
         how = f" by rule {rule.number}" if rule else ""
@@ -88,7 +88,7 @@ class HostUpdater(mx.optimizer.Updater):
                 self._single.add(index)
 
     def unshare(self, params: Dict[int, Any]) -> None:
-        """Move weights and states to private memory, until the next :meth:`share`."""
+        """Move weights and states back to private memory of this rank."""
         for index, host_weight in self._weights.by_index.items():
             if self.states.get(index) is host_weight.states:
                 if host_weight.stripes:
@@ -101,24 +101,24 @@ class HostUpdater(mx.optimizer.Updater):
         self._fused.clear()
 
     def has(self, index: int) -> bool:
-        """Tell whether the parameter exists once on each host."""
+        """Return True if the ranks of each host share the parameter's weight."""
         return index in self._weights.by_index
 
     def fused(self) -> Set[int]:
-        """Return the parameters whose gradients the next update can sum."""
+        """Return the indices of parameters whose gradients the update itself can sum."""
         return self._single if rule_of(self.optimizer) else set()
 
     def whole_states(self) -> Dict[int, Any]:
-        """Return the states of one process. Collective if the states are divided among hosts."""
+        """Return all values of all states. Collective if the states are divided among hosts."""
         return {index: self._whole(index, states) for index, states in self.states.items()}
 
     def get_states(self, dump_optimizer=False) -> bytes:
-        """Return :meth:`whole_states`, which may be collective, in the form of MXNet's updater."""
+        """Return :meth:`whole_states` in MXNet's file format; collective if that call is."""
         states = self.whole_states()
         return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
 
     def __call__(self, index, grad, weight) -> None:
-        """Update the weights of all ranks; arguments as for MXNet's updaters. Collective."""
+        """Update the weights; arguments as for MXNet's updaters. Collective."""
         several = isinstance(index, (list, tuple))
         given = (index, grad, weight) if several else ([index], [grad], [weight])
         indices, grads, weights = map(list, given)
@@ -160,7 +160,10 @@ class HostUpdater(mx.optimizer.Updater):
         return with_arrays(states, whole)
 
     def _updated(self, index: int, weight) -> Optional[HostWeight]:
-        """Return the weight of the host, after copying newly loaded states into it."""
+        """Return the shared weight of a parameter, or None if the weight is private.
+
+        If states were loaded since the last update, copy them to the shared memory first.
+        """
         host_weight = self._weights.by_index.get(index)
         if host_weight is None:
             return None
@@ -174,7 +177,7 @@ class HostUpdater(mx.optimizer.Updater):
         return host_weight
 
     def _adopt(self, index: int, host_weight: HostWeight) -> None:
-        """Copy states into the shared memory; every rank writes the same values."""
+        """Copy loaded states to the shared memory; every rank writes the same values."""
         loaded, mine = arrays_of(self.states.get(index)), arrays_of(host_weight.states)
         if host_weight.stripes and all(a.shape == host_weight.shared.shape for a in loaded):
             loaded = [host_weight.stripes.cut(a) for a in loaded]
@@ -217,27 +220,29 @@ class HostUpdater(mx.optimizer.Updater):
 
 
 class ShardedTrainer(DistributedTrainer):
-    """A ``DistributedTrainer`` that updates one copy of the weights a host, each rank a part.
+    """A ``DistributedTrainer`` with one copy of the weights per host; each rank updates a part.
 
-    From the first ``step`` on the trained weights, and the optimizer's states, lie in memory that
-    all ranks of a host map. A rank's parameters are views of it. Each rank sums its part of the
-    gradients and updates that part at once, so a step does one update on each host, where
-    ``DistributedTrainer`` does one on every rank. Training is the same, bit for bit.
+    The first ``step`` moves the trained weights and the optimizer's states to memory that all ranks
+    of a host map. A rank's parameters are views of this memory. Each rank sums its part of the
+    gradients and immediately updates the same part of the weights, so a step updates each weight
+    once per host; ``DistributedTrainer`` updates each weight once per rank. The results of the two
+    trainers are bitwise equal.
 
-    Write to weights (``load_parameters``, ``set_data``) on all ranks, the same values. After
-    ``step`` gradients are this rank's own, or averages. On several hosts, which share the states,
-    all ranks call ``save_states``. No rank may call ``hvd.join()`` during a step. docs/sharding.md
-    lists what differs for a script, and the supported optimizers and parameters.
+    If you write to weights (``load_parameters``, ``set_data``), write the same values on all ranks.
+    After ``step`` the gradients are either this rank's own or averages. If there are several hosts,
+    all ranks must call ``save_states``, because each host has some of the states. No rank may call
+    ``hvd.join()`` during a step. docs/sharding.md lists the differences for a script, and the
+    supported optimizers and parameters.
 
     :param params: as for ``DistributedTrainer``, like all other arguments.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
     :param optimizer_params: a dict of arguments for an optimizer given by its name.
     :param gradient_predivide_factor: a divisor before the sum over ranks, for small dtypes.
-    :param prefix: names the trainer's tensors.
+    :param prefix: the beginning of the names of the trainer's tensors.
     :param num_groups: the number of groups of gradients; 0: groups of 1 MiB or more.
     :param op: ``hvd.Average`` or ``hvd.Sum``.
     :param backward_passes_per_step: how many calls of ``step`` make one update.
-    :param sparse_as_dense: send row_sparse gradients whole.
+    :param sparse_as_dense: send row_sparse gradients as dense arrays.
     :raises hvdlite.HvdliteValueError: the optimizer is Nadam, whose update depends on the number of
         calls.
     """
@@ -251,21 +256,21 @@ class ShardedTrainer(DistributedTrainer):
             gradient_predivide_factor=gradient_predivide_factor, sparse_as_dense=sparse_as_dense,
             backward_passes_per_step=backward_passes_per_step,
         )  # fmt: skip
-        self._sums = False  # True during step(), if the update also sums gradients
+        self._sums = False  # True during step() if the update itself sums gradients
 
     @property
     def host_parameters(self) -> List[str]:
-        """Names of the parameters that exist once on each host, from the first step on."""
+        """Names of the parameters of which each host has one copy; empty before the first step."""
         updater = self._updaters[0]
         shared = isinstance(updater, HostUpdater)
         return [p.name for i, p in enumerate(self._params) if shared and updater.has(i)]
 
     def save_states(self, fname) -> None:
-        """Save the optimizer's states as Gluon does: the file of one process.
+        """Save all of the optimizer's states in Gluon's file format.
 
-        On several hosts all ranks call it, because each host has some of the states.
+        If there are several hosts, all ranks must make this call: each host has some of the states.
 
-        :param fname: the file of this rank; None: this rank takes part and writes nothing.
+        :param fname: the file that this rank writes; None: this rank writes no file.
         """
         if fname is None:
             whole_states(self)
@@ -280,8 +285,7 @@ class ShardedTrainer(DistributedTrainer):
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
-        # False where averages must come first, which show whether a gradient is stale, or
-        # overflows, on any rank.
+        # Stale gradients, and AMP's check for overflow, need the averages before the update.
         self._sums = not ignore_stale_grad and not hasattr(self, "_amp_loss_scaler")
         try:
             super().step(batch_size, ignore_stale_grad)

@@ -1,6 +1,7 @@
-"""Row_sparse arrays across ranks: ranks send only the rows that they have.
+"""Collectives on row_sparse arrays: each rank sends only the rows that its array has.
 
-Each call waits. MXNet knows the number of rows only after backward, and other ranks need it.
+Each call waits for backward and for the other ranks, because the ranks exchange their numbers of
+rows, and MXNet knows the number of rows only after backward.
 """
 
 from typing import Sequence, Tuple
@@ -16,7 +17,7 @@ from hvdlite.core.reduce_ops import Average, Sum
 
 
 def is_sparse(array) -> bool:
-    """Tell whether the array is row_sparse: some rows of a larger array."""
+    """Return True if the array is row_sparse: it has some rows of a larger array."""
     return isinstance(array, mx.nd.sparse.RowSparseNDArray)
 
 
@@ -24,16 +25,16 @@ def allreduce_rows(
     arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set,
     states: int = 0,
 ):  # fmt: skip
-    """Add up ``arrays``; return the sum or average over all ranks, a new array.
+    """Add up ``arrays``, and return the sum or average over all ranks as a new array.
 
-    The result has every row that any rank has, in rising order. The values of a row are added in
-    the same order on every rank, float16 in float32, so all ranks get the same bits. An average
-    divides by the number of all ranks, even if some lack the row.
+    The result has every row that any rank has, in rising order. Every rank adds the values of a row
+    in the same order, float16 in float32, so the results are bitwise equal. An average divides by
+    the number of all ranks, even if some ranks lack the row.
 
     :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
     :param name: the same on every rank.
     :param op: Sum or Average.
-    :param states: a digest of the states that the optimizer has just loaded.
+    :param states: a hash of the states that the optimizer has just loaded.
     :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """
@@ -51,7 +52,7 @@ def allreduce_rows(
 
 
 def broadcast_rows(array, root_rank: int, name: str, process_set: ProcessSet = global_process_set):
-    """Return rank ``root_rank``'s array on every rank, as a new array; errors as above."""
+    """Return a new array with rank ``root_rank``'s rows; errors as for :func:`allreduce_rows`."""
     indices, values = _rows_of([array], name)
     if not 0 <= root_rank < topology.size():
         last = topology.size() - 1
@@ -87,7 +88,7 @@ def _gather(
     indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet,
     states: int = 0,
 ) -> Tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the rows of all ranks, in the order of ranks; raise if they disagree on height."""
+    """Return the rows of all ranks in the order of ranks; raise if ranks disagree on ``height``."""
     counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set, states=states)
     heights = counts[:, 1].tolist()
     if len(set(heights)) > 1:
@@ -107,7 +108,7 @@ def _gather(
 
 
 def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Add up the rows of equal index; return the sums in rising order of the index."""
+    """Add up rows with the same index; return indices and sums in rising order of the index."""
     if not len(indices):
         return indices, values
     order = np.argsort(indices, kind="stable")

@@ -15,16 +15,17 @@ from hvdlite.training import left_out
 def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     """Replace the trainer's states on every rank by those of rank ``root_rank``.
 
-    These are the optimizer's states of each parameter, with float32 master weights
-    (``multi_precision``), and the optimizer's own: step counts, learning rate or schedule, weight
-    decay. Call it, for example, after ``trainer.load_states(file)`` on one rank only. With master
-    weights broadcast the parameters as well, so that both agree. Collective; waits for the states.
+    The states are the optimizer's states of each parameter, including float32 master weights
+    (``multi_precision``), and the optimizer's settings: step counts, learning rate or schedule,
+    weight decay. Call this function, for example, after ``trainer.load_states(file)`` on one rank.
+    If there are master weights, broadcast the parameters as well, so that parameters and master
+    weights agree. Collective; waits for the states.
 
     :param trainer: a DistributedTrainer, or a gluon.Trainer with any optimizer.
     :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
         of parameters, or if the root's states can't be pickled.
     """
-    check_root(root_rank, global_process_set)  # raises before anything is counted or sent
+    check_root(root_rank, global_process_set)  # raises before the rank counts or sends anything
     name = owner_name("states")
     kind = type(undistribute(trainer.optimizer)).__name__
     around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""
@@ -40,14 +41,14 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     if gradients is None:
         return
     gradients.loaded(0)
-    # what compression has left out stays on its rank
+    # Compression residuals differ between ranks and are not broadcast.
     if packed["left_out"] and not gradients.has_left_out:
         left_out.warn(f"rank {root_rank} has its part, and this rank has loaded none")
 
 
 @contextmanager
 def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
-    """Within the block, the plain optimizer has what compression has left out as an attribute."""
+    """Within the block, the plain optimizer has the compression residuals as an attribute."""
     own = gradients.left_out()
     vars(optimizer).update({left_out.KEY: left_out.tagged(own)} if own else {})
     try:
@@ -57,7 +58,7 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
 
 
 def refuse_begun(trainer) -> None:
-    """Raise RuntimeError between the passes of a step, because their sum is in no states."""
+    """Raise RuntimeError between the backward passes of a step: the states lack their sum."""
     if _is_distributed(trainer):
         own = trainer.optimizer._averaging
         left_out.refuse_begun(own.passes, bool(own.rescales))
@@ -66,7 +67,7 @@ def refuse_begun(trainer) -> None:
 
 
 def whole_states(trainer) -> Dict[Any, Any]:
-    """Return the states of each parameter. Collective: a kvstore, or other hosts, may have some."""
+    """Return all states of each parameter. Collective: other ranks may have some of the states."""
     updater = _updaters(trainer)[0]
     gather = getattr(updater, "whole_states", None)
     return gather() if gather else updater.states
@@ -75,10 +76,10 @@ def whole_states(trainer) -> Dict[Any, Any]:
 def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     """Return the trainer's states for ``unpack_states``, without anything that can't be pickled.
 
-    ``packed["states"]`` equals the file of ``trainer.save_states()`` for the plain optimizer, so it
-    loads without hvdlite.
+    ``packed["states"]`` equals the file that ``trainer.save_states()`` writes for the plain
+    optimizer. A program without hvdlite can load this file.
 
-    :param whole: the trainer's :func:`whole_states`.
+    :param whole: what :func:`whole_states` returned for the trainer.
     """
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     updater, gradients = _updaters(trainer)[0], gradients_of(trainer)
@@ -91,9 +92,9 @@ def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
 
 
 def unpack_states(trainer, packed: Dict[str, Any]) -> None:
-    """Give the trainer the states that were packed, by another rank or in another job.
+    """Give the trainer states that another rank, or another job, has packed.
 
-    :raises ValueError: the states are those of another kind of optimizer or number of parameters.
+    :raises ValueError: the states have another class of optimizer or number of parameters.
     """
     states, optimizer = pickle.loads(packed["states"])
     own = trainer.optimizer
@@ -107,7 +108,8 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
             f"the states are those of {len(packed['order'])} parameters: the trainer has "
             f"{len(trainer._params)}"
         )
-    # A trainer numbers parameters by name, and Gluon's names count blocks per process.
+    # Indices may differ: a trainer sorts parameters by name, and Gluon's names contain counts of
+    # the blocks of each process.
     index = dict(zip(packed["order"], _order(trainer)))
     for counts in optimizer._all_index_update_counts.values():
         renumbered = {index.get(i, i): count for i, count in counts.items()}
@@ -115,7 +117,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
         counts.update(renumbered)
     vars(own).update(optimizer.__getstate__())
     for updater in _updaters(trainer):
-        states, _ = pickle.loads(packed["states"])  # unpickled, so the arrays are new
+        states, _ = pickle.loads(packed["states"])  # unpickled again: each updater needs new arrays
         updater.states = {index.get(i, i): state for i, state in states.items()}
         updater.states_synced = dict.fromkeys(updater.states, False)
         updater.optimizer = own
@@ -124,16 +126,16 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
 
 
 def _of_same_states(trainer) -> Any:
-    """Return the trainer's gradients, or None, once all ranks have loaded the same states."""
+    """Note that all ranks have loaded the same states; return the trainer's gradients, or None."""
     if isinstance(trainer._kvstore, Loads):
         trainer._kvstore.loaded(0)
     return gradients_of(trainer)
 
 
 def resume(trainer, packed: Dict[str, Any], own: Dict[str, Any]) -> None:
-    """Unpack the same states on every rank.
+    """Unpack states that are the same on every rank.
 
-    :param own: what compression had left out of this rank's gradients.
+    :param own: the compression residuals of this rank's gradients.
     """
     unpack_states(trainer, packed)
     gradients = _of_same_states(trainer)
@@ -144,7 +146,7 @@ def resume(trainer, packed: Dict[str, Any], own: Dict[str, Any]) -> None:
 
 def _updaters(trainer) -> List[Any]:
     if not trainer._kv_initialized and trainer._kvstore_params["kvstore"] is not None:
-        trainer._init_kvstore()  # because this call decides where the states are
+        trainer._init_kvstore()  # decides whether the kvstore or the trainer keeps the states
     if not trainer._update_on_kvstore:
         return trainer._updaters
     updater = getattr(trainer._kvstore, "_updater", None)

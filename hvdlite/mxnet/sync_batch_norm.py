@@ -10,26 +10,26 @@ from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _OP = "hvdlite_sync_batch_norm"
-_MOST_NUMBERS = 2**20  # so that float32 represents the count exactly
+_MOST_NUMBERS = 2**20  # float32 represents all smaller numbers exactly
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     """A ``gluon.nn.BatchNorm`` that normalises over the joined batch of all ranks.
 
-    In training, mean and variance cover all ranks, whose batches may differ in size, and gradients
-    are those of the sum of all ranks' losses. Running statistics are the same bits on every rank;
-    forward updates them; MXNet's BatchNorm updates its own in backward. Outside of training,
-    and with ``use_global_stats``, it is a BatchNorm without communication. It may be hybridized,
-    and called several times in one forward. Where the mean is 1000 times the deviation, output and
-    gradient are within 1e-3 of those in float64.
+    In training, mean and variance are computed over the batches of all ranks, which may differ in
+    size, and gradients are those of the sum of all ranks' losses. Running statistics are bitwise
+    equal on all ranks. Forward updates them, whereas MXNet's BatchNorm updates its statistics in
+    backward. Outside training, and with ``use_global_stats``, the block does not communicate. The
+    block can be hybridized, and called several times in one forward. If the mean is 1000 times the
+    standard deviation, output and gradient differ from float64's by at most 1e-3.
 
-    All ranks must build these blocks in the same order, and in training run each block equally
-    often forward and backward. One context per process.
+    All ranks must build these blocks in the same order. In training every rank must run each block
+    the same number of times forward and backward. A process must use only one context.
 
     :param kwargs: BatchNorm's arguments: axis, momentum, epsilon, center, scale, in_channels, ...
-    :raises ValueError: at the first forward: it lives on several contexts.
+    :raises ValueError: at the first forward: the block is on several contexts.
 
-    Input and output have the same shape, any with channels along ``axis``.
+    Input and output have the same shape: any shape with the channels along ``axis``.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015; the gradient is that of its section 3.
     """
@@ -41,7 +41,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     if IS_MXNET_1:
 
         def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
-            """Normalise ``x``: an array, or, when the net is hybridized, a symbol. Internal."""
+            """Normalise ``x``, an array, or a symbol if the net is hybridized. MXNet calls this."""
             if self._kwargs["use_global_stats"]:
                 return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
             return self._normalise(x, gamma, beta, running_mean, running_var)
@@ -49,7 +49,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     else:
 
         def forward(self, x):
-            """Normalise the array ``x``. Internal."""
+            """Normalise the array ``x``. MXNet calls this."""
             if self._kwargs["use_global_stats"]:
                 return super().forward(x)
             params = self.gamma, self.beta, self.running_mean, self.running_var
@@ -63,7 +63,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
                 "per context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
-        if not is_symbol and mx.autograd.is_training():  # a rank may trace alone
+        if not is_symbol and mx.autograd.is_training():  # not when tracing: a rank may trace alone
             self._met = meet(self._owner, self._met)
         is_numpy = mx.util.is_np_array() if is_symbol else isinstance(arrays[0], mx.np.ndarray)
         if is_numpy:
@@ -75,7 +75,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
 
 
 class _Properties(mx.operator.CustomOpProp):
-    """Describes the operator to MXNet, which passes its options as text."""
+    """Describes the operator to MXNet. MXNet passes the options as strings."""
 
     def __init__(self, owner: str, axis: str, eps: str, momentum: str, fix_gamma: str) -> None:
         super().__init__(need_top_grad=True)
@@ -87,7 +87,7 @@ class _Properties(mx.operator.CustomOpProp):
         return ["data", "gamma", "beta"]
 
     def list_outputs(self):
-        return ["output", "statistics"]  # "statistics" is for backward
+        return ["output", "statistics"]  # backward reads "statistics"
 
     def list_auxiliary_states(self):
         return ["running_mean", "running_var"]
@@ -104,11 +104,11 @@ class _Properties(mx.operator.CustomOpProp):
 
 
 class _Operator(mx.operator.CustomOp):
-    """Runs on threads of MXNet and only pushes operations there.
+    """The operator. MXNet calls the methods on its own threads; they only push operations.
 
-    Forward calls of a block never overlap and have the same order on every rank: each writes the
-    running statistics, so MXNet's engine orders them. Backward calls may overlap, so each has the
-    number of its forward call.
+    Forward calls of a block never overlap and have the same order on every rank, because each call
+    writes the running statistics and so MXNet's engine orders the calls. Backward calls may
+    overlap, so the tensor name of a backward call contains the number of its forward call.
     """
 
     def __init__(self, properties: _Properties) -> None:
@@ -141,7 +141,7 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[2], req[2], sums[0])
         if req[0] == "null":
             return
-        # true in training; it is known since forward, so this does not wait
+        # per_count is not 0 in training. Forward has computed it, so asscalar() does not wait.
         if per_count[0].asscalar():
             sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
             dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
@@ -152,9 +152,9 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[0], req[0], dx.astype(in_data[0].dtype))
 
     def _of_all_ranks(self, x) -> tuple:
-        """Return mean, variance and 1 / count of each channel."""
+        """Return each channel's mean, variance and 1 / count over the batches of all ranks."""
         count = x.size // x.shape[self._p.axis]
-        near = self._sum(x) / count  # the mean, apart from rounding
+        near = self._sum(x) / count  # this rank's mean with a rounding error; ``rest`` corrects it
         apart = mx.nd.broadcast_sub(x, self._along(near, x))
         rest = self._sum(apart).astype("float64")
         squares = self._sum(mx.nd.square(apart)).astype("float64") - rest * rest / count
@@ -166,7 +166,7 @@ class _Operator(mx.operator.CustomOp):
         return mean.astype("float32"), var.astype("float32"), (1 / sums[0]).astype("float32")
 
     def _sum(self, x):
-        """Sum over all axes but the channels; dot with ones is 8 times as fast as mx.nd.sum."""
+        """Sum over all axes except channels, by dot with ones: 8 times as fast as mx.nd.sum."""
         axis = self._p.axis % x.ndim
         outer, inner = (int(np.prod(n)) for n in (x.shape[:axis], x.shape[axis + 1 :]))
         if inner > 1:
@@ -174,7 +174,7 @@ class _Operator(mx.operator.CustomOp):
         return mx.nd.dot(mx.nd.ones((1, outer)), x.reshape((outer, -1))).reshape((-1,))
 
     def _along(self, per_channel, x):
-        """Reshape the array so that it broadcasts along all other axes of x."""
+        """Reshape an array with a value per channel so that it broadcasts over x's other axes."""
         shape = [1] * x.ndim
         shape[self._p.axis] = -1
         return per_channel.reshape(shape)

@@ -1,4 +1,4 @@
-"""DistributedTrainer: gluon.Trainer with gradients averaged over ranks; and clipping."""
+"""DistributedTrainer, a gluon.Trainer that averages gradients over ranks; clip_global_norm."""
 
 import math
 import os
@@ -32,37 +32,38 @@ def _leaves_sums() -> bool:
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradients of all ranks' batches.
+    """A ``gluon.Trainer`` whose ``step(batch_size)`` averages gradients over ranks, then updates.
 
-    ``batch_size`` is that of one rank, over all its contexts. Between ``allreduce_grads()`` and
-    ``update(batch_size)`` the gradients are averages over ranks, so clipping there works as in one
-    process. With HVDLITE_HOROVOD_SUMS=1 they are sums, divided by ``gradient_predivide_factor``, as
-    with Horovod on CPUs, and the update divides by the number of ranks, for scripts that clip to a
-    limit times ``hvd.size()``.
+    ``batch_size`` is the batch size of one rank, over all its contexts. Between
+    ``allreduce_grads()`` and ``update(batch_size)`` the gradients are averages over ranks, so a
+    script can clip them there as in one process. In Horovod on CPUs they are sums divided by
+    ``gradient_predivide_factor``, and scripts clip to a limit times ``hvd.size()``. To run such a
+    script set HVDLITE_HOROVOD_SUMS=1: gradients are these sums, and the update divides by the size.
 
-    The optimizer inside is a plain one: files of ``save_states()`` load without hvdlite.
+    The trainer's optimizer is a plain one, so a program without hvdlite can load the files of
+    ``save_states()``.
 
-    :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
-        are summed over those before they are averaged over ranks.
+    :param params: a ParameterDict, a dict or a list of Parameters. If they are on several contexts,
+        gradients are summed over the contexts before they are averaged over ranks.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
     :param optimizer_params: a dict of arguments for an optimizer given by its name.
-    :param compression: one of ``hvd.Compression``, or a class of your own.
+    :param compression: a value of ``hvd.Compression``, or a class of your own.
     :param gradient_predivide_factor: f: gradients are divided by f before the sum over ranks and
         multiplied by f / size after it, for dtypes in which the sum would overflow.
-    :param prefix: the name of the trainer's tensors; by default the number of the trainer, so all
-        ranks must make their trainers in the same order.
-    :param num_groups: the number of groups of gradients; each is one operation, submitted when
-        backward has written all of it. 0: groups of 1 MiB or more; the group of the front layers
-        may be smaller.
-    :param process_set: the ranks that take part; a rank outside of it trains alone, with its own
-        gradients, as one process would.
+    :param prefix: the beginning of the names of the trainer's tensors; by default it contains the
+        number of the trainer, so all ranks must make their trainers in the same order.
+    :param num_groups: the number of groups of gradients. A group is one operation, submitted when
+        backward has written all its gradients. 0: groups of 1 MiB or more; the group of the front
+        layers may be smaller.
+    :param process_set: the ranks that take part; a rank outside the set trains alone, with its own
+        gradients.
     :param op: ``hvd.Average``; or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
-    :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
-        size of that one; every k-th call averages and applies the sum of all k gradients.
-    :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
-        their rows; faster if most rows are present.
+    :param backward_passes_per_step: k: call ``step()`` after each backward, with the batch size of
+        this backward; every k-th call averages and applies the sum of the last k gradients.
+    :param sparse_as_dense: send row_sparse gradients as dense arrays, so that ``step`` does not
+        wait for them; faster if most rows are present.
     :param zero_copy: keep gradients in memory that all ranks of the host map, and average them
-        there; see :attr:`zero_copy_parameters`. On one host training is the same, bit for bit.
+        there; see :attr:`zero_copy_parameters`. On one host the results are bitwise the same.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different networks.
     """
@@ -94,13 +95,13 @@ class DistributedTrainer(mx.gluon.Trainer):
         every = steps_from_environment()
         self._guard = Guard(self._params, every, process_set) if every else None
         self._aside = Aside()
-        self._pass = 0  # number of the last pass of this step, from 1 to self._passes
-        self._rows = 0  # sum of the batch sizes of the step's passes so far
-        # indices of parameters whose gradient no rank has computed
+        self._pass = 0  # backward passes done in this step, from 1 to self._passes
+        self._rows = 0  # sum of the batch sizes of these passes
+        # Indices of parameters whose gradient is stale on all ranks; None: not determined.
         self._unused: Optional[Set[int]] = None
 
     def rejoin(self) -> None:
-        """Continue in another job with the present parameters. Call it on all ranks."""
+        """Prepare for training in a new job with the same parameters. All ranks make this call."""
         self._gradients.restart()
         self._divide_sums()
         forget_shared(self._params)
@@ -108,16 +109,16 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._aside, self._pass, self._rows, self._unused = Aside(), 0, 0, None
 
     def save_states(self, fname) -> None:
-        """Save what Gluon does, and what compression has left out of this rank's gradients.
+        """Save the states that Gluon saves, and this rank's compression residuals.
 
-        :raises RuntimeError: a step has done only some of its backward passes.
+        :raises RuntimeError: the trainer is between the backward passes of a step.
         """
         refuse_begun(self)
         with with_left_out(self._gradients, self._updaters[0].optimizer):
             super().save_states(fname)
 
     def load_states(self, fname) -> None:
-        """Load what Gluon does; the next step fails unless all ranks load states of one step."""
+        """Load states; the next step fails unless all ranks have loaded states of the same step."""
         super().load_states(fname)
         saved = self._optimizer.__dict__.pop(left_out.KEY, None)
         self._gradients.loaded(1 + self._optimizer.num_update)
@@ -127,19 +128,19 @@ class DistributedTrainer(mx.gluon.Trainer):
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks and update the parameters.
 
-        :param batch_size: of this rank and this pass.
-        :param ignore_stale_grad: as in Gluon, do not update parameters that backward has not
-            reached. A parameter that backward has reached on any rank is updated on all ranks; the
-            others contribute zeros to its average. The same on every rank; ranks wait for each
-            other.
+        :param batch_size: of this rank and this backward pass.
+        :param ignore_stale_grad: as in Gluon, do not update parameters whose gradient is stale
+            (backward has not computed it since the last update). If the gradient is stale on some
+            ranks only, these ranks contribute zeros, and all ranks update the parameter. Must be
+            equal on all ranks. If True, ranks wait for each other.
         """
         self.allreduce_grads(ignore_stale_grad)
         self.update(batch_size, ignore_stale_grad)
 
     def allreduce_grads(self, ignore_stale_grad=False) -> None:
-        """Average the gradients over ranks, if this is the step's last pass.
+        """Average the gradients over ranks in the last backward pass of a step.
 
-        :param ignore_stale_grad: as for :meth:`step`; without it stale gradients are averaged, too.
+        :param ignore_stale_grad: as for :meth:`step`; if False, stale gradients are averaged, too.
         """
         self._pass = self._pass % self._passes + 1
         if self._pass < self._passes:
@@ -154,7 +155,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         super().allreduce_grads()
 
     def update(self, batch_size, ignore_stale_grad=False) -> None:
-        """Update the parameters, if this is the step's last pass; arguments as for :meth:`step`."""
+        """In the last backward pass of a step update the parameters; arguments as for `step`."""
         self._rows += batch_size
         if 1 < self._passes != self._pass:
             return
@@ -171,22 +172,21 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._gradients.average({i: trained[i].list_grad() for i in trained if i not in left_out})
 
     def _left_out(self) -> Collection[int]:
-        """Return the indices of parameters whose gradients are not averaged."""
+        """Return the indices of parameters whose gradients this step does not average."""
         return self._unused or set()
 
     @property
     def zero_copy_parameters(self) -> List[str]:
-        """Names of the parameters whose gradients are averaged in place, from the first step on.
+        """Names of parameters whose gradients are averaged without a copy, after the first step.
 
-        The other gradients are copied. They are those of parameters that were initialised before
-        the trainer was made, if the script holds them or if a net with
-        ``hybridize(static_shape=True)`` has written them, and those that ``hvd.share_gradients``
-        can't move either.
+        The trainer copies the other gradients: those that ``hvd.share_gradients`` can't move, and,
+        if the parameter was initialised before the trainer was made, those to which the script has
+        a reference or which a net with ``hybridize(static_shape=True)`` has written.
         """
         return [param.name for param in self._params if is_shared(param)]
 
     def _divide_sums(self) -> None:
-        """Let the update divide sums by the number of ranks."""
+        """With HVDLITE_HOROVOD_SUMS=1 make the update divide by the number of ranks."""
         reduction = self._gradients.reduction
         summed = reduction.sums and not self._gradients.alone
         ranks = reduction.process_set.size() / reduction.predivide_factor if summed else 1.0
@@ -194,7 +194,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._sums_of = ranks
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
-        """Return None on every rank or on no rank; a rank that must not share moves no gradient."""
+        """Move gradients to shared memory if this rank may; return None for a process set.
+
+        All ranks return None or no rank does, because :meth:`SharedGradients.join` is collective.
+        """
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None
@@ -206,7 +209,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
     def _pair(self) -> bool:
-        """Match the parameters with those of the other ranks; return True the first time."""
+        """At the first call match the parameters with those of other ranks and return True."""
         first = self._gradients.pair(dict(enumerate(self._params)))
         if first and self._shared:
             self._shared.join(self._in_order(), self._gradients.owner)
@@ -232,9 +235,10 @@ class DistributedTrainer(mx.gluon.Trainer):
                 data._fresh_grad = True
 
     def _agree_on_stale(self, clear: bool) -> None:
-        """Find the gradients that are stale on all ranks; mark those stale only here as fresh.
+        """Find the gradients that are stale on all ranks; mark all others as fresh on this rank.
 
-        :param clear: set the latter to zero, because their old values were not averaged.
+        :param clear: set a gradient that is stale here and fresh on another rank to zero, so that
+            this rank does not contribute old values.
         """
         self._pair()
         trained = self._trained()
@@ -256,19 +260,19 @@ class DistributedTrainer(mx.gluon.Trainer):
 
 
 def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:
-    """Scale arrays that are equal on all ranks so that their 2-norm together is at most max_norm.
+    """Scale arrays, equal on all ranks, so that their joint 2-norm is at most max_norm.
 
-    Like ``gluon.utils.clip_global_norm``, with the same arguments, but each rank reads only its
-    part of the arrays for the norm, and writes no array that needs no scaling. Collective. For
-    averaged gradients, between ``trainer.allreduce_grads()`` and ``trainer.update()``::
+    The function does what ``gluon.utils.clip_global_norm`` does, faster: each rank computes the
+    norm of its part of the arrays only, and does not write the arrays if the norm is small enough.
+    Collective. Use it for averaged gradients::
 
         trainer.allreduce_grads()
         hvd.clip_global_norm([p.grad() for p in params], 1.0 * batch_size)
         trainer.update(batch_size)
 
-    :param arrays: NDArrays, equally many with equal shapes and values on all ranks.
+    :param arrays: a list of NDArrays with the same shapes and values on all ranks.
     :param check_isfinite: warn if the norm is infinite or not a number.
-    :return: the norm before, with the same bits on every rank.
+    :return: the norm before scaling, bitwise equal on all ranks.
     :raises ValueError: there are no arrays.
     """
     if not arrays:
@@ -280,15 +284,15 @@ def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True)
     if check_isfinite and not math.isfinite(norm):
         warnings.warn("nan or inf is detected. Clipping results will be undefined.", stacklevel=2)
     scale = max_norm / (norm + 1e-8)
-    if not scale >= 1:  # also true for NaN, which so spreads as in Gluon's function
+    if not scale >= 1:  # also true for NaN: then all arrays become NaN, as in Gluon's function
         for array in arrays:
             array *= scale
     return norm
 
 
 def _square(array):
-    """Return the squared norm of this rank's part."""
-    # sparse arrays may have different rows, so rank 0 measures the whole array
+    """Return the squared norm of this rank's part of the array."""
+    # The rows of a sparse array may differ between ranks, so rank 0 takes the whole array.
     if array.stype != "default":
         return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
     flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()

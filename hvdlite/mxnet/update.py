@@ -1,4 +1,4 @@
-"""Updates of weights that a host's ranks share, by the C library's rules or MXNet's operators."""
+"""Updates weights that the ranks of a host share, with the C library or MXNet's operators."""
 
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -18,8 +18,9 @@ from hvdlite.mxnet.push import IS_MXNET_1, Holding, Settings, describe_holding
 class Rule(NamedTuple):
     """An update rule of the C library.
 
-    :ivar number: one of lib.HVD_SGD, ...
-    :ivar rates: the rates that all parameters share; the learning rate and weight decay are 0.
+    :ivar number: lib.HVD_SGD, lib.HVD_ADAM, ...
+    :ivar rates: the rates that all parameters share. Learning rate and weight decay are 0 here,
+        because :func:`rates_of` returns them for each parameter.
     """
 
     number: int
@@ -27,8 +28,8 @@ class Rule(NamedTuple):
 
 
 def rule_of(optimizer) -> Optional[Rule]:
-    """Return the optimizer's rule with its present settings; None: the C library has none."""
-    # not for MXNet 2, whose optimizers compute differently
+    """Return the optimizer's rule with its current settings; None if the C library has no rule."""
+    # MXNet 2's optimizers compute in another way than the C library.
     kind = type(optimizer) if IS_MXNET_1 else None
     if kind is mx.optimizer.Adam:
         rates = _rates(optimizer, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
@@ -36,14 +37,14 @@ def rule_of(optimizer) -> Optional[Rule]:
     if kind is mx.optimizer.SGD and optimizer.momentum >= 0:
         number = lib.HVD_SGD_MOMENTUM if optimizer.momentum else lib.HVD_SGD
         return Rule(number, _rates(optimizer, optimizer.momentum))
-    # without momentum MXNet uses another operator
+    # Without momentum MXNet uses another operator, which the C library does not implement.
     if kind is mx.optimizer.NAG and optimizer.momentum > 0:
         return Rule(lib.HVD_NAG, _rates(optimizer, optimizer.momentum))
     return None
 
 
 def rates_of(optimizer, indices: Sequence[Any]) -> np.ndarray:
-    """Count an update of each parameter; return their learning rates and weight decays."""
+    """Increment each parameter's update count; return learning rates and weight decays."""
     indices = list(indices)
     optimizer._update_count(indices)
     rates = np.array([optimizer._get_lrs(indices), optimizer._get_wds(indices)])
@@ -53,7 +54,7 @@ def rates_of(optimizer, indices: Sequence[Any]) -> np.ndarray:
 
 
 def _adam(optimizer, index, rate: float) -> float:
-    """Correct the rate for the bias of Adam's first steps."""
+    """Return Adam's learning rate with the correction for the bias of the first steps."""
     count = optimizer._index_update_count[index]
     return rate * (math.sqrt(1.0 - optimizer.beta2**count) / (1.0 - optimizer.beta1**count))
 
@@ -68,7 +69,7 @@ def _rates(optimizer, momentum: float, beta2: float = 0.0, epsilon: float = 0.0)
 
 
 class ByRule:
-    """Operations that sum gradients and update weights by a rule, for one set of parameters."""
+    """Sums the gradients of one set of parameters and updates the weights, with a C rule."""
 
     def __init__(self, rule: int, weights: HostWeights, gradients: Gradients, reduction, grads):
         self._rule, self._grads = rule, {index: handle_of(grad) for index, grad in grads.items()}
@@ -125,12 +126,12 @@ def _fill(update, rule: int, host_weight: HostWeight) -> None:
 
 
 def handle_of(array) -> int:
-    """Return the NDArray's handle, by which MXNet knows it."""
+    """Return MXNet's handle of the NDArray, a pointer as an int."""
     return array.handle.value
 
 
-# Optimizers that compute each value of a weight from values at the same place, so a part needs no
-# other part.
+# Optimizers that compute each element of a weight from the elements with the same index only. So
+# ranks can update disjoint slices of one weight.
 _BY_ELEMENT = {
     "SGD", "ccSGD", "NAG", "Signum", "SignSGD", "FTML", "Adam", "AdaGrad", "RMSProp", "AdaDelta",
     "Ftrl", "Adamax", "DCASGD",
@@ -138,7 +139,7 @@ _BY_ELEMENT = {
 
 
 class ByParts:
-    """Runs MXNet's operators on this rank's part of each weight, between two barriers."""
+    """Updates this rank's part of each weight with MXNet's operators, between two barriers."""
 
     def __init__(self, weights: HostWeights, gradients: Gradients) -> None:
         self._weights, self._gradients = weights, gradients
@@ -151,7 +152,7 @@ class ByParts:
         if key not in self._barriers:
             self._barriers[key] = self._barrier(key, "ready"), self._barrier(key, "done")
         ready, done = self._barriers[key]
-        ready.push()  # wait until no rank reads the weights any more
+        ready.push()  # a barrier: from here on no rank reads the old weights
         mine = self._mine(optimizer, indices)
         work = [(i, *self._slice(i, grad, mine[i])) for i, grad in zip(indices, grads) if i in mine]
         optimizer._update_count([index for index in indices if index not in mine])
@@ -159,10 +160,10 @@ class ByParts:
             self._updater.optimizer = optimizer
             self._updater.aggregate_updates = optimizer.aggregate_num > 0
             self._updater(*map(list, zip(*work)))
-        done.push()  # wait until no rank writes the weights any more
+        done.push()  # a barrier: all ranks have written their parts
 
     def _mine(self, optimizer, indices: List[int]) -> Dict[int, slice]:
-        """Return this rank's parts of the flat weights of which it has one."""
+        """Return, by index, the slice of each flattened weight that this rank updates."""
         sizes = {index: self._weights.by_index[index].shared.size for index in indices}
         n, self_ = topology.local_size(), topology.local_rank()
         if type(optimizer).__name__ in _BY_ELEMENT:
@@ -172,7 +173,7 @@ class ByParts:
         return {i: slice(0, size) for i, size in sizes.items() if dealt[i] == self_}
 
     def _slice(self, index: int, grad, part: slice) -> tuple:
-        """Return the part's gradient and weight; give the updater its states."""
+        """Return the slices of the gradient and the weight; give the updater the states' slices."""
         known = self._slices.get(index)
         if known is None or known[0] != (handle_of(grad), part.start, part.stop):
             host_weight = self._weights.by_index[index]
@@ -195,7 +196,7 @@ class ByParts:
 
 
 def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
-    """Distribute whole weights, the largest first, each to the rank with the least so far."""
+    """Return the rank for each whole weight; each gets the least loaded rank, largest first."""
     loads, dealt = [0] * n, {}
     for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
         rank = loads.index(min(loads))
@@ -205,7 +206,7 @@ def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
 
 
 def _cut(states, part: slice, whole=None):
-    """Cut a flat part out of an array; states of another size than the weight stay whole."""
+    """Return the slice of flattened arrays; arrays of another size than ``whole`` stay whole."""
     if isinstance(states, mx.nd.NDArray):
         other = whole is not None and states.size != whole.size
         return states if other or part == slice(0, states.size) else states.reshape((-1,))[part]

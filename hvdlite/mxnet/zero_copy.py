@@ -1,9 +1,9 @@
-"""Gradients in memory that all ranks of a host map, so that averaging copies nothing.
+"""Moves gradients to memory that all ranks of a host map, so that averaging needs no copy.
 
-A gradient can move into that memory only if nothing else refers to its old array: a net with
-``hybridize(static_shape=True)`` keeps writing to the arrays of its first backward, and the user may
-hold arrays. MXNet counts the references to an array's memory, and Python those to the array; this
-module checks both.
+A gradient can move only if nothing else refers to its old array. For example, a net with
+``hybridize(static_shape=True)`` always writes to the arrays of its first backward, and the script
+may have a variable for an array. MXNet counts the references to an array's memory, and Python
+counts the references to the array; this module checks both counts.
 """
 
 import sys
@@ -23,25 +23,25 @@ from hvdlite.core.objects import agree
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
 
-# the new gradient of each Parameter
+# For each Parameter whose gradient has moved, the new gradient.
 _moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
-# the new gradient of each Parameter that is reduced in place
+# The entries of _moved whose gradients the current job reduces without a copy.
 _direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def share_gradients(params: Sequence) -> List[str]:
-    """Move the gradients of gluon Parameters into shared memory; return the names of those in it.
+    """Move gradients of gluon Parameters to shared memory; return the names of these Parameters.
 
-    For ``DistributedOptimizer``; a ``DistributedTrainer`` calls it itself. Averaging then copies
-    nothing, and on one host training is the same, bit for bit. Collective: before the first
-    backward every rank passes the same parameters, initialised::
+    Then averaging needs no copy, and on one host the results are bitwise the same. Call it if you
+    use ``DistributedOptimizer``; a ``DistributedTrainer`` moves its gradients itself. Collective:
+    before the first backward, every rank passes the same initialised parameters::
 
-        net(batch)  # parameters whose shape was unknown are initialised by the first forward
+        net(batch)  # the first forward initialises parameters whose shape was unknown
         hvd.share_gradients(net.collect_params().values())
 
-    If each host has one rank, no gradient moves. A gradient also stays if it is sparse, on several
-    contexts or not on a CPU, of ``grad_req='null'``, of a dtype that NumPy lacks, or if something
-    else refers to it, because that reference would go stale.
+    If each host has one rank, no gradient moves. A gradient also does not move if it is sparse, is
+    on several contexts or not on a CPU, has ``grad_req='null'`` or a dtype that NumPy lacks, or if
+    something else refers to it, because that reference would keep the old array.
 
     :param params: gluon Parameters, such as ``net.collect_params().values()``.
     :raises ValueError: a parameter is not initialised, or backward has written its gradient.
@@ -56,24 +56,24 @@ def share_gradients(params: Sequence) -> List[str]:
 
 
 def is_shared(param) -> bool:
-    """Tell whether averaging the parameter's gradient copies nothing."""
+    """Return True if the parameter's gradient is averaged without a copy."""
     array = _direct.get(param)
     return array is not None and param._grad is not None and param._grad[0] is array
 
 
 def forget_shared(params: Sequence) -> None:
-    """Record that the job in which these gradients were shared has ended."""
+    """Forget which gradients are averaged without a copy, because that job has ended."""
     for param in params:
         _direct.pop(param, None)
 
 
 class SharedGradients:
-    """Gradients in this rank's memory, which the other ranks of the host will map.
+    """Moves gradients to a region of this rank's memory; :meth:`join` lets other ranks map it.
 
-    Gradients of initialised parameters move at once, others when they are made. No rank waits for
-    another before :meth:`join`.
+    The constructor moves the gradients of initialised parameters. The gradient of another parameter
+    moves when MXNet makes it. No rank waits for another rank before :meth:`join`.
 
-    :param params: in the same order on all ranks; if one rank gives none, no rank shares.
+    :param params: in the same order on all ranks; if one rank's list is empty, no rank shares.
     """
 
     def __init__(self, params: Sequence) -> None:
@@ -89,7 +89,9 @@ class SharedGradients:
                 self._move(param, is_new=False)
 
     def join(self, params: Sequence, owner: str) -> None:
-        """From now on reduce gradients in place if their offsets agree on all ranks. Collective."""
+        """Map the ranks' regions, and from now on reduce gradients of equal offsets there.
+
+        Collective."""
         memory, self._memory = self._memory, None
         offsets = [self._offset_of(param) for param in params]
         if not shared_memory.join(memory, owner):
@@ -100,13 +102,13 @@ class SharedGradients:
                 _direct[param] = param._grad[0]
 
     def _offset_of(self, param) -> int:
-        """Return the offset of the parameter's gradient in the memory; -1: it is elsewhere."""
+        """Return the offset in bytes of the parameter's gradient in the region; -1: not there."""
         offset, array = self._offsets.get(param, (-1, None))
         return offset if array is not None and param._grad and param._grad[0] is array else -1
 
     def _move_when_made(self, param) -> None:
         def init_grad(own):
-            del own._init_grad  # only once, so a gradient that is made again later is private
+            del own._init_grad  # if MXNet makes the gradient again later, do not move that one
             own._init_grad()
             if self._memory and _can_move(own):
                 self._move(own, is_new=True)
@@ -114,10 +116,10 @@ class SharedGradients:
         param._init_grad = types.MethodType(init_grad, param)
 
     def _move(self, param, is_new: bool) -> None:
-        """Move the parameter's gradient, with its value, into the memory."""
-        assert self._memory is not None  # there is memory whenever a gradient moves
+        """Move the gradient with its value to the region, unless something else refers to it."""
+        assert self._memory is not None
         offset = self._memory.used
-        # Taken even if it is not used, so that offsets stay equal on all ranks.
+        # Take the memory even if the gradient can't move, so that later offsets equal other ranks'.
         memory = self._memory.take(nbytes_of(param._grad[0]))
         if memory is None or not (is_new or _is_free(param)):
             return
@@ -140,7 +142,7 @@ def _check_new(param) -> None:
             f"parameter '{param.name}' is not initialised: share_gradients comes after the first "
             "forward and before the first backward"
         )
-    # not list_data(), which refuses row_sparse weights
+    # list_data() would raise for row_sparse weights
     if any(data._fresh_grad for data in param._data):
         raise ValueError(
             f"the gradient of parameter '{param.name}' has been computed already: share_gradients "
@@ -157,24 +159,24 @@ def _can_move(param) -> bool:
 def _wait_for_references() -> None:
     """Wait until MXNet has dropped the references of operations that have ended."""
     mx.nd.waitall()
-    time.sleep(1e-2)  # waits, because MXNet drops references after it has woken waiters
+    time.sleep(1e-2)  # MXNet drops references after waitall() returns, and has no call to wait
 
 
 def _is_free(param) -> bool:
-    """Tell whether only the parameter and autograd refer to its gradient, so that it can move."""
+    """Return True if only the parameter and autograd refer to the gradient, so that it can move."""
     expected, found = _references_of_new(), _references(param._grad)
     held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
     return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
 
 
 def _references(grads: list) -> Tuple[int, int]:
-    """Return the reference counts of the memory and of the array, of the one array in the list."""
+    """Return the reference counts of the memory and of the object of the array ``grads[0]``."""
     return references(grads[0]), sys.getrefcount(grads[0])
 
 
 @lru_cache(maxsize=None)
 def _references_of_new() -> Optional[Tuple[int, int]]:
-    """Return both counts for a new gradient; None if this MXNet does not let us count."""
+    """Return both counts of a new gradient; None if counting does not work in this MXNet."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
     mx.autograd.mark_variables([data], grads)
     _wait_for_references()
