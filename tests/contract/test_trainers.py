@@ -77,7 +77,7 @@ def test_a_predivide_factor_is_refused_without_averaging(kind, rank):
 
 @trainers_that(lambda kind: "backward_passes_per_step" in kind.takes)
 @pytest.mark.parametrize("passes", [2, 3])
-def test_backward_passes_per_step(kind, passes, rank, size):
+def test_several_passes_per_step_train_as_one_process(kind, passes, rank, size):
     trainer = kind(start_weights(), backward_passes_per_step=passes)
     expected = OneProcess(start_weights())
     for step in range(3):

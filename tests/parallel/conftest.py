@@ -1,6 +1,6 @@
-"""Tests that every rank runs, at any number of ranks.
+"""Fixtures of the tests that all ranks run together, with any number of ranks.
 
-``mpirun -n 3 python -m pytest tests/parallel`` runs them as tests/test_parallel.py does.
+tests/test_parallel.py runs them with ``mpirun -n 3 python -m pytest tests/parallel``.
 """
 
 import os
@@ -17,21 +17,21 @@ from trained import largest_difference
 
 @pytest.fixture(autouse=True)
 def own_errors_only():
-    """What a test has pushed ends, and raises, within it: MXNet tells an error to whoever waits."""
+    """Wait for all operations of a test: otherwise MXNet may raise their errors in a later test."""
     yield
     mx.nd.waitall()
 
 
 @pytest.fixture(scope="session")
 def asynchronous() -> None:
-    """For tests whose ranks push in different orders, which MXNet's NaiveEngine can't do."""
+    """Skip under MXNet's NaiveEngine a test whose ranks push operations in different orders."""
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
         pytest.skip("NaiveEngine waits inside each call")
 
 
 @pytest.fixture
 def parity(report_parity):
-    """Checks that the ranks have trained what one process alone has."""
+    """Return a function that checks that all ranks and a single process trained equal weights."""
 
     def check(name: str, trained: dict, expected: dict, bound: float) -> None:
         report_parity(name, largest_difference(trained, expected), bound)

@@ -8,7 +8,7 @@ import hvdlite as hvd
 
 
 def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
-    """The weights depend on the seed only, not on how many blocks were made before."""
+    """Return a net whose weights depend only on the seed, not on blocks that were made before."""
     net = gluon.nn.HybridSequential()
     for n in units:
         net.add(gluon.nn.Dense(n, activation="tanh", in_units=in_units))
@@ -19,7 +19,7 @@ def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
 
 
 def convnet(flags=None):
-    """The first forward, of images of 8 channels, draws the weights."""
+    """Return a net for images of 8 channels; its first forward initialises the weights."""
     mx.random.seed(4)
     net = gluon.nn.HybridSequential()
     net.add(
@@ -76,12 +76,12 @@ def joined_batch(step: int = 0, rows: int = 4, columns: int = 6):
 
 
 def backward(net, x) -> None:
-    """The gradient of a sum over the batch, as a Trainer expects it."""
+    """Compute the gradient of a loss that is summed over the batch, as a Trainer expects."""
     backward_of([(net, x)])
 
 
 def backward_of(pairs) -> None:
-    """The same of the losses of several nets, or batches, together."""
+    """Compute the gradient of the sum of the losses of several (net, batch) pairs."""
     pairs = [(net, x if isinstance(x, mx.nd.NDArray) else mx.nd.array(x)) for net, x in pairs]
     with autograd.record():
         losses = [(net(x) ** 2).sum() for net, x in pairs]
@@ -89,7 +89,7 @@ def backward_of(pairs) -> None:
 
 
 def train(net, trainer, steps: int = 4, joined=False, rows: int = 4, columns: int = 6) -> dict:
-    """Train on this rank's batches, or, for comparison, on those of all ranks joined."""
+    """Train on this rank's batches or, if `joined`, on the concatenated batches of all ranks."""
     for step in range(steps):
         rank = hvd.rank()
         x = joined_batch(step, rows, columns) if joined else batch_of(rank, step, rows, columns)

@@ -1,4 +1,4 @@
-"""Optimizers, and the trainers that take them: hvdlite's, those on its store, and one alone."""
+"""Optimizers, and trainers that use them: hvdlite's, those with its KVStore, and Gluon's."""
 
 import mxnet as mx
 import pytest
@@ -21,16 +21,16 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """Takes the rows of one rank for a step, as the others do; a store sums over ranks."""
+    """Its step() takes the batch size of one rank, as hvdlite's do, though a store sums ranks."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)
 
 
 def make_trainer(kind: str, params, optimizer, **options):
-    """A trainer of hvdlite's, or Gluon's with its optimizer or store.
+    """Return a trainer of hvdlite, or Gluon's Trainer with hvdlite's optimizer or store.
 
-    :param kind: "store": the Trainer updates; "on store": the store does.
+    :param kind: "store": the Trainer updates the weights; "on store": the store does.
     """
     if kind == "optimizer":
         return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **options), kvstore=None)

@@ -1,4 +1,4 @@
-"""Collectives at random: kinds, dtypes, shapes and ops, some mismatched; a NumPy model of each."""
+"""Random collectives: kind, dtype, shape and op, with some mismatches; a NumPy model of each."""
 
 from typing import NamedTuple
 
@@ -18,14 +18,14 @@ TRAILING = ((), (1,), (3,), (2, 5))
 
 
 class Work(NamedTuple):
-    """One collective as all ranks mean it."""
+    """One collective, with the arguments that all ranks are to give."""
 
     number: int
     kind: int
     dtype: str
     op: int
     root: int
-    rows: np.ndarray  # row counts of each rank; for an alltoall [from, to]
+    rows: np.ndarray  # row count of each rank; for an alltoall, of each pair [from, to]
     trailing: tuple
     in_place: bool
     wrong: str  # the field in which one rank differs; "" if all agree
@@ -35,7 +35,7 @@ class Work(NamedTuple):
         return (int(self.rows[rank].sum()), *self.trailing)
 
     def input(self, rank: int) -> np.ndarray:
-        """Small whole numbers, whose sums and products any dtype can hold."""
+        """Return small whole numbers: any dtype can hold their sums and products."""
         random = np.random.RandomState(97 * self.number + rank)
         return random.randint(0, 3, self.shape(rank)).astype(self.dtype)
 
@@ -80,7 +80,7 @@ def reduced(one: Work, size: int) -> np.ndarray:
 
 
 def result_of(one: Work, rank: int, size: int) -> np.ndarray:
-    """The NumPy model."""
+    """Return the result that the NumPy model computes for this rank."""
     if one.kind == BROADCAST:
         return one.input(one.root)
     if one.kind == ALLGATHER:

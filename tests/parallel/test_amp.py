@@ -1,4 +1,4 @@
-"""MXNet's AMP: its loss scaler, and the steps it skips, are the same on every rank."""
+"""MXNet's AMP: every rank has the same loss scale and skips the same steps."""
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +14,7 @@ import hvdlite as hvd
 
 @pytest.fixture(autouse=True)
 def only_the_loss_scaler(monkeypatch):
-    """Not amp.init(): it would make all operators cast to float16, which CPUs lack."""
+    """Replace amp.init(), which would make all operators cast to float16, which CPUs lack."""
     monkeypatch.setattr(amp.amp, "_amp_initialized", True)
     monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
 
@@ -73,7 +73,7 @@ def test_an_overflow_in_one_of_several_passes_skips_the_step(rank, size):
 
 
 def test_amp_refuses_a_distributed_optimizer():
-    """It averages gradients after AMP has checked these: ranks would skip different steps."""
+    """AMP checks gradients before the optimizer averages: ranks would skip different steps."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd()))
     amp.init_trainer(trainer)

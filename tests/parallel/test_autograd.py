@@ -1,4 +1,4 @@
-"""Collectives under autograd.record(); their gradients have Horovod's scale."""
+"""Collectives under autograd.record(): their gradients are scaled as Horovod's are."""
 
 import mxnet as mx
 import numpy as np
@@ -10,7 +10,7 @@ import hvdlite as hvd
 
 @pytest.fixture(autouse=True)
 def numpy_shapes():
-    """mx.np arrays need them; mx.nd ones do not mind."""
+    """Switch on NumPy shapes, which mx.np arrays need and mx.nd arrays allow."""
     with mx.util.np_shape(True):
         yield
 
@@ -22,8 +22,8 @@ def leaf(module, values, grad_req="write"):
 
 
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_a_collective_in_the_middle_of_a_graph_has_a_right_gradient(grad_req, rank, size):
-    """Used twice, and between other operators; the leaf's gradient is added up if it says so."""
+def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size):
+    """Other operators use the collective's input twice, and its result."""
     x = leaf(mx.nd, np.arange(6.0).reshape(2, 3) + rank, grad_req)
     scale = leaf(mx.nd, np.full((2, 3), 2.0), grad_req)
     rounds = 2 if grad_req == "add" else 1
@@ -43,8 +43,8 @@ def test_a_collective_in_the_middle_of_a_graph_has_a_right_gradient(grad_req, ra
     )
 
 
-def test_many_recorded_collectives_at_once_do_not_deadlock(rank, size):
-    """More of them than MXNet has threads for callbacks; none may keep the others from running."""
+def test_many_concurrent_recorded_collectives_do_not_deadlock(rank, size):
+    """They are more than MXNet's threads for callbacks, and ranks start them in opposite order."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
     with autograd.record():
@@ -76,8 +76,8 @@ def test_a_collective_under_autograd_pause_has_no_gradient(rank, size):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float16", "float64"])
-def test_dtypes_without_gradients_may_be_recorded(dtype, rank, size):
-    """Counts and metrics need no gradient, and may be there."""
+def test_collectives_of_dtypes_without_gradients_may_be_recorded(dtype, rank, size):
+    """Scripts may reduce counts and metrics, which need no gradient, while recording."""
     x = mx.np.ones((3,), dtype=dtype)
     with autograd.record():
         y = hvd.allreduce(x, op=hvd.Sum)
@@ -89,7 +89,7 @@ def test_dtypes_without_gradients_may_be_recorded(dtype, rank, size):
 
 
 def test_backward_through_an_empty_part_is_an_error(rank, size):
-    """Empty parts are gathered; only their gradient fails, with an error instead of a wait."""
+    """allgather takes empty parts; only their gradient fails, with an error instead of a hang."""
     x = leaf(mx.np, np.ones((0 if rank == 0 else 2, 3)))
     with autograd.record():
         y = hvd.allgather(x)
@@ -105,7 +105,7 @@ def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronou
     x = leaf(mx.nd, np.ones((2, 2)))
     with autograd.record():
         y = hvd.allreduce(x, name="forward agrees", op=hvd.Sum)
-    if rank == 0:  # stands for a rank whose script took another branch
+    if rank == 0:  # as if the script had taken another branch on this rank
         other = hvd.allreduce(mx.nd.ones((3,)), name="forward agrees.grad")
         with pytest.raises(mx.MXNetError, match="ranks disagree on the shape"):
             other.wait_to_read()
@@ -117,8 +117,8 @@ def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronou
 
 @pytest.mark.parametrize("module", [mx.nd, mx.np], ids=["nd", "np"])
 @pytest.mark.parametrize("verb", [hvd.allreduce_, hvd.broadcast_, hvd.grouped_allreduce_])
-def test_recorded_array_is_not_overwritten(module, verb, rank, size):
-    """Its old values belong to backward, which would use the new ones; MXNet refuses x += 1."""
+def test_a_collective_in_place_of_a_recorded_array_is_an_error(module, verb, rank, size):
+    """Backward needs the old values. MXNet refuses x += 1 for the same reason."""
     more = {"root_rank": 0} if verb is hvd.broadcast_ else {"op": hvd.Sum}
     given = (lambda x: [x]) if verb is hvd.grouped_allreduce_ else (lambda x: x)
     x, other = leaf(module, [2.0, 3.0]), module.array([rank + 1.0])
@@ -127,7 +127,7 @@ def test_recorded_array_is_not_overwritten(module, verb, rank, size):
         z = (y * y).sum()
         with pytest.raises(ValueError, match="is part of what autograd.record"):
             verb(given(y), name="recorded", **more)
-        verb(given(other), name="other", **more)  # no part of the graph
+        verb(given(other), name="other", **more)  # not part of the graph
     z.backward()
     assert x.grad.asnumpy().tolist() == [4, 6]
     assert other.asnumpy()[0] == (1 if verb is hvd.broadcast_ else sum(range(1, size + 1)))

@@ -1,6 +1,6 @@
-"""Compressed allreduces: MXNet's sums bit by bit, as few bytes as promised, good errors; training.
+"""Compressed allreduces: sums bitwise equal to MXNet's, bytes sent, errors, and training.
 
-The sums of each codec: test_codec_bits.c, test_coll_coded.c.
+test_codec_bits.c and test_coll_coded.c test the sums of each codec.
 """
 
 import mxnet as mx
@@ -28,8 +28,8 @@ def gradients_of_all(step: int, n: int) -> list:
     return [random.randn(n).astype("float32") for random in randoms]
 
 
-def test_compressed_sums_equal_mxnets_own(several):
-    """MXNet's sums are those of a 'device' store with one context for every rank."""
+def test_2bit_sums_equal_mxnets_bit_by_bit(several):
+    """The expected sums are those of a 'device' store of MXNet with one context per rank."""
     store = mx.kv.create("device")
     store.set_gradient_compression({"type": "2bit", "threshold": 0.25})
     store.init("w", mx.nd.zeros((101, 3)))
@@ -44,8 +44,8 @@ def test_compressed_sums_equal_mxnets_own(several):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_casts_round_to_nearest_and_once(dtype, size):
-    """Halves between two numbers go to the even one; the average is made in float32."""
+def test_casts_round_once_and_to_nearest_even(dtype, size):
+    """Ties round to even; the average is computed in float32 before it is rounded."""
     steps = 2.0**-10 if dtype == "fp16" else 2.0**-7
     values = 1 + steps * np.array([0, 0.25, 0.5, 0.75, 1, 1.5], "float32")
     rounded = 1 + steps * np.array([0, 0, 0, 1, 1, 2], "float32")
@@ -59,7 +59,7 @@ def test_casts_round_to_nearest_and_once(dtype, size):
 
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
 def test_compressed_averages_leave_out_joined_ranks(name, size):
-    """Rank r has r + 1 batches; the average is over those that have one."""
+    """Rank r has r + 1 batches; each average is over the ranks that have not joined."""
     reducer, n = Reducer(from_params({"type": name})), 40
     for step in range(hvd.rank() + 1):
         x = mx.nd.array(np.where(np.arange(n) % 2, -2, 2))
@@ -70,7 +70,7 @@ def test_compressed_averages_leave_out_joined_ranks(name, size):
 
 
 def sent(reducer, n: int) -> tuple:
-    """Bytes that this rank sends of n values: by MPI, and by the window."""
+    """Return how many bytes this rank sends for n values through MPI and through the window."""
     before = hvd.stats()
     reduced(reducer, np.ones(n, "float32"), "counted")
     after = hvd.stats()
@@ -84,13 +84,13 @@ CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compressi
 
 @pytest.mark.parametrize("codec, bits", [*zip(CODECS, [2, 1, 6.4])], ids=str)
 def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
-    """On one host each rank's words go to every other, or, in a window, are put once for all; from
-    three ranks on each adds up one part of the words, and sends a byte a value to the others."""
+    """Two ranks exchange their encoded gradients through MPI or the window. Of three or more, each
+    rank sums one part of the gradients and sends its sum, one byte per value, to the others."""
     n = 160_000
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)
     by_mpi = plain[0] > 0
-    # in a ring each rank sends size - 1 chunks in each of two phases
+    # in a ring allreduce each rank sends size - 1 chunks in each of two phases
     times = 2 * (size - 1) / size if by_mpi else 1
     assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
     if size > 2 and bits < 4:
@@ -170,7 +170,7 @@ def test_a_residual_is_zero_again_when_the_size_changes():
     ],
     ids=str,
 )
-def test_compression_params_of_mxnet_are_understood(params, expected):
+def test_mxnets_compression_params_select_the_compression(params, expected):
     assert from_params(params) == expected
 
 
@@ -189,16 +189,16 @@ def test_compression_params_of_mxnet_are_understood(params, expected):
         (lambda: Reducer("2bit"), "compression is '2bit': expected"),
     ],
 )
-def test_a_compression_that_makes_no_sense_is_refused(make, text):
+def test_a_wrong_compression_is_refused(make, text):
     with pytest.raises(ValueError, match=text):
         make()
 
 
-# ---- training: by the sums above, in step on all ranks ----
+# ---- training with compressed gradients ----
 
 
 def trained_by_sums(compression, steps: int) -> dict:
-    """What a plain trainer comes to with these averages, each with a residual of its own."""
+    """Return the weights of a plain trainer whose gradients a Reducer averages one by one."""
     net, reducer = dense_net(), Reducer(compression)
     trainer = plain_trainer(net, momentum_sgd())
     for step in range(steps):
@@ -212,9 +212,9 @@ def trained_by_sums(compression, steps: int) -> dict:
 @every_kind
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk"])
 def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
-    """To the last bit: the average is taken once; a store's sum is divided later.
+    """Bitwise, except with a store, whose sum is divided later.
 
-    With MXNet's own dist_sync a Trainer fails: 'Compression not supported with PushPull'.
+    MXNet's own dist_sync can't be compared: 'Compression not supported with PushPull'.
     """
     net, compression = dense_net(), from_params({"type": name})
     how = {"compression_params": {"type": name}} if kind in STORES else {"compression": compression}

@@ -1,4 +1,4 @@
-"""Processes forked beside a running job: data loaders work, and a child can't take part."""
+"""Processes forked from a rank: data loaders work; other children get errors, not hangs."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ from hvdlite.core.native import lib
 
 
 def in_child(function):
-    """What the function returns in a forked child; MXNet's engine stops while we fork."""
+    """Return what the function returns in a forked child."""
     mx.nd.waitall()
     read, write = os.pipe()
     child = os.fork()
@@ -42,7 +42,7 @@ def error_of(call) -> str:
 
 
 def test_calls_of_a_forked_child_are_refused(size):
-    """A forked child gets an error from each collective; shutdown() in the child does nothing."""
+    """Each collective raises an error in the child; shutdown() does nothing there."""
     calls = [lambda: hvd.numpy.allreduce(np.ones(2)), hvd.barrier, hvd.shutdown]
     texts = in_child(lambda: [error_of(call) for call in calls] + [hvd.is_initialized()])
     refused = "this process was forked after hvdlite.init(): a child can't take part in the job; "
@@ -53,13 +53,13 @@ def test_calls_of_a_forked_child_are_refused(size):
 
 
 def test_a_forked_worker_may_ask_for_rank_and_size():
-    """The forked child asks, as in scripts that shard an IterableDataset."""
+    """Scripts that shard an IterableDataset ask in the workers."""
     asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
     assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
-    """Also where a thread of the parent waits for one at the fork, and so holds its locks."""
+    """At the fork, threads of the parent may wait for a handle and hold its locks."""
     x = np.ones((size, 2))
     known, done = hvd.numpy.allreduce_async(x, op=hvd.Sum), hvd.allreduce_async(mx.nd.ones(1))
     hvd.synchronize(known)
@@ -87,7 +87,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
 
 
 def test_a_forked_child_frees_inherited_work_without_waiting(rank, size):
-    """A child inherits such work in the bucket of an optimizer."""
+    """A child inherits such work, for example, in a bucket of an optimizer."""
     x, out = np.ones(2), np.ones(2)
     started = start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}]) if rank == 0 else 0
     text = in_child(lambda: error_of(started.finish) if started else "")
@@ -99,7 +99,7 @@ def test_a_forked_child_frees_inherited_work_without_waiting(rank, size):
 
 
 def test_a_data_loader_with_forked_workers_works(rank, size):
-    """The workers are forked while the last step's gradients may still be under way."""
+    """The fork may happen while the last step's gradients are in progress."""
     rows = np.random.RandomState(rank).randn(24, 6).astype("float32")
     dataset = gluon.data.ArrayDataset(rows, np.arange(24))
     net = dense_net()
@@ -117,7 +117,7 @@ def test_a_data_loader_with_forked_workers_works(rank, size):
     assert_equal_on_all_ranks(weights(net))
 
 
-def test_a_subprocess_may_start_beside_pending_work(rank, size):
+def test_a_subprocess_may_start_while_a_collective_is_in_progress(rank, size):
     y = hvd.allreduce(mx.nd.ones((100_000,)), op=hvd.Sum)
     assert subprocess.run(["echo", "hello"], capture_output=True).stdout == b"hello\n"
     assert (y.asnumpy() == size).all()

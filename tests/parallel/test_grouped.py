@@ -10,8 +10,8 @@ from numbers_of_ranks import same_everywhere
 import hvdlite as hvd
 
 
-def test_the_same_array_twice_does_not_deadlock(rank, size):
-    """MXNet's engine waits for ever for an operation that writes to one array twice."""
+def test_a_group_with_the_same_array_twice_does_not_deadlock(rank, size):
+    """In MXNet's engine an operation that writes to one array twice never starts."""
     x, y = mx.nd.full((3,), rank), mx.nd.full((3,), rank)
     hvd.grouped_allreduce_([x, y, x], op=hvd.Sum)
     np.testing.assert_array_equal(y.asnumpy(), sum(range(size)))
@@ -29,8 +29,8 @@ def test_the_same_array_twice_does_not_deadlock(rank, size):
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("waited", [0, 3])
 @pytest.mark.parametrize("bad", [{0}, {1}, {2, 3}, {0, 3}])
-def test_an_error_of_any_member_is_raised_by_the_first_wait(bad, waited, rank, size):
-    """Whichever it is, first or last; the text names those that have failed, and no other."""
+def test_any_result_of_a_group_raises_the_errors_of_all_members(bad, waited, rank, size):
+    """Any result raises it, also that of a good tensor; the text names only the bad tensors."""
     shapes = [(4 + (rank == 0 and i in bad), 2) for i in range(4)]
     results = hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], op=hvd.Sum)
     with pytest.raises(mx.MXNetError) as caught:
@@ -41,9 +41,8 @@ def test_an_error_of_any_member_is_raised_by_the_first_wait(bad, waited, rank, s
     assert (hvd.allreduce(mx.nd.ones(3), op=hvd.Sum).asnumpy() == size).all()
 
 
-def test_a_group_is_sent_when_all_of_it_is_written(rank, size, several, asynchronous):
-    """Each of its tensors waits for the one that MXNet has still to compute."""
-    # HVDLITE_BYTES_AHEAD is only set to 1, which prevents fusion
+def test_a_group_is_sent_when_mxnet_has_computed_all_its_tensors(rank, size, several, asynchronous):
+    # if the tests set HVDLITE_BYTES_AHEAD, it is 1, which prevents fusion
     batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1
     late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # small enough not to be cut into segments
     early.wait_to_read()
@@ -58,7 +57,7 @@ def test_a_group_is_sent_when_all_of_it_is_written(rank, size, several, asynchro
     assert hvd.stats()["batches"] == before + batches
 
 
-def test_numpy_reports_exactly_the_errors_raised(rank, size, several):
+def test_an_error_of_a_numpy_group_names_the_tensors_that_failed(rank, size, several):
     arrays = [np.ones(3 + (rank == 0 and i != 1)) for i in range(3)]
     with pytest.raises(hvd.HvdliteError) as caught:
         hvd.numpy.grouped_allreduce(arrays, name="w")
@@ -84,7 +83,7 @@ def test_a_grouped_call_with_a_wrong_tensor_sends_nothing(rank, size):
 
 
 def test_grouped_calls_of_different_lengths_fail_on_all_ranks(rank, size, several):
-    """All are told at once, and nothing of the longer list is left to wait for."""
+    """Every rank gets the error, and no rank is left waiting for a tensor of the longer list."""
     arrays = [np.ones(2)] * (3 if rank == 0 else 2)
     text = r"'%s.w.*': ranks disagree on the number of tensors: rank 0: 3; rank.*: 2"
     for kind in ("allreduce", "allgather", "reducescatter"):
@@ -95,7 +94,7 @@ def test_grouped_calls_of_different_lengths_fail_on_all_ranks(rank, size, severa
         for result in hvd.grouped_allreduce([mx.nd.array(x) for x in arrays], name="w"):
             result.wait_to_read()
     text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3, 2\); .*: \(1, 2, 2\)"
-    for kind in ("allgather", "reducescatter"):  # for MXNet's arrays ranks first agree on the rows
+    for kind in ("allgather", "reducescatter"):  # of MXNet arrays, ranks first exchange row counts
         with pytest.raises(mx.MXNetError, match=text % kind):
             getattr(hvd, f"grouped_{kind}")([mx.nd.array(x) for x in arrays], name="w")
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size

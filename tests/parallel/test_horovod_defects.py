@@ -1,6 +1,6 @@
-"""What goes wrong in Horovod 0.28.1 for MXNet does not go wrong in hvdlite.
+"""hvdlite does not have the defects of Horovod 0.28.1 for MXNet.
 
-docs/horovod.md lists all such defects, and where the others' tests are.
+docs/horovod.md lists all these defects and the test of each.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from hvdlite.mxnet import push
 
 
 def errors_of(waits) -> str:
-    """All that MXNet tells: one error at a time, and each to the first who waits."""
+    """Return all errors of MXNet: it raises each error only once, in the first wait for it."""
     texts = []
     for wait in waits:
         try:
@@ -28,7 +28,7 @@ def errors_of(waits) -> str:
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
 def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, size):
-    """Horovod counts no element for a 0-d tensor, so a fused batch ends before its last ones."""
+    """Horovod counts a 0-d tensor as 0 elements, so it leaves out the end of a fused batch."""
     with mx.util.np_shape(True):
         shapes = [(), (3,), (), (2, 2), ()]
         arrays = [mx.np.full(shape, rank + i) for i, shape in enumerate(shapes)]
@@ -41,8 +41,8 @@ def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, siz
             np.testing.assert_array_equal(y.asnumpy(), expected)
 
 
-def test_no_group_with_a_name_under_way_is_sent_in_part(rank, size, several, asynchronous):
-    """Rank 0 alone sends its group twice: of the second nothing is sent, and the first is right."""
+def test_no_part_of_a_group_with_a_name_in_progress_is_sent(rank, size, several, asynchronous):
+    """Only rank 0 submits the group twice: it sends nothing of the second, the first is reduced."""
 
     def group(start):
         arrays = [mx.nd.full((i + 1,), start + i) for i in range(3)]
@@ -67,14 +67,14 @@ NO_DATA = "tensor 'allreduce.gradient': no data from rank {}: an operator failed
 
 
 def gradient_of(rank: int, fails: bool):
-    """Computed by an operator that can fail: when MXNet runs it, not when it is called."""
+    """Return an array from an operator that, if `fails`, fails when MXNet runs it, not earlier."""
     return mx.nd.random.normal(0, -1 if fails else 1, (4,)) * 0 + rank
 
 
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
 def test_a_gradient_that_failed_on_one_rank_hangs_no_other_rank(grouped, rank, size):
-    """The rank that failed lives on. The others are told, and the next step is as before."""
+    """All ranks get an error in the step that failed; the next step is reduced as usual."""
     failing = size - 1
     for step in range(3):
         gradient = gradient_of(rank, fails=rank == failing and step == 1)
@@ -93,7 +93,7 @@ def test_a_gradient_that_failed_on_one_rank_hangs_no_other_rank(grouped, rank, s
 
 
 def test_a_step_after_a_failed_step_is_not_paired_with_it(rank, size, several, asynchronous):
-    """The rank that failed has nothing to wait for: it comes to the next step before the others."""
+    """The rank that failed does not wait for the others: it submits the next step before them."""
     ahead = rank == size - 1
     gradient = gradient_of(rank, fails=ahead)
     for step in range(2):
@@ -111,7 +111,7 @@ def test_a_step_after_a_failed_step_is_not_paired_with_it(rank, size, several, a
 
 
 def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, asynchronous):
-    """MXNet tells of a failure before the step that failed is submitted, without its data."""
+    """MXNet raises the failure before hvdlite submits the failed step without data."""
     failing = size - 1
     for step in range(300):
         fails = step % 3 == 1
@@ -126,7 +126,7 @@ def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, as
 
 
 def test_a_layer_that_fails_on_one_rank_hangs_no_training(rank, several, asynchronous):
-    """The step is left out on all ranks, which hear why, and training goes on."""
+    """All ranks skip the step and raise an error with the reason; training goes on."""
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     arrays = [param.data() for param in net.collect_params().values()]
@@ -144,9 +144,9 @@ def test_a_layer_that_fails_on_one_rank_hangs_no_training(rank, several, asynchr
     assert_equal_on_all_ranks(weights(net))
 
 
-# ---- errors where a script of Horovod's catches them: at the call, as an MXNetError ----
+# ---- errors that the call raises as MXNetError, because scripts for Horovod catch them there ----
 
-# Collectives whose result has a shape that depends on all ranks, here or in Horovod.
+# Collectives whose result has a shape that depends on all ranks, in hvdlite or in Horovod.
 NEGOTIATED = {
     "allgather": lambda x: hvd.allgather(x, name="w"),
     "grouped_allgather": lambda x: hvd.grouped_allgather([x[:], x], name="w"),
@@ -174,7 +174,7 @@ def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, 
     ) as caught:
         NEGOTIATED[kind](mx.nd.ones(**DIFFERENT[differing](size)[rank > 0]))
     assert len(set(hvd.allgather_object(str(caught.value)))) == 1
-    mx.nd.waitall()  # no error is left to be raised at a later line
+    mx.nd.waitall()  # raises nothing: no error is left for a later line
     NEGOTIATED[kind](mx.nd.ones((size, 3)))
 
 
@@ -184,21 +184,20 @@ REFUSED = {
     "float splits of NumPy": lambda: hvd.numpy.alltoall(np.ones(SIZE), mx.nd.ones(SIZE)),
     "too long splits": lambda: hvd.alltoall(mx.nd.ones(SIZE), splits=[SIZE + 1] + [0] * (SIZE - 1)),
     "an average of bools": lambda: hvd.allreduce(mx.nd.ones(3, dtype="bool")),
-    "a root that there is not": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
+    "a root beyond the last rank": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
 }
 if SIZE > 1:  # with one rank, any number of rows is right
     REFUSED["rows that can't be divided"] = lambda: hvd.alltoall(mx.nd.ones(SIZE + 1))
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_horovods_mxnet_errors_are_value_errors_too(call):
+def test_errors_have_the_classes_that_horovod_scripts_catch(call):
     for kind in (ValueError, mx.MXNetError, RuntimeError, hvd.HvdliteError):
         with pytest.raises(kind):
             call()
 
 
-def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank, several):
-    """Not by way of an array of MXNet's."""
+def test_an_error_of_a_numpy_collective_is_an_mxnet_error(rank, several):
     with pytest.raises(mx.MXNetError, match="ranks disagree") as caught:
         hvd.numpy.allreduce(np.ones(3 + (rank == 0)), name="w")
     assert isinstance(caught.value, hvd.HvdliteError)
@@ -210,6 +209,6 @@ def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank, several):
     "make",
     [tuple, np.array, lambda s: list(map(float, s)), lambda s: mx.nd.array(s, dtype="int32")],
 )
-def test_splits_of_any_other_kind_are_taken(make, rank, size):
+def test_alltoall_takes_splits_of_other_types(make, rank, size):
     y, _ = hvd.alltoall(mx.nd.full((size, 2), rank), splits=make([1] * size))
     np.testing.assert_array_equal(y.asnumpy()[:, 0], np.arange(size))

@@ -1,4 +1,4 @@
-"""The kvstore dist_sync_mpi, method by method: MXNet's conventions and those of the proposal."""
+"""The methods of the kvstore dist_sync_mpi, as MXNet and as its KVStoreBase proposal call them."""
 
 import mxnet as mx
 import numpy as np
@@ -27,7 +27,7 @@ def both_contexts(value):
 
 
 def sum_of_ranks(size: int) -> int:
-    """What everyone gets when each rank pushes its number plus one."""
+    """Return the sum if each rank pushes its rank plus one."""
     return size * (size + 1) // 2
 
 
@@ -37,7 +37,7 @@ def assert_all(arrays, value) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_store_knows_its_rank_and_does_not_meet_another_store(name, rank, size):
+def test_a_store_knows_its_rank_and_is_separate_from_other_stores(name, rank, size):
     kv, second = mx.kv.create(name), mx.kv.create(name)
     assert kv.type == name.lower()
     assert (kv.rank, kv.num_workers, kv.local_rank) == (rank, size, hvd.local_rank())
@@ -53,8 +53,8 @@ def test_a_store_knows_its_rank_and_does_not_meet_another_store(name, rank, size
         kv._send_command_to_servers(0, "x")
 
 
-def test_the_keys_1_and_text_1_are_different(kv, size):
-    """Neither gets what the codec has left out of the other."""
+def test_the_keys_1_and_string_1_are_different(kv, size):
+    """Each key has a separate residual of the compression."""
     kv.set_gradient_compression({"type": "2bit", "threshold": 1.0})
     for key in (1, "1"):
         a = filled(0.6)
@@ -70,7 +70,7 @@ def test_pushpull_into_out_leaves_the_value_unchanged(kv, key, rank, size):
     a, outs = filled(rank + 1), [filled(0), filled(0)]
     kv.pushpull(key, a, outs, 0)
     assert_all(outs, sum_of_ranks(size))
-    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # with the proposal's names of arguments
+    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # the proposal's names of arguments
     assert_all(outs[0], sum_of_ranks(size))
     assert_all(a, rank + 1)
     kv.pushpull(key, a, out=a)
@@ -96,7 +96,7 @@ def test_pushpull_sums_over_contexts_and_lists_of_keys(kv, rank, size):
 
 
 def test_pushpull_of_one_key_may_be_repeated_without_waiting(kv, rank, size):
-    """Twice in a list, with other shapes, and beside a broadcast, as in Trainer's first step."""
+    """Twice in a list, with other shapes, and next to a broadcast, as in Trainer's first step."""
     out = filled(0)
     kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
     assert_all(out, 11 * size)
@@ -114,7 +114,7 @@ def test_pushpull_of_one_key_may_be_repeated_without_waiting(kv, rank, size):
 
 
 def test_pushpull_sums_numpy_arrays(kv, rank, size):
-    """mx.np, as Gluon has them after npx.set_np()."""
+    """Gluon passes mx.np arrays after npx.set_np()."""
     with mx.util.np_shape(), mx.util.np_array(True):
         values = [mx.np.full((), rank + 1, ctx=mx.cpu(i)) for i in (0, 1)]
         outs = [mx.np.zeros((), ctx=mx.cpu(i)) for i in (0, 1)]
@@ -139,7 +139,7 @@ def test_pushpull_sums_sparse_arrays(kv, rank, size):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
-    """MXNet's way to call it, and the proposal's broadcast(key, value, root_rank, priority)."""
+    """Call it as MXNet does, and as the proposal's broadcast(key, value, root_rank, priority)."""
     value, outs = filled(rank + 5), both_contexts(-1)
     kv.broadcast(key, value, out=outs)
     assert_all(outs, 5)
@@ -151,7 +151,7 @@ def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
             assert_all(value, root + 5)
 
 
-# ---- values that are kept: init, push, pull ----
+# ---- values that the store keeps: init, push, pull ----
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -192,7 +192,7 @@ def test_row_sparse_pull_gives_the_rows_asked_for(kv, stype, ids, rank):
         np.testing.assert_array_equal(whole.asnumpy(), np.arange(1, 13).reshape(4, 3))
 
 
-def test_row_sparse_pull_of_lists(kv):
+def test_row_sparse_pull_takes_lists_of_keys_and_rows(kv):
     value = nd.arange(8).reshape((4, 2)) + 1
     kv.init(["a", "b"], [value.tostype("row_sparse"), (2 * value).tostype("row_sparse")])
     first, second = nd.array([0, 1], dtype="int64"), nd.array([3], dtype="int64")
@@ -227,7 +227,7 @@ def test_an_optimizer_updates_the_kept_value(kv, key, rank, size):
     assert_all(grad, rank + 1)
 
 
-def test_the_users_own_updater_is_called(kv, size):
+def test_a_push_calls_the_users_updater(kv, size):
     kv.init(["x", 3], [filled(1), filled(1)])
     seen = []
 
@@ -244,7 +244,7 @@ def test_the_users_own_updater_is_called(kv, size):
     assert_all(outs[1], 1 + 4 * size)
 
 
-def test_a_new_learning_rate_counts_at_once(kv, size):
+def test_a_new_learning_rate_applies_to_the_next_push(kv, size):
     optimizer = mx.optimizer.SGD(learning_rate=1)
     kv.set_optimizer(optimizer)
     kv.init("x", filled(0))
@@ -255,7 +255,7 @@ def test_a_new_learning_rate_counts_at_once(kv, size):
     assert_all(weight, -1.25 * size)
 
 
-def test_half_precision_weights_are_updated_in_float32_masters(kv, size):
+def test_float16_weights_are_updated_in_float32_masters(kv, size):
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
     kv.init("x", filled(1, dtype="float16"))
     weight = filled(0, dtype="float16")
@@ -274,7 +274,7 @@ def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank):
     assert_equal_on_all_ranks({"x": weight.asnumpy()})
 
 
-# ---- wrong calls: an error at once, and the store goes on ----
+# ---- wrong calls ----
 
 
 def wrong_calls(kv):
@@ -307,8 +307,8 @@ def wrong_calls(kv):
     }
 
 
-def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
-    """An MXNetError, as in MXNet's own stores, and a ValueError, as in the rest of hvdlite."""
+def test_after_a_wrong_call_raises_the_store_still_works(kv, size):
+    """The error is an MXNetError, as in MXNet's stores, and a ValueError, as in all of hvdlite."""
     kv.init("x", filled(1))
     for text, call in wrong_calls(kv).items():
         with pytest.raises(ValueError) as error:
@@ -318,7 +318,7 @@ def test_a_wrong_call_raises_at_once_and_the_store_goes_on(kv, size):
     a = filled(1)
     kv.pushpull("x", a)
     assert_all(a, size)
-    # MXNet's servers would return the sum; here that would need a copy at each step.
+    # MXNet's servers would return the sum; hvdlite would need a copy in each step.
     with pytest.raises(ValueError, match="a pushpull without an optimizer keeps no value"):
         kv.pull("x", out=filled(0))
 

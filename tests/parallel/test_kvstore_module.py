@@ -19,7 +19,7 @@ on_store = pytest.mark.parametrize("on_store", [None, "0", "1"], ids=["default",
 
 @pytest.fixture
 def update_on_kvstore(on_store, monkeypatch):
-    """MXNet asks the environment; Module has no argument for it."""
+    """Set the environment variable by which MXNet chooses where a Module updates."""
     monkeypatch.delenv("MXNET_UPDATE_ON_KVSTORE", raising=False)
     if on_store is not None:
         monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", on_store)
@@ -27,7 +27,7 @@ def update_on_kvstore(on_store, monkeypatch):
 
 
 def lenet():
-    """Small, with average pooling, whose gradient does not jump."""
+    """Return a small net with average pooling: the gradient of max pooling is discontinuous."""
     x = mx.sym.var("data")
     x = mx.sym.Convolution(x, num_filter=3, kernel=(3, 3), name="conv")
     x = mx.sym.Activation(x, act_type="tanh")
@@ -37,7 +37,7 @@ def lenet():
 
 
 def all_images() -> tuple:
-    """Return all ranks' images: batch i of the joined data is all ranks' batch i."""
+    """Return the images and labels of all ranks; batch i joins batch i of all ranks."""
     random = np.random.RandomState(5)
     n = ROWS * STEPS * hvd.size()
     return random.randn(n, 1, 8, 8).astype("float32"), random.randint(0, CLASSES, n)
@@ -85,7 +85,7 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
 )
 @on_store
 def test_fit_trains_as_one_process(store, optimizer, contexts, update_on_kvstore, parity):
-    """The script of one process; only rank 0's weights count."""
+    """All ranks start from rank 0's weights, though each rank passes different ones."""
     store = store("horovod") if callable(store) else store
     contexts = [mx.cpu(i) for i in range(contexts)]
     module = fit(store, seed=hvd.rank(), optimizer=optimizer, contexts=contexts)
@@ -102,7 +102,7 @@ def test_fit_trains_as_one_process(store, optimizer, contexts, update_on_kvstore
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters already initialized")
 def test_a_module_resumes_from_a_checkpoint(update_on_kvstore, tmp_path_factory, parity):
-    """Saved half-way by each rank, resumed with and without hvdlite."""
+    """Each rank saves after 2 of 4 epochs and resumes with and without hvdlite."""
     folder = tmp_path_factory.mktemp("checkpoint")
     prefix = str(folder / f"rank{hvd.rank()}")
     module = fit("dist_sync_mpi")
@@ -124,7 +124,7 @@ def test_a_module_resumes_from_a_checkpoint(update_on_kvstore, tmp_path_factory,
 
 
 def bucket(length: int):
-    """A sum over as many words as the bucket has, and two classes."""
+    """Return a model of sequences of `length` words that sums the words and has two classes."""
     words = mx.sym.var("data")
     x = mx.sym.Embedding(words, input_dim=11, output_dim=4, name="embed")
     x = mx.sym.FullyConnected(mx.sym.sum(x, axis=1), num_hidden=2, name="fc")
@@ -133,7 +133,7 @@ def bucket(length: int):
 
 
 def bucket_batch(step: int, rank: int):
-    """In a step all ranks have the same bucket, so that one process can join their batches."""
+    """Return a batch. All ranks use the same bucket in a step, so one process can join them."""
     random = np.random.RandomState(10 * step + rank)
     length = (3, 5, 4)[step % 3]
     return random.randint(0, 11, (ROWS, length)), random.randint(0, 2, ROWS), length
@@ -171,7 +171,7 @@ def test_bucketing_module_trains_as_one_process(update_on_kvstore, rank, size, p
 
 
 def linear_model(stype: str):
-    """MXNet's example of sparse weights: y = x w, with rows of w that few inputs hit."""
+    """Return the linear model of MXNet's example of sparse weights: few inputs use a row of w."""
     x = mx.sym.var("data", stype="csr")
     w = mx.sym.var("w", shape=(12, 2), stype=stype)
     b = mx.sym.var("b", shape=(2,))
@@ -204,7 +204,7 @@ def train_sparse(kvstore, ranks, prepare: bool) -> dict:
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
 def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, rank, size, parity):
-    """Also where the script does not ask for rows: MXNet's own stores would skip them silently."""
+    """It also trains without `prepare`; MXNet's own stores would then silently skip the rows."""
     expected = train_sparse(None, list(range(size)), prepare=False)
     for prepare in (True, False):
         trained = train_sparse("dist_sync_mpi", [rank], prepare)

@@ -1,4 +1,4 @@
-"""gluon.Trainer with the kvstore dist_sync_mpi, beside what test_trainer.py asks of it."""
+"""gluon.Trainer with the kvstore dist_sync_mpi: what test_trainer.py does not test."""
 
 import contextlib
 import os
@@ -23,13 +23,13 @@ def kv_trainer(net, optimizer=None, kvstore="dist_sync_mpi", **more):
 
 
 def step_of_all(net, trainer, step: int) -> None:
-    """The sums of all ranks, divided by the rows of all ranks: as with dist_sync."""
+    """Divide the sum over ranks by the rows of all ranks, as scripts for dist_sync do."""
     backward(net, batch_of(hvd.rank(), step))
     trainer.step(4 * hvd.size())
 
 
 def test_the_first_step_keeps_batch_norm_statistics():
-    """With static_alloc MXNet's engine does not know that BatchNorm writes them in backward."""
+    """With static_alloc MXNet's engine does not know that backward of BatchNorm writes them."""
     for _ in range(8):
         net = gluon.nn.HybridSequential()
         net.add(gluon.nn.Dense(2000, in_units=500), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
@@ -46,7 +46,7 @@ def test_the_first_step_keeps_batch_norm_statistics():
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["own", "on store"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, several, tmp_path):
-    """Formerly, that rank applied the same gradients in another way."""
+    """Without the error, that rank's update would differ."""
     net, path = dense_net(), str(tmp_path / "states")
     trainer = kv_trainer(net, update_on_kvstore=on_store)
     for root in (None, 1):
@@ -63,7 +63,7 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, 
     with pytest.raises((mx.MXNetError, hvd.HvdliteError), match="loaded before.*rank 1: those w"):
         train(net, trainer, steps=1)
         mx.nd.waitall()
-    for _ in net.collect_params():  # each parameter raises an error of its own
+    for _ in net.collect_params():  # each parameter raises a separate error
         with contextlib.suppress(mx.MXNetError):
             mx.nd.waitall()
 
@@ -71,9 +71,9 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, 
 @pytest.mark.parametrize("shapes", ["known", "deferred"])
 @pytest.mark.parametrize("on_store", [None, False, True], ids=["default", "own", "on store"])
 def test_the_first_gradient_is_computed_with_rank_0s_weights(shapes, on_store, rank, size):
-    """MXNet puts weights in step at the first step, when a wrong gradient has been computed.
+    """MXNet broadcasts weights only in the first step, after the first gradient was computed.
 
-    As with DistributedTrainer gradients lie in memory that the ranks of a host share.
+    As with DistributedTrainer, the ranks of a host share the memory of gradients.
     """
 
     def net_of(seed):
@@ -96,8 +96,8 @@ def test_the_first_gradient_is_computed_with_rank_0s_weights(shapes, on_store, r
     assert_equal_on_all_ranks(weights(nets[0]))
 
 
-def test_batch_norm_statistics_start_equal(rank):
-    """Trainer broadcasts what has no gradient, too."""
+def test_batch_norm_statistics_start_equal_on_all_ranks(rank):
+    """Trainer also broadcasts parameters without a gradient."""
     net = gluon.nn.BatchNorm(in_channels=3)
     net.initialize()
     net.running_mean.set_data(mx.nd.full((3,), rank))
@@ -110,7 +110,7 @@ def test_batch_norm_statistics_start_equal(rank):
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
 def test_two_trainers_may_share_one_store(on_store, rank):
-    """Of other shapes, as a GAN's: the keys of both are positions, and must not meet."""
+    """The keys of both are positions: the store must keep equal keys of two trainers apart."""
     units, optimizers = [(8, 4), (5, 3, 2)], ["sgd", "adam"]
     kv = mx.kv.create("dist_sync_mpi")
     nets, alone = [dense_net(u, seed=rank) for u in units], [dense_net(u, seed=0) for u in units]
@@ -125,7 +125,7 @@ def test_two_trainers_may_share_one_store(on_store, rank):
         assert_close(weights(net), train(model, plain_trainer(model, optimizer), 2, joined=True))
 
 
-def test_a_script_may_change_its_optimizer_half_way():
+def test_a_second_trainer_with_another_optimizer_may_use_the_same_store():
     kv, net, alone = mx.kv.create("dist_sync_mpi"), dense_net(), dense_net()
     for optimizer in ("adam", "sgd"):
         trainer = kv_trainer(net, optimizer, kvstore=kv)
@@ -152,7 +152,7 @@ def test_each_trainer_of_a_store_compresses_its_gradients():
 
 @pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])
 def test_a_store_name_that_mxnet_would_ignore_is_an_error(name):
-    """Without 'dist' in it, and with one context, a Trainer uses no store at all."""
+    """With one context, MXNet's Trainer uses a store only if its name contains 'dist'."""
     net = dense_net()
     trainer = kv_trainer(net, kvstore=name)
     backward(net, batch_of(0))
@@ -182,8 +182,8 @@ def test_mxnets_local_stores_are_unchanged(name, rank):
 def test_dense_weights_are_updated_by_the_trainer_sparse_ones_by_the_store(
     weight, gradient, asked, monkeypatch
 ):
-    """As with MXNet's servers where MXNET_UPDATE_ON_KVSTORE is 1, its default; ours is the Trainer
-    itself, as long as all is dense. One store for all, as a script may have."""
+    """Unlike MXNet, where MXNET_UPDATE_ON_KVSTORE=1 is the default, hvdlite updates dense weights
+    in the Trainer by default. All trainers use one store, as a script may."""
     kv, sparse = mx.kv.create("dist_sync_mpi"), "row_sparse" in (weight, gradient)
     for set_to, by_default in ((None, sparse), ("1", True)):
         monkeypatch.delenv("MXNET_UPDATE_ON_KVSTORE", raising=False)
@@ -202,10 +202,9 @@ def test_dense_weights_are_updated_by_the_trainer_sparse_ones_by_the_store(
 
 @no_sparse_gluon
 def test_a_sparse_weight_with_a_dense_gradient_is_refused_by_step(rank):
-    """MXNet makes one and reads rows of the weight; only step() is an error of its own."""
+    """Making such a parameter and reading its rows works; the error in step() is MXNet's."""
 
     def sparse_weight(value):
-        # weight is sparse, its gradient dense
         weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")
         weight.initialize(mx.init.Constant(value))
         return weight
@@ -238,7 +237,7 @@ def all_rows(net):
 def test_sparse_weights_with_rows_from_the_store_train_as_in_one_process(
     optimizer, name, rank, size, parity
 ):
-    """Sparse gradients of dense weights: test_sparse.py."""
+    """test_sparse.py tests sparse gradients of dense weights."""
     nets = gluon.contrib.nn.SparseEmbedding(9, 3), gluon.nn.Embedding(9, 3, sparse_grad=True)
     trainers = []
     for net, seed, kvstore in zip(nets, (rank, 0), (name, None)):

@@ -1,4 +1,4 @@
-"""How long handles, and the memory of their tensors, live; what follows the wait."""
+"""Handles: callbacks, interrupted waits, and the lifetime of handles and their tensors' memory."""
 
 import gc
 import signal
@@ -13,8 +13,8 @@ from threads import outcomes
 import hvdlite as hvd
 
 
-def test_the_callback_of_a_handle_runs_once(size):
-    """So ``out`` keeps what its user writes to it later."""
+def test_the_callback_of_a_handle_runs_only_once(size):
+    """A second synchronize() does not overwrite what the user has written to ``out``."""
     out, calls = np.zeros(6)[::2], []
     handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, out=out).then(calls.append)
     outcomes([handle])
@@ -25,8 +25,8 @@ def test_the_callback_of_a_handle_runs_once(size):
     assert out.tolist() == [7] * 3
 
 
-def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
-    """The handle still gives its result, to both."""
+def test_ctrl_c_ends_a_wait_while_another_thread_waits_too(size, rank):
+    """Both threads still get the handle's result."""
     handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, name="late") if rank == 0 else None
     if handle is not None and size > 1:
         other = threading.Thread(target=handle.synchronize)
@@ -42,7 +42,7 @@ def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
 
 
 def test_results_outlive_their_handle_and_job(rank, size):
-    """The C library has made the memory, and keeps it as long as the array lives."""
+    """The C library allocates the memory and keeps it while the array lives."""
     long = np.full((1000, size), float(rank))
     gathered = hvd.numpy.allgather_async(long, name="long").synchronize()
     part = hvd.numpy.alltoall_async(long, [1000 // size] * size, name="part").synchronize()[0]
@@ -58,7 +58,7 @@ def test_results_outlive_their_handle_and_job(rank, size):
 
 
 def test_a_dropped_handle_keeps_its_memory_until_the_work_ends(size, asynchronous):
-    """The memory stays until the work in it is done; then it is let go."""
+    """Afterwards, the memory is freed."""
     polled = []
     for i in range(40):
         array = np.ones(100_000)

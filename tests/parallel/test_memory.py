@@ -1,4 +1,4 @@
-"""What an NDArray can be besides a fresh dense block: a view, blocked, freed, not yet made."""
+"""Collectives of NDArrays that are views, in a blocked layout, freed, or not yet allocated."""
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,6 @@ def total(size: int) -> int:
 
 
 def test_only_a_slice_of_an_array_is_reduced_in_place(rank, size):
-    """A slice shares the memory of its array: only that part is reduced."""
     x = mx.nd.ones((8, 3)) * rank
     hvd.allreduce_(x[2:5], op=hvd.Sum)
     expected = np.full((8, 3), rank)
@@ -31,8 +30,8 @@ def test_a_slice_and_a_reshaped_array_are_reduced(rank, size):
     np.testing.assert_array_equal(w.asnumpy().reshape(size, 6)[-1], np.arange(18, 24) * (size - 1))
 
 
-def test_slices_of_one_array_are_reduced_at_once(rank, size):
-    """All are under way together; MXNet orders them, as they share its variable."""
+def test_slices_of_one_array_are_reduced_concurrently(rank, size):
+    """All are in progress together; MXNet orders them, as slices share their array's variable."""
     x = mx.nd.ones((40, 5)) * rank
     for i in range(20):
         hvd.allreduce_(x[2 * i : 2 * i + 1], op=hvd.Sum, name=f"row{i}")
@@ -41,24 +40,22 @@ def test_slices_of_one_array_are_reduced_at_once(rank, size):
     np.testing.assert_array_equal(x.asnumpy(), expected)
 
 
-def test_one_array_is_reduced_into_several_results(rank, size):
+def test_concurrent_collectives_of_one_array_give_right_results(rank, size):
     x = mx.nd.ones((5,)) * rank
     results = [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, size - 1), hvd.allgather(x)]
-    x += 100  # written after the calls, which must not see it
+    x += 100  # the collectives must not see this later write
     sums = [y.asnumpy().sum() for y in results]
     assert sums == [5 * total(size), 5 * (size - 1), 5 * total(size)]
 
 
 def test_operators_before_and_after_a_collective_need_no_wait(rank, size):
-    """MXNet's own operators before, between and after: each waits for the one before."""
     x = mx.nd.ones((1000,)) * rank
     y = hvd.allreduce(x + 1, op=hvd.Sum) * 2
     hvd.allreduce_(y, op=hvd.Average)
     np.testing.assert_array_equal((y - 1).asnumpy(), 2 * (total(size) + size) - 1)
 
 
-def test_arrays_that_python_drops_at_once_are_reduced(rank, size):
-    """Python drops them before MXNet has run the operations."""
+def test_arrays_that_python_frees_before_the_operation_are_reduced(rank, size):
     for i in range(300):
         x = mx.nd.ones((500,)) * rank
         hvd.allreduce_(x, name=f"freed{i}")
@@ -69,8 +66,8 @@ def test_arrays_that_python_drops_at_once_are_reduced(rank, size):
     np.testing.assert_array_equal(hvd.allreduce(kept, op=hvd.Sum).asnumpy(), total(size))
 
 
-def test_arrays_whose_memory_was_not_allocated_yet_are_written(rank, size):
-    """mx.nd.empty has no memory before its first use, which here is ours."""
+def test_arrays_without_allocated_memory_are_written(rank, size):
+    """MXNet allocates the memory of mx.nd.empty at its first use: here, in the collective."""
     x = mx.nd.empty((1000, 7)) if rank else mx.nd.full((1000, 7), 3)
     np.testing.assert_array_equal(hvd.broadcast_(x, 0).asnumpy(), 3)
     assert hvd.allreduce_(mx.nd.empty((17,))).asnumpy().shape == (17,)
@@ -99,7 +96,7 @@ def conv_net():
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 def test_weights_in_onednns_blocked_layout_are_reduced(hybridize, rank, size):
-    """A forward for inference leaves the weights of Conv and Dense in a blocked layout."""
+    """A forward pass without autograd leaves the weights of Conv and Dense in this layout."""
     net = conv_net()
     mx.random.seed(10 + rank)
     net.initialize(mx.init.Xavier(), force_reinit=True)
@@ -112,7 +109,7 @@ def test_weights_in_onednns_blocked_layout_are_reduced(hybridize, rank, size):
         weights = net._collect_params_with_prefix()
         own = {name: p.data().copy().asnumpy() for name, p in weights.items()}
         everyone = hvd.allgather_object(own)
-        net(images)  # not waited for, so the layout changes during the broadcast
+        net(images)  # does not wait, so the layout changes during the broadcast
         hvd.broadcast_parameters(weights, root_rank=size - 1)
         for name, p in weights.items():
             np.testing.assert_array_equal(p.data().asnumpy(), everyone[size - 1][name], name)
@@ -125,7 +122,7 @@ def test_weights_in_onednns_blocked_layout_are_reduced(hybridize, rank, size):
 
 
 def test_activations_in_onednns_blocked_layout_are_gathered(rank, size):
-    """What a convolution returns may be blocked as well; allgather reads it in place."""
+    """A convolution may return an array in a blocked layout; allgather reads it in place."""
     conv = gluon.nn.Conv2D(32, 3, in_channels=16)
     conv.initialize(mx.init.One())
     x = conv(mx.nd.ones((4, 16, 6, 6)) * rank)

@@ -1,4 +1,4 @@
-"""What a job tells of itself: timelines, MXNet's profiler, statistics, clocks, the build."""
+"""Timelines, MXNet's profiler, statistics, clock offsets, and queries about the build."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ from hvdlite.monitor import recorder
 
 @pytest.fixture
 def folder(tmp_path) -> str:
-    """The same on every rank."""
+    """Return one folder for all ranks."""
     return hvd.broadcast_object(str(tmp_path))
 
 
@@ -34,7 +34,7 @@ def events_of(path: str) -> list:
 
 
 def spans(path: str) -> dict:
-    """Tensor -> what -> (begin, end) in microseconds; every name comes once."""
+    """Return tensor -> span -> (begin, end) in microseconds; each tensor occurs only once."""
     found = spans_of(events_of(path))
     assert len(dict(found)) == len(found)
     return dict(found)
@@ -85,8 +85,8 @@ def test_a_forked_child_writes_nothing_to_the_timeline(folder, rank):
     assert set(spans(path)) == {"allreduce.before", "allreduce.after"}
 
 
-def test_spans_of_equal_names_in_two_process_sets_stay_apart(folder, rank, size):
-    """The spans overlap: in one track, viewers took the end of one span for that of the other."""
+def test_tensors_of_one_name_in_two_process_sets_have_separate_tracks(folder, rank, size):
+    """The spans overlap: in one track, viewers would pair the wrong begins and ends."""
     some = hvd.add_process_set(range(size - 1)) if size > 1 else hvd.global_process_set
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
     sets = [hvd.global_process_set] + ([some] if size > 1 and some.included() else [])
@@ -113,7 +113,7 @@ def test_a_second_timeline_and_a_missing_folder_are_errors(folder, rank):
 
 
 def test_stop_timeline_reports_a_full_disk(folder, rank):
-    """Every write to /dev/full fails as on a disk that is full; the timeline was lost unsaid."""
+    """Every write to /dev/full fails as on a full disk."""
     hvd.start_timeline("/dev/full")
     push([f"lost{i}" for i in range(100)])
     if rank:
@@ -127,8 +127,8 @@ def test_stop_timeline_reports_a_full_disk(folder, rank):
     assert set(spans(os.path.join(folder, f"next{rank}.json"))) == {"allreduce.next"}
 
 
-def test_a_profiled_job_goes_on_and_its_trace_names_hvdlite(tmp_path, size, asynchronous):
-    """The profiler ends the process where an operation is of a CPU above the number of cores."""
+def test_mxnets_profiler_records_operations_of_hvdlite(tmp_path, size, asynchronous):
+    """MXNet's profiler aborts on operations of a CPU context above the number of cores."""
     mx.profiler.set_config(profile_all=True, filename=str(tmp_path / "trace.json"))
     mx.profiler.set_state("run")
     arrays = [mx.nd.ones(1000 * i + 1) for i in range(3)]
@@ -143,8 +143,8 @@ def test_a_profiled_job_goes_on_and_its_trace_names_hvdlite(tmp_path, size, asyn
 
 
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_profiling_servers_without_servers_is_a_clear_error(name, monkeypatch):
-    """MXNet by itself: KVStoreHandle passed to profiler is null."""
+def test_profiling_servers_without_servers_gives_a_clear_warning(name, monkeypatch):
+    """Without hvdlite MXNet says: KVStoreHandle passed to profiler is null."""
     monkeypatch.setattr(mx.profiler, "profiler_kvstore_handle", mx.base.KVStoreHandle())
     mx.kv.create(name)
     for call in (
@@ -160,7 +160,7 @@ def test_profiling_servers_without_servers_is_a_clear_error(name, monkeypatch):
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 def test_the_offset_between_hosts_clocks_is_measured(hosts, rank, size, monkeypatch):
-    """Host i's clock is 1000 * i seconds ahead; all these hosts are one in truth."""
+    """The clock of simulated host i is 1000 * i seconds ahead."""
     of_rank = [min(i, hosts - 1) for i in range(size)]
     now, own = time.monotonic, of_rank[rank]
     monkeypatch.setattr(recorder.time, "monotonic", lambda: now() + 1000.0 * own)
@@ -170,7 +170,7 @@ def test_the_offset_between_hosts_clocks_is_measured(hosts, rank, size, monkeypa
     assert error < 5
 
 
-def test_stats_show_the_shares_of_the_last_steps(rank, size):
+def test_stats_show_which_share_of_the_steps_was_waiting(rank, size):
     for _ in range(8):
         time.sleep(0.05 if rank == size - 1 else 0.01)
         hvd.numpy.allreduce(np.ones(10), name="in each step")
@@ -182,7 +182,7 @@ def test_stats_show_the_shares_of_the_last_steps(rank, size):
         assert told["waiting"] > 0.05  # about 0.8 on an idle machine
 
 
-def test_a_script_may_ask_for_the_build_mpi_and_whether_hosts_are_alike():
+def test_queries_about_the_build_mpi_and_hosts_have_right_answers():
     assert hvd.mpi_built() is True and hvd.mpi_enabled() is True
     for ask in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "cuda_built", "rocm_built"):
         assert getattr(hvd, ask)() is False

@@ -12,7 +12,7 @@ ROWS, COLUMNS = 7, 3
 
 
 def unaligned(x):
-    """The same values at an odd address."""
+    """Return a copy of the array at an odd address."""
     raw = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
     raw[:] = x
     return raw
@@ -39,7 +39,7 @@ def test_arrays_of_any_layout_are_reduced(view, rank, size):
     expected = np.concatenate([once * r for r in range(size)])
     gathered = hvd.numpy.allgather(x)
     np.testing.assert_array_equal(gathered, expected)
-    # a small result is copied, so it keeps no memory of the C library
+    # a small result is a copy, so it does not keep a buffer of the C library alive
     assert gathered.flags.owndata
 
 
@@ -51,7 +51,7 @@ def own(rank: int) -> np.ndarray:
 
 
 def calls(rank: int, size: int) -> dict:
-    """Each collective as a function of its array and out=, with what it shall return."""
+    """Return each collective as a function of its array and out=, and the expected result."""
     everyone = np.stack([own(r) for r in range(size)])
     splits = [2] + [0] * (size - 1)
     part = everyone.max(0)[part_of(ROWS, rank, size)]
@@ -66,8 +66,8 @@ def calls(rank: int, size: int) -> dict:
 
 
 @pytest.mark.parametrize("kind", calls(0, 1))
-def test_result_goes_to_out(kind, rank, size):
-    """In any order of memory; out may be the input itself, or begin inside of it."""
+def test_the_result_is_written_to_out(kind, rank, size):
+    """out may have any memory order, be the input itself, or overlap the input."""
     call, expected = calls(rank, size)[kind]
     x = own(rank)
     x.flags.writeable = False
@@ -87,7 +87,7 @@ def test_result_goes_to_out(kind, rank, size):
         np.testing.assert_allclose(out, expected)
 
 
-def test_out_that_does_not_fit_is_refused(rank, size):
+def test_an_out_of_another_shape_or_dtype_is_refused(rank, size):
     x, read_only = np.ones((4, 2)), np.zeros((4, 2))
     read_only.flags.writeable = False
     bad = {
@@ -104,7 +104,7 @@ def test_out_that_does_not_fit_is_refused(rank, size):
         hvd.numpy.allgather(x, name="x", out=np.zeros((4 * size, 3)))
     with pytest.raises(ValueError, match="out has 1 arrays: expected 2"):
         hvd.numpy.grouped_allreduce([x, x], out=[x])
-    # Only this rank's out is wrong; ranks learn the rows from each other, and the others succeed.
+    # Only the last rank's out is wrong: it alone gets an error, and the other ranks succeed.
     wrong = rank == size - 1
     out = np.zeros((3 * size + wrong, 2))
     if wrong:
@@ -129,7 +129,7 @@ def test_grouped_calls_write_into_out(rank, size):
         for out, result, each in zip(outs, results, expected):
             assert result is out
             np.testing.assert_array_equal(out, each)
-    x, y = own(rank), own(rank) + 1  # arrays in place, one of them twice
+    x, y = own(rank), own(rank) + 1  # in place, with one array twice
     hvd.numpy.grouped_allreduce([x, y, x], op=hvd.Sum, out=[x, y, x])
     np.testing.assert_array_equal(x, sum(own(r) for r in range(size)))
     np.testing.assert_array_equal(y, x + size)
@@ -140,7 +140,7 @@ def test_grouped_calls_write_into_out(rank, size):
     (
         [slice(0, 6), slice(6, 12), slice(12, 18)],  # outputs in place
         [slice(18, 24), slice(24, 30), slice(30, 36)],
-        [slice(6, 12), slice(18, 24), slice(24, 30)],  # one's output is another one's input
+        [slice(6, 12), slice(18, 24), slice(24, 30)],  # output 0 is input 1
         [slice(3, 9), slice(18, 24), slice(24, 30)],
         [slice(18, 24), slice(20, 26), slice(30, 36)],  # two outputs overlap
         [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one output is not contiguous
@@ -155,8 +155,8 @@ def test_grouped_calls_write_into_overlapping_outs_correctly(rank, size, outs):
     np.testing.assert_array_equal(memory, expected)
 
 
-def test_grouped_calls_in_place_copy_nothing(rank, size):
-    """Separate results would take 128 MiB."""
+def test_a_grouped_call_in_place_allocates_no_copies(rank, size):
+    """Copies would take 128 MiB."""
     arrays = [np.full(16 << 20, rank, np.float32) for _ in range(2)]
     hvd.numpy.barrier()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -166,8 +166,8 @@ def test_grouped_calls_in_place_copy_nothing(rank, size):
     assert all((array == sum(range(size))).all() for array in arrays)
 
 
-def test_every_op_is_right_in_shared_memory(rank, size):
-    """Reduced where it lies, but Adasum, which goes by messages there too."""
+def test_allreduce_of_arrays_in_shared_memory_is_right_with_every_op(rank, size):
+    """The core reduces such arrays in place, except with Adasum, which uses messages."""
     x, of_one = hvd.numpy.empty_shared(1000), 1 + np.arange(1000.0)
     everyone = [(r + 1) * of_one for r in range(size)]
     for op, expected in (
@@ -181,16 +181,16 @@ def test_every_op_is_right_in_shared_memory(rank, size):
         assert same_everywhere(x)
 
 
-def test_barrier_waits_for_all(rank, size, tmp_path):
+def test_barrier_waits_for_all_ranks(rank, size, tmp_path):
     folder = hvd.broadcast_object(tmp_path)
     for turn in range(5):
         (folder / f"{turn}.{rank}").touch()
         hvd.barrier()
         assert len(list(folder.glob(f"{turn}.*"))) == size
-        hvd.barrier()  # called at another line, as other ranks may
+        hvd.barrier()  # another line: barriers of different lines must pair, too
 
 
-def test_the_error_of_several_tensors_has_fields(rank, size):
+def test_the_error_of_a_group_has_the_fields_of_the_first_bad_tensor(rank, size):
     if size == 1:
         return
     arrays = [np.zeros(2 + (rank == size - 1)), np.zeros(2), np.zeros(4 + (rank == size - 1))]

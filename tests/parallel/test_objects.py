@@ -32,22 +32,22 @@ def test_objects_are_broadcast_from_each_root(obj, rank, size):
         assert np.array_equal(received, obj) if isinstance(obj, np.ndarray) else received == obj
 
 
-def test_objects_of_other_types_are_gathered_by_rank(rank, size):
-    """The objects have another length and type on each rank."""
+def test_allgather_object_returns_the_objects_in_the_order_of_ranks(rank, size):
+    """The objects of the ranks have different lengths and types."""
     assert hvd.allgather_object("x" * (3 * rank)) == ["x" * (3 * r) for r in range(size)]
     objects = [None, "a", 2.5, {"k": [1]}]
     assert hvd.allgather_object(objects[rank % 4]) == [objects[r % 4] for r in range(size)]
 
 
-def test_an_object_that_no_rank_can_pickle_raises():
+def test_an_object_that_no_rank_can_pickle_is_an_error():
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         hvd.allgather_object(threading.Lock())
 
 
 @pytest.mark.parametrize("verb", ["allgather", "broadcast"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_object_that_one_rank_can_not_pickle_fails_on_all(verb, first, rank, size):
-    """The other ranks do not wait for it, and the job goes on. The root is the last rank."""
+def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all(verb, first, rank, size):
+    """The last rank, the root, can't pickle it: all ranks get an error, and the job goes on."""
     if first >= size:
         pytest.skip("needs another rank")
     last = size - 1
@@ -68,8 +68,8 @@ def test_object_that_one_rank_can_not_pickle_fails_on_all(verb, first, rank, siz
         hvd.remove_process_set(process_set)
 
 
-def test_what_pickle_raises_for_one_rank_comes_to_all(rank):
-    """Whatever it raises: an object's own __reduce__ may raise anything."""
+def test_an_exception_while_one_rank_pickles_is_an_error_on_all(rank):
+    """An object's __reduce__ may raise any exception."""
 
     class Wrong:
         def __reduce__(self):
@@ -83,20 +83,20 @@ def test_what_pickle_raises_for_one_rank_comes_to_all(rank):
             hvd.broadcast_object(None, name="wrong")
 
 
-def test_lambdas_that_only_cloudpickle_takes(rank, size):
+def test_lambdas_are_sent_with_cloudpickle(rank, size):
     assert hvd.broadcast_object((lambda x: x + size) if rank == 0 else None)(1) == 1 + size
     assert [double(2) for double in hvd.allgather_object(lambda x: x * rank)] == [
         2 * r for r in range(size)
     ]
 
 
-def test_without_cloudpickle_the_error_asks_for_it(monkeypatch):
+def test_without_cloudpickle_the_error_for_a_lambda_asks_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="to send it, run `pip install cloudpickle`"):
         hvd.allgather_object(lambda: None)
 
 
-def test_a_class_stays_the_same_on_all_ranks():
-    """Cloudpickle would make the script's own classes anew on the ranks that receive."""
+def test_a_received_object_has_the_class_of_the_receiving_rank():
+    """Cloudpickle would create new classes for those of the script on the receiving ranks."""
     point = type(Point(1, 2))
     assert all(type(other) is point for other in hvd.allgather_object(Point(1, 2)))

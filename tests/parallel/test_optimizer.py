@@ -1,4 +1,4 @@
-"""DistributedOptimizer: it is the optimizer it wraps, fed with averages; its states and copies."""
+"""DistributedOptimizer: its class, its copies, its states, and the averages that it applies."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ import hvdlite as hvd
 
 
 def test_a_distributed_optimizer_is_an_instance_of_the_given_class():
-    """Scripts set its learning rate, or unwrap it for a trainer: inside it has Horovod's name."""
+    """Scripts set its attributes, or unwrap it through `_optimizer`, as Horovod calls it."""
     plain = sgd(multi_precision=True)
     wrapped = hvd.DistributedOptimizer(plain)
     assert isinstance(wrapped, mx.optimizer.SGD)
@@ -43,7 +43,7 @@ def test_wrapping_twice_or_a_non_optimizer_fails():
 
 
 def test_an_updater_of_a_distributed_optimizer_averages(rank, size):
-    """As Module and hand-written loops use it, with an Updater."""
+    """Module and hand-written loops use an Updater."""
     optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))
     updater = mx.optimizer.get_updater(optimizer)
     w = mx.nd.ones((3,))
@@ -62,7 +62,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     net, alone = dense_net(), dense_net()
     compression = hvd.Compression.two_bit(1e-9) if trained_before else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
-    if trained_before:  # after training it has a param_dict, which MXNet drops in pickling
+    if trained_before:  # after training it has a param_dict, which MXNet does not pickle
         other = dense_net(seed=9)
         train(other, plain_trainer(other, optimizer), steps=1)
         optimizer.rescale_grad = 1.0
@@ -76,11 +76,11 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     else:
         assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
     owners = [each._averaging.gradients.owner for each in (optimizer, cloned)]
-    assert owners[0] != owners[1]  # the copies need different names, because both may be in use
+    assert owners[0] != owners[1]  # different names for their tensors: both may be in use
 
 
-def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
-    """Formerly, each rank trained alone after it, in silence: the file's optimizer was taken."""
+def test_a_trainer_that_loads_states_of_a_plain_optimizer_still_averages(rank, tmp_path):
+    """load_states() replaces the optimizer by that of the file, which does not average."""
     nets = [dense_net(), dense_net(), dense_net()]
     plain = plain_trainer(nets[0], sgd())
     train(nets[0], plain, steps=1, joined=True)
@@ -96,7 +96,7 @@ def test_states_of_a_plain_optimizer_do_not_end_the_averaging(rank, tmp_path):
 
 
 def test_loading_an_updaters_states_on_one_rank_is_an_error(rank, size, several):
-    """As Module does, which keeps the optimizer. Formerly, ranks got different weights."""
+    """Without the error, ranks would get different weights. Module loads states in this way."""
     optimizer = hvd.DistributedOptimizer(sgd())
     updater, w = mx.optimizer.get_updater(optimizer), mx.nd.ones((3,))
     updater(0, mx.nd.ones((3,)), w)

@@ -1,4 +1,4 @@
-"""Which calls pair across ranks: by name, in whatever order each rank submits them."""
+"""Collectives pair across ranks by name, in whatever order each rank submits them."""
 
 import mxnet as mx
 import numpy as np
@@ -11,8 +11,8 @@ def expected_sum(size: int, i: int) -> float:
     return sum(r + i for r in range(size))
 
 
-def test_an_extra_unnamed_call_on_one_rank_renames_no_other(rank, size, asynchronous):
-    """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
+def test_an_extra_unnamed_call_on_one_rank_does_not_rename_later_calls(rank, size, asynchronous):
+    """Horovod names unnamed calls by a count, so an extra call renames all later calls."""
 
     def extra():
         return hvd.allreduce(mx.nd.ones((3,)))
@@ -30,7 +30,7 @@ ONE_GROUP = 2**18  # float32 elements: 1 MiB
 
 
 def parameters(number: int) -> list:
-    """Some small ones, which are one update of SGD's, and one that is a group of its own."""
+    """Return `number` small parameters, which SGD updates together, and one with its own group."""
     shapes = [(3,)] * number + [(ONE_GROUP,)]
     params = [mx.gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
     for param in params:
@@ -39,7 +39,7 @@ def parameters(number: int) -> list:
 
 
 def backward(params, of_first=None) -> None:
-    """From the last to the first; MXNet runs operators of one call in bulks."""
+    """Call backward per parameter, last first: MXNet may run the operators of one call in bulk."""
     for param in params[::-1]:
         with mx.autograd.record():
             loss = param.data() * 1
@@ -47,7 +47,7 @@ def backward(params, of_first=None) -> None:
 
 
 def test_a_gradient_is_averaged_while_backward_goes_on(rank, several, asynchronous):
-    """On other ranks the first layer's comes only when rank 0 has the average of the last one's."""
+    """On other ranks, backward of `first` waits until rank 0 has the average of `last`."""
     first, last = params = parameters(1)
     trainer = hvd.DistributedTrainer(params, "sgd")
     backward(params)
@@ -61,8 +61,8 @@ def test_a_gradient_is_averaged_while_backward_goes_on(rank, several, asynchrono
         np.testing.assert_array_equal(param.grad().asnumpy(), 1)
 
 
-def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):
-    """Else the next forward could not begin before the last gradient has come."""
+def test_front_layers_are_updated_while_a_later_gradient_is_in_progress(rank, asynchronous):
+    """Otherwise the next forward pass could not begin before the last gradient arrives."""
     params = parameters(4)
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
     backward(params)

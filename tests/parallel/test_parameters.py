@@ -1,4 +1,4 @@
-"""broadcast_parameters: dicts, ParameterDicts, parameters that are not initialised yet."""
+"""broadcast_parameters() of dicts, ParameterDicts and parameters that are not initialised yet."""
 
 import mxnet as mx
 import numpy as np
@@ -39,7 +39,7 @@ def test_broadcast_parameters_takes_numbers_as_keys(names, rank, size):
 
 
 def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
-    """Shapes are known, and the broadcast happens, at the first forward."""
+    """Gluon knows their shapes only then."""
     mx.random.seed(rank)
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, in_units=6), gluon.nn.Dense(4), gluon.nn.BatchNorm())
@@ -51,7 +51,7 @@ def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
 
 
 def test_initialising_again_on_one_rank_broadcasts_nothing(rank):
-    """Initialised again on one rank only: nobody else must be waited for."""
+    """A broadcast would wait for the other ranks forever."""
     net = gluon.nn.Dense(4)
     net.initialize()
     hvd.broadcast_parameters(net.collect_params())
@@ -94,7 +94,7 @@ def test_a_parameter_dense_on_one_rank_and_sparse_on_another_is_an_error(rank, s
         hvd.broadcast_parameters({"w": array})
 
 
-def test_networks_that_differ_in_layers_or_dtype_are_named(rank, several):
+def test_networks_that_differ_in_layers_or_dtype_are_an_error(rank, several):
     net = dense_net((8,) if rank == 0 else (8, 4))
     with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry 2: rank 0: nothing; rank"):
         hvd.broadcast_parameters(net.collect_params())
@@ -103,7 +103,7 @@ def test_networks_that_differ_in_layers_or_dtype_are_named(rank, several):
         hvd.broadcast_parameters({"w": other})
 
 
-def test_networks_that_differ_in_shapes_are_named(rank, several):
+def test_networks_that_differ_in_shapes_are_an_error(rank, several):
     net = dense_net((8,) if rank == 0 else (9,))
     with pytest.raises((hvd.HvdliteError, mx.MXNetError), match=r"disagree.*\(8,.*\(9,"):
         hvd.broadcast_parameters(net.collect_params())
@@ -114,7 +114,7 @@ def test_networks_that_differ_in_shapes_are_named(rank, several):
         assert "disagree" in str(error)
 
 
-def test_broadcast_parameters_refuses_what_is_no_parameter():
+def test_broadcast_parameters_refuses_wrong_arguments():
     with pytest.raises(ValueError, match="params is a list: expected a dict"):
         hvd.broadcast_parameters([mx.nd.ones(1)])
     with pytest.raises(ValueError, match="parameter 'w' is a float: expected a Parameter or an"):

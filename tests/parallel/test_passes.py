@@ -1,4 +1,4 @@
-"""A step of more than one backward: several passes, several contexts, layers that a pass skips."""
+"""Steps with several backward passes, and with layers that a pass or a rank skips."""
 
 import mxnet as mx
 import numpy as np
@@ -17,11 +17,11 @@ from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
-ROWS = (3, 5, 2)  # rows of each pass of a step; unequal, as at the end of an epoch
+ROWS = (3, 5, 2)  # batch size of each pass of a step; unequal, as at the end of an epoch
 
 
 def alone(steps: int, batches_of_step) -> dict:
-    """What one process makes of the batches, each step's joined."""
+    """Return the weights that one process trains, with the batches of each step concatenated."""
     net = dense_net()
     trainer = plain_trainer(net, sgd())
     for step in range(steps):
@@ -34,9 +34,9 @@ def alone(steps: int, batches_of_step) -> dict:
 @both_kinds
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("cleared", ["never", "each step", "each pass"])
-def test_backward_passes_per_step(kind, grad_req, cleared, rank):
+def test_several_passes_per_step_train_as_one_process(kind, grad_req, cleared, rank):
     if grad_req == "add" and cleared == "never":
-        pytest.skip("as in Gluon, what backward adds to is cleared by the user")
+        pytest.skip("as in Gluon, the user clears gradients with grad_req='add'")
     net = dense_net()
     params = net.collect_params()
     for param in params.values():
@@ -70,8 +70,8 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-def test_stale_gradients_may_be_ignored_only_in_update(rank):
-    """The clipping flow of a script that knows no argument of allreduce_grads()."""
+def test_ignore_stale_grad_given_only_to_update_is_enough(rank):
+    """Clipping scripts written for Gluon pass no ignore_stale_grad to allreduce_grads()."""
     net = dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
     for step in range(3):
@@ -102,8 +102,8 @@ def test_a_stale_gradient_that_is_not_ignored_is_an_error(rank):
         trainer.step(4)
 
 
-def test_a_layer_that_adds_keeps_its_sum_when_stale(rank, size):
-    """A rank without a new gradient sends the old sum (grad_req='add'), as one process would."""
+def test_a_stale_gradient_with_grad_req_add_keeps_its_sum(rank, size):
+    """With grad_req='add' a rank without a new gradient sends the old sum, as in one process."""
     net, twin = dense_net((6, 6)), dense_net((6, 6))
     for model in (net, twin):
         model[1].weight.grad_req = "add"

@@ -1,4 +1,4 @@
-"""Process sets: some ranks among themselves, beside all others."""
+"""Process sets: collectives among some of the ranks; init() with some of the ranks; join()."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from hvdlite.core.registry import process_set_of, process_sets
 
 @pytest.fixture
 def sets(size):
-    """The even ranks, the odd ones and all but rank 0: they overlap, and two are without rank 0."""
+    """Yield the sets of even ranks, of odd ranks, and of all but rank 0: some of them overlap."""
     lists = [list(range(0, size, 2)), list(range(1, size, 2)), list(range(1, size))]
     wanted = {tuple(ranks) for ranks in lists if ranks and len(ranks) < size}
     made = [hvd.add_process_set(list(ranks)) for ranks in sorted(wanted)]
@@ -44,8 +44,8 @@ def test_a_process_set_knows_its_ranks_and_size(sets, rank, size):
     assert not hvd.remove_process_set(everyone)
 
 
-def test_only_members_take_part(sets, rank, size):
-    """Beside what tests/contract asks of a set: averages, uneven rows, objects, errors."""
+def test_collectives_of_a_process_set_use_only_its_ranks(sets, rank, size):
+    """Test what tests/contract does not: averages, uneven rows, objects, errors."""
     for process_set in filter(hvd.ProcessSet.included, sets):
         of_set, ranks = {"process_set": process_set}, process_set.ranks
         mean = hvd.numpy.allreduce(np.full(7, rank, np.float64), **of_set)
@@ -57,7 +57,7 @@ def test_only_members_take_part(sets, rank, size):
         outside = next(r for r in range(size) if r not in ranks)
         with pytest.raises(ValueError, match=f"rank {outside} is not in the process set"):
             hvd.broadcast(mx.nd.ones((2,)), outside, **of_set)
-        if len(ranks) > 1:  # errors give global ranks
+        if len(ranks) > 1:  # errors name global ranks
             with pytest.raises(hvd.HvdliteError) as shapes:
                 hvd.numpy.allreduce(np.ones(rank + 1), name="differs", **of_set)
             with pytest.raises(hvd.HvdliteError) as roots:
@@ -68,8 +68,8 @@ def test_only_members_take_part(sets, rank, size):
         assert (hvd.numpy.allreduce(np.ones(2), **of_set) == 1).all()
 
 
-def test_large_arrays_in_several_process_sets_at_once_are_reduced(sets, rank):
-    """Each rank pushes to all its sets before it waits for any."""
+def test_concurrent_allreduces_in_several_process_sets_are_right(sets, rank):
+    """Each rank submits to all its sets before it waits for any result."""
     pushed = []
     for process_set in sets:
         if process_set.included():
@@ -82,7 +82,7 @@ def test_large_arrays_in_several_process_sets_at_once_are_reduced(sets, rank):
 
 
 def test_an_unused_process_set_takes_no_memory(size, several):
-    """A set's window has 2 MiB a rank, and sets may be many."""
+    """A set's window has 2 MiB per rank, and a job may have many sets."""
 
     def kilobytes():
         return int(re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())[1])
@@ -94,7 +94,7 @@ def test_an_unused_process_set_takes_no_memory(size, several):
 
 
 def test_handles_outlive_their_process_set(rank, size):
-    """What is left in it ends with one error in every thread; what was done keeps its result."""
+    """Handles in progress get the same error in every thread; finished ones keep their result."""
     if size < 3:
         pytest.skip("a set of several ranks, but not of all, needs three")
     ranks = list(range(size - 1))
@@ -115,7 +115,7 @@ def test_handles_outlive_their_process_set(rank, size):
 
 
 def test_a_wrong_or_existing_process_set_is_refused(size, rank):
-    """As by Horovod; also where all ranks are one: a set of rank 0 is that of all."""
+    """Horovod refuses them, too. With one rank, the set of rank 0 is the global set."""
     with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
         hvd.add_process_set(range(size))
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # this set is not registered
@@ -139,8 +139,8 @@ def test_a_wrong_or_existing_process_set_is_refused(size, rank):
     assert hvd.remove_process_set(again)
 
 
-def test_process_sets_are_made_from_communicators(rank, size):
-    """Each rank gives its own part, and all parts become sets."""
+def test_a_split_communicator_becomes_several_process_sets(rank, size):
+    """Each rank passes its part of a split communicator; all parts become process sets."""
     part = MPI.COMM_WORLD.Split(rank % 2, rank)
     own = hvd.add_process_set(hvd.ProcessSet(part)) if size > 2 else None
     if own:
@@ -154,7 +154,7 @@ def test_process_sets_are_made_from_communicators(rank, size):
 
 
 def test_collectives_of_a_process_set_are_refused_on_other_ranks(rank, size, several):
-    """At once, on that rank alone, before anything is sent."""
+    """That rank gets the error immediately, and no other rank waits."""
     x, members = mx.nd.ones((2, 2)), hvd.add_process_set(range(1, size))
     calls = [
         lambda: hvd.allreduce(x, process_set=members),
@@ -177,7 +177,7 @@ def test_collectives_of_a_process_set_are_refused_on_other_ranks(rank, size, sev
 
 @pytest.mark.parametrize("name", ["sum", None])
 def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
-    """Ranks have called it more or less often before, in jobs that are over."""
+    """Ranks may have called init() a different number of times in earlier jobs."""
     if size < 3:
         pytest.skip("needs three ranks")
     world = MPI.COMM_WORLD
@@ -213,8 +213,8 @@ def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
 # ---- ranks with different numbers of batches ----
 
 
-def test_a_joined_rank_counts_as_zeros_for_unknown_tensors(rank, size):
-    """What was pushed before join() counts as submitted before it."""
+def test_a_joined_rank_contributes_zeros_for_tensors_it_never_submitted(rank, size):
+    """Operations that MXNet has yet to run at join() still count with the rank's data."""
     pushed = [mx.nd.ones((50_000,)) for _ in range(20)]
     for i, array in enumerate(pushed):
         hvd.allreduce_(array, name=f"pushed{i}", op=hvd.Sum)

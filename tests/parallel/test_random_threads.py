@@ -1,10 +1,10 @@
-"""Random programs of several threads that share handles, in process sets, with joins and ends.
+"""Random programs of several threads that share handles, with process sets, joins and shutdowns.
 
-Each thread starts its works in an order of this rank's own, and waits for the handles of all
-threads. Every result equals that of a NumPy model, and nothing hangs. Variables:
-HVDLITE_TEST_PROGRAMS, how many programs; HVDLITE_TEST_SECONDS, go on for so long;
-HVDLITE_TEST_SEED, of the first program. A failure names the seed and the rank: the seed and
-HVDLITE_TEST_PROGRAMS=1 do it again.
+Each thread starts its collectives in an order that differs between ranks, and waits for the
+handles of all threads. Every result must equal that of a NumPy model, and nothing may hang.
+Variables: HVDLITE_TEST_PROGRAMS, the number of programs; HVDLITE_TEST_SECONDS, the least run time;
+HVDLITE_TEST_SEED, the seed of the first program. A failure names the seed and the rank. To repeat
+it, set this seed and HVDLITE_TEST_PROGRAMS=1.
 """
 
 import contextlib
@@ -50,26 +50,26 @@ def waited_later(*args):
 
 
 class Task(NamedTuple):
-    """A work of one thread, among the ranks of a process set."""
+    """A collective of one thread, among the ranks of a process set."""
 
-    work: Work  # the work's ranks are those of the process set
+    work: Work  # its ranks are numbered within the process set
     name: str
     process_set: Any
-    dropped: bool  # True: nobody waits for the handle
+    dropped: bool  # True: no thread waits for the handle
 
 
 class Program(NamedTuple):
-    """What all ranks do, each in an order of its own."""
+    """What all ranks do, each rank in a different order."""
 
     seed: int
     threads: List[List[Task]]
     extras: List[int]  # for each rank: tensors that each thread reduces before the rank joins
-    join_in: Any  # the process set whose ranks join; None if none joins
-    ends: bool  # True: the job ends while rank 0 still has a handle
+    join_in: Any  # the process set whose ranks call join(); None: no rank calls join()
+    ends: bool  # True: shutdown() follows while rank 0 still has a handle
 
 
 def random_sets(random, size: int) -> list:
-    """Some process sets besides the global one, without those of a size of 0 or of all."""
+    """Return random process sets, neither empty nor of all ranks."""
     lists = {tuple(np.flatnonzero(random.rand(size) < 0.6)) for _ in range(3)}
     wanted = [list(map(int, ranks)) for ranks in sorted(lists) if 0 < len(ranks) < size]
     return [hvd.add_process_set(ranks) for ranks in wanted]
@@ -79,8 +79,8 @@ def random_task(random, seed: int, thread: int, number: int, sets: list) -> Task
     process_set = sets[random.randint(len(sets))]
     work = random_work(random, 1000 * thread + number, process_set.size())
     dropped = random.rand() < 0.1
-    # Names are used again with other shapes, except of dropped tasks, which may still be in
-    # progress.
+    # Later programs use a name again with other shapes, unless the task was dropped: it may then
+    # still be in progress.
     name = f"{thread}.{number}" if not dropped else f"dropped.{seed}.{thread}.{number}"
     return Task(work, name, process_set, dropped)
 
@@ -96,7 +96,7 @@ def random_program(seed: int, sets: list, size: int) -> Program:
 
 
 def start(task: Task):
-    """Start this rank's part; return the handle, and what it shall give."""
+    """Start this rank's part; return the handle and the expected result."""
     process_set, rank = task.process_set, task.process_set.rank()
     own = as_this_rank_has_it(task.work, rank, process_set.size())
     array, options = own.input(rank), {"name": task.name, "process_set": process_set}
@@ -124,7 +124,7 @@ def check(task: Task, outcome, expected: np.ndarray) -> None:
 
 
 class Shared:
-    """The handles of all threads of this rank, of which each thread waits for some."""
+    """The handles of all threads of this rank; each thread waits for all of them."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self._rank = rank
@@ -133,7 +133,7 @@ class Shared:
         self._program = program
 
     def run(self, thread: int) -> None:
-        """Do what one thread does."""
+        """Run one thread's part of the program."""
         seed = self._program.seed
         random = np.random.RandomState([seed, thread, self._rank])
         self._pulse(thread, random)
@@ -153,7 +153,7 @@ class Shared:
         self._join(thread)
 
     def _pulse(self, thread: int, random) -> None:
-        """Sum up the next values of a tensor that always comes again, now and then late."""
+        """Allreduce a tensor of the same name again and again, sometimes after a delay."""
         ranks = hvd.size()
         for value in range(self._program.seed, self._program.seed + PULSES):
             if random.rand() < 0.1:
@@ -164,7 +164,7 @@ class Shared:
             assert (total == value * ranks * (ranks + 1) // 2).all()
 
     def _join(self, thread: int) -> None:
-        """Sum up what this rank has more than others. All threads have equally many of these."""
+        """Allreduce the tensors that this rank has before it joins, equally many in each thread."""
         everyone = self._program.join_in
         if everyone is None or not everyone.included():
             return
@@ -201,7 +201,7 @@ def run_program(program: Program, rank: int, size: int) -> None:
 
 @contextlib.contextmanager
 def told(seed: int, rank: int, size: int):
-    """Name the seed and the rank where the program fails or hangs."""
+    """Name the seed and the rank if the program fails or hangs."""
     which = f"HVDLITE_TEST_SEED={seed}: rank {rank} of {size}"
     say = functools.partial(print, f"\n{which} hangs", file=sys.__stderr__, flush=True)
     timer = threading.Timer(HANGS, say)  # pytest prints the stacks at its own time limit

@@ -1,4 +1,4 @@
-"""Settings that only some ranks have, or that make no sense: each rank is told in init()."""
+"""Settings that are wrong or differ between ranks: what init() and shutdown() report."""
 
 import numpy as np
 import pytest
@@ -15,9 +15,9 @@ NO_SENSE = {
     "HVDLITE_SEGMENTS_IN_FLIGHT=65": "expected a number from 1 to 64",
     "HVDLITE_BYTES_AHEAD=4MB": "expected a whole number of at least 0",
     "HVDLITE_DETERMINISTIC=yes": "expected 0 or 1",
-    "HVDLITE_WINDOW=garbage": "expected 0 or 1",  # "garbage" used to count as 1
+    "HVDLITE_WINDOW=garbage": "expected 0 or 1",
     "HVDLITE_NUDGE=2": "expected 0 or 1",
-    "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",  # the error used to name HVDLITE_LOG_LEVEL
+    "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",
     "HVDLITE_DATA_TIMEOUT_SECONDS=nan": NUMBER,
     "HOROVOD_STALL_CHECK_TIME_SECONDS=inf": NUMBER,
     "HVDLITE_TIMELINE_MARK_CYCLES=yes": "expected 0 or 1",
@@ -26,7 +26,7 @@ NO_SENSE = {
 
 @pytest.fixture
 def a_new_job(monkeypatch):
-    """The test begins it; afterwards there is one without its settings."""
+    """Shut down the job before the test, and start one without its settings afterwards."""
     hvd.shutdown()
     yield
     hvd.shutdown()
@@ -36,7 +36,7 @@ def a_new_job(monkeypatch):
 
 @pytest.mark.parametrize("setting", NO_SENSE)
 def test_a_wrong_setting_on_one_rank_fails_init_on_all(setting, rank, monkeypatch, a_new_job):
-    """The others must not wait in init() for the one that has raised there."""
+    """Otherwise the other ranks would wait in init() for the rank that has raised."""
     name, _, value = setting.partition("=")
     monkeypatch.delenv(name.replace("HOROVOD", "HVDLITE"), raising=False)
     if rank == 1:
@@ -47,7 +47,7 @@ def test_a_wrong_setting_on_one_rank_fails_init_on_all(setting, rank, monkeypatc
         assert f"{name} is '{value}': {NO_SENSE[setting]}" in str(caught.value)
 
 
-def test_a_window_setting_that_differs_between_ranks_is_an_error(
+def test_hvdlite_window_0_on_one_rank_disables_windows_with_a_warning(
     rank, monkeypatch, capfd, a_new_job
 ):
     if rank == 1:

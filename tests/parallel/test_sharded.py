@@ -1,4 +1,4 @@
-"""ShardedTrainer: the training of DistributedTrainer, bit for bit, on weights that exist once."""
+"""ShardedTrainer trains bitwise the same weights as DistributedTrainer."""
 
 import mxnet as mx
 import numpy as np
@@ -24,7 +24,7 @@ STEPS, ROWS = 4, 6
 
 @mx.optimizer.Optimizer.register
 class OwnAdamW(mx.optimizer.Optimizer):
-    """AdamW (Loshchilov and Hutter, ICLR 2019) by MXNet's operator; MXNet 1 has no class for it."""
+    """AdamW (Loshchilov and Hutter, ICLR 2019) with MXNet's operator; MXNet 1 has no class."""
 
     def create_state(self, index, weight):
         return mx.nd.zeros_like(weight), mx.nd.zeros_like(weight)
@@ -77,7 +77,7 @@ BY_MXNET = [
 
 
 @pytest.mark.parametrize("optimizer, args", RULES + CLIPPED_OR_NOT + BY_MXNET)
-def test_a_sharded_trainer_gives_the_bits_of_a_distributed_one(optimizer, args):
+def test_a_sharded_trainer_equals_a_distributed_trainer_bit_by_bit(optimizer, args):
     got = trained(hvd.ShardedTrainer, optimizer, args)
     assert_close(got, trained(hvd.DistributedTrainer, optimizer, args), 0)
 
@@ -114,7 +114,7 @@ def test_a_sharded_trainer_handles_frozen_sparse_and_added_gradients():
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_a_sharded_trainer_keeps_float32_masters_of_half_weights():
+def test_a_sharded_trainer_keeps_float32_masters_of_float16_weights():
     def run(kind):
         w = gluon.Parameter("w", shape=(1001,), dtype="float16")
         w.initialize(mx.init.One())
@@ -160,7 +160,7 @@ def test_clip_global_norm_warns_of_nan_and_refuses_an_empty_list():
 
 
 def test_join_during_a_sharded_step_is_an_error(rank, size, several):
-    """The others hear that it has; afterwards the job goes on."""
+    """The other ranks get the error; afterwards collectives work again."""
     w = gluon.Parameter("w", shape=(1001,))
     w.initialize(mx.init.One())
     trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 0.1})

@@ -1,6 +1,6 @@
-"""ShardedTrainer in jobs of several hosts: large weights' states are dealt to the hosts.
+"""ShardedTrainer in jobs of several hosts, which divide the states of large weights among them.
 
-On one host the same holds, and nothing is dealt.
+On one host the tests hold, too, but nothing is divided.
 """
 
 import mxnet as mx
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise
 
 STRIPE = lib.HVD_STRIPE // 4
 COLUMNS = 350
-UNITS = (300, 70, 5)  # the weights have seven stripes, two, and less than one
+UNITS = (300, 70, 5)  # the weights of the layers have seven stripes, two, and less than one
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def hosts() -> int:
 
 
 def wide_net():
-    """Its names do not depend on earlier blocks: files of states order parameters by name."""
+    """Return a net whose names do not depend on earlier blocks: names order a file of states."""
     net, in_units = gluon.nn.HybridSequential(), COLUMNS
     for number, units in enumerate(UNITS):
         prefix = f"layer{number}_"
@@ -50,7 +50,7 @@ def dealt(trainer) -> list:
 
 
 def assert_alike(got: dict, expected: dict, hosts: int) -> None:
-    """Bit by bit; sums of more than two hosts depend on their order."""
+    """Assert bitwise equality, or closeness if more than two hosts sum in an unknown order."""
     assert_close(got, expected, 0 if hosts <= 2 else 2e-5)
 
 
@@ -86,8 +86,8 @@ def test_each_host_has_only_its_stripes_of_the_states(hosts):
 
 @pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
 @pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
-def test_saved_states_equal_those_of_one_process(tmp_path, when, first, hosts):
-    """Either trainer loads what either has saved."""
+def test_training_goes_on_from_saved_divided_states(tmp_path, when, first, hosts):
+    """Each kind of trainer loads the states that each kind has saved."""
     file = str(tmp_path / "states")
     net = wide_net()
     trainer = getattr(hvd, first)(net.collect_params(), "adam", {"learning_rate": 0.01})
@@ -105,7 +105,7 @@ def test_saved_states_equal_those_of_one_process(tmp_path, when, first, hosts):
         assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_ranks_may_take_part_in_saving_without_a_file(tmp_path):
+def test_save_states_with_no_file_on_other_ranks_writes_only_rank_0s(tmp_path):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer)
@@ -121,7 +121,7 @@ def test_ranks_may_take_part_in_saving_without_a_file(tmp_path):
                 np.testing.assert_array_equal(array.asnumpy(), expected.asnumpy())
 
 
-def test_divided_states_are_checkpointed_and_broadcast(tmp_path, hosts):
+def test_checkpoints_and_broadcasts_keep_divided_states(tmp_path, hosts):
     folder = hvd.broadcast_object(str(tmp_path))
 
     def make():
@@ -142,7 +142,7 @@ def test_divided_states_are_checkpointed_and_broadcast(tmp_path, hosts):
 
 def test_settings_that_divided_states_do_not_support_are_refused(hosts):
     if hosts == 1:
-        pytest.skip("no weight is dealt")
+        pytest.skip("no weight is divided")
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer, 1)
@@ -153,7 +153,7 @@ def test_settings_that_divided_states_do_not_support_are_refused(hosts):
 
 @pytest.mark.parametrize("values", [STRIPE, STRIPE + 1, 5 * STRIPE, 6 * STRIPE - 7])
 @pytest.mark.parametrize("hosts_of_all, first", [(1, 0), (2, 0), (2, 1), (3, 2), (7, 5)])
-def test_the_stripes_of_all_hosts_make_the_whole_weight(values, hosts_of_all, first):
+def test_the_joined_stripes_of_all_hosts_are_the_whole_weight(values, hosts_of_all, first):
     whole = np.arange(values, dtype=np.float32)
     parts = []
     for host in range(hosts_of_all):

@@ -1,4 +1,4 @@
-"""Weights and states of a ShardedTrainer: one memory a host, the file of one process, errors."""
+"""Weights and states of a ShardedTrainer: one copy per host; errors; what shutdown() does."""
 
 import os
 from collections import Counter
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise
 
 @pytest.fixture(scope="module")
 def shares() -> bool:
-    """Whether the ranks of a host share memory here: if not, all else holds."""
+    """Return whether the ranks of a host share memory in this run; without it training is equal."""
     return os.environ.get("HVDLITE_WINDOW") != "0" or hvd.local_size() == 1
 
 
 def test_the_ranks_of_a_host_share_one_copy_of_the_weights(shares, asynchronous):
-    """What the lowest rank of a host writes there, the others see."""
+    """The other ranks of a host see what its lowest rank writes to a weight."""
     net = dense_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), "sgd")
     assert trainer.host_parameters == []
@@ -46,7 +46,7 @@ def test_the_ranks_of_a_host_share_one_copy_of_the_weights(shares, asynchronous)
 
 
 def memory_of(array: np.ndarray) -> int:
-    """Return bytes of the file that an array lies in, divided among those who map it (PSS)."""
+    """Return the PSS of the mapped file with the array: bytes divided by the mapping processes."""
     address, found, bytes_of = array.__array_interface__["data"][0], None, Counter()
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -60,7 +60,7 @@ def memory_of(array: np.ndarray) -> int:
     return bytes_of[found]
 
 
-def test_a_host_holds_weights_and_momentum_once(shares):
+def test_weights_and_momentum_use_memory_once_per_host(shares):
     net = dense_net(units=(1000, 1000), in_units=1000)
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train(net, trainer, 2, columns=1000)
@@ -70,14 +70,14 @@ def test_a_host_holds_weights_and_momentum_once(shares):
     arrays = [a for host_weight in held for a in host_weight.arrays]
     needed = sum(array.nbytes for array in arrays)
     assert needed >= 4 * 2_002_000  # at least the weights are in the shared memory
-    hvd.barrier()  # now each rank has mapped the memory
+    hvd.barrier()  # wait until each rank has mapped the memory
     held = sum(hvd.allgather_object(memory_of(arrays[0]))) / hvd.cross_size()
     assert 0.99 * needed < held < 1.02 * needed
-    hvd.barrier()  # until here no rank has unmapped the memory
+    hvd.barrier()  # no rank may unmap the memory earlier
 
 
-def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
-    """The last rank computes on its weights long after the others have called step()."""
+def test_a_rank_that_still_computes_with_old_weights_reads_old_values(asynchronous):
+    """The last rank still computes with its weights when the other ranks have called step()."""
     w = gluon.Parameter("w", shape=(50_000,))
     w.initialize(mx.init.One())
     trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 1.0})
@@ -99,7 +99,7 @@ def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
 
 
 def test_weights_that_a_script_writes_are_used(shares):
-    """Written in place between steps, on all ranks alike."""
+    """All ranks write the same values in place between steps."""
 
     def run(kind):
         net = dense_net()
@@ -135,7 +135,7 @@ def test_a_parameter_initialised_again_is_an_error_at_the_next_step(shares):
 
 @pytest.mark.parametrize("others", [("adam", {}), ("sgd", {"momentum": 0.9})], ids=["adam", "sgd"])
 def test_ranks_with_different_optimizers_get_an_error(others, rank, several):
-    """The ranks of a host share the memory of the states, so the states must be of one size."""
+    """The ranks of a host share the memory of the states, so their sizes must be equal."""
     net = dense_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), *(others if rank else ("sgd", {})))
     with pytest.raises(hvd.HvdliteError, match="optimizer.*the same optimizer"):
@@ -147,8 +147,8 @@ def test_nadam_is_refused():
         hvd.ShardedTrainer(dense_net().collect_params(), "nadam")
 
 
-def test_an_error_of_one_rank_reaches_all(asynchronous, several):
-    """An operator failed on rank 0: no rank updates, and all hear of it."""
+def test_a_failed_gradient_on_one_rank_is_an_error_on_all(asynchronous, several):
+    """An operator fails on rank 0: no rank updates its weights, and all ranks get an error."""
     w = gluon.Parameter("w", shape=(3,))
     w.initialize(mx.init.One())
     trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 1.0})
@@ -156,7 +156,7 @@ def test_an_error_of_one_rank_reaches_all(asynchronous, several):
         with autograd.record():
             (w.data() * 1).sum().backward()
         if fails and hvd.rank() == 0:
-            # fails when MXNet runs it, not at the call
+            # fails when MXNet runs it, not when the script calls it
             wrong = mx.nd.random.normal(loc=0, scale=-1, shape=(3,))
             w.grad()[:] = wrong
         trainer.step(1)
@@ -168,7 +168,7 @@ def test_an_error_of_one_rank_reaches_all(asynchronous, several):
 
 
 def test_weights_of_a_host_outlive_shutdown(shares):
-    """Each rank has its own of them then."""
+    """Each rank then has a private copy."""
     w = gluon.Parameter("w", shape=(300_000,))
     w.initialize(mx.init.One())
     trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 0.5, "momentum": 0.9})

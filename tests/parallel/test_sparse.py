@@ -1,4 +1,4 @@
-"""Row_sparse arrays: the sum of the rows that any rank has, and training with sparse gradients."""
+"""Allreduce and broadcast of row_sparse arrays, and training with sparse gradients."""
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +17,7 @@ HEIGHT = 23
 
 
 def rows_of(rank: int, case: str) -> list:
-    """The row numbers that a rank gives."""
+    """Return the row numbers of a rank's array."""
     random = np.random.RandomState(rank)
     return {
         "some": sorted(random.choice(HEIGHT, 5, replace=False)),
@@ -30,7 +30,7 @@ def rows_of(rank: int, case: str) -> list:
 
 
 def sparse_of(rank: int, case: str, dtype: str = "float32", columns=(3,)):
-    """A row_sparse array with whole numbers, and the dense sum of what it was made of."""
+    """Return a row_sparse array of whole numbers, and the dense array with its rows summed."""
     rows = rows_of(rank, case)
     values = np.random.RandomState(7 + rank).randint(-8, 9, (len(rows), *columns)).astype(dtype)
     dense = np.zeros((HEIGHT, *columns), "float64")
@@ -46,7 +46,7 @@ CASES = ("some", "all", "none on rank 0", "none anywhere", "unsorted, twice", "e
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("op", [Sum, Average], ids=["sum", "average"])
-def test_the_sum_has_every_row_of_any_rank(case, op, rank, size):
+def test_the_sum_has_the_rows_of_all_ranks(case, op, rank, size):
     array, _ = sparse_of(rank, case)
     result = allreduce_rows([array], "x", op)
     total = sum(sparse_of(r, case)[1] for r in range(size)) / (size if op == Average else 1)
@@ -66,8 +66,8 @@ def test_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
     np.testing.assert_array_equal(result.asnumpy(), total)
 
 
-def test_half_precision_is_rounded_once(rank, size):
-    """2048 + 1 is 2048 in float16: added in float32 the ones count."""
+def test_a_float16_sum_is_rounded_once(rank, size):
+    """2048 + 1 is 2048 in float16: only a sum in float32 counts the ones."""
     rows = [0] * (2 if rank == 0 else 1)
     values = np.array([[2048.0], [1.0]][: len(rows)] if rank == 0 else [[1.0]], "float16")
     array = mx.nd.sparse.row_sparse_array((values, rows), shape=(2, 1), dtype="float16")
@@ -103,7 +103,7 @@ def test_wrong_sparse_arrays_are_refused_before_other_ranks_wait():
             allreduce_rows([sparse], "x", op)
 
 
-def test_sparse_arrays_of_other_heights_or_columns_are_an_error(rank, size, several):
+def test_ranks_with_different_heights_or_columns_get_an_error(rank, size, several):
     last = rank == 1
     for shape, text in ((4 + last, 2), "number of rows.*rank 1: 5"), ((4, 2 + last), "shape"):
         with pytest.raises(hvd.HvdliteError, match=f"disagree on the {text}"):
@@ -121,7 +121,6 @@ def embedding_net(sparse: bool = True):
     net.add(
         gluon.nn.Embedding(HEIGHT, 4, sparse_grad=sparse),
         gluon.nn.Dense(3, in_units=8, activation="tanh"),
-        # an Embedding takes whole numbers, here 0 to 2
         gluon.nn.Embedding(HEIGHT, 2, sparse_grad=sparse),
     )
     net.initialize()
@@ -132,7 +131,7 @@ def embedding_net(sparse: bool = True):
 
 
 def words_of(rank: int, step: int) -> np.ndarray:
-    """Rank 0 meets few words, so that some rows are hit by others only."""
+    """Return the words of a batch. Rank 0 has only 3, so only other ranks have the other rows."""
     random = np.random.RandomState(100 * step + rank)
     return random.randint(0, 3 if rank == 0 else HEIGHT, (6, 2))
 
@@ -160,8 +159,8 @@ def optimizer(name: str):
     [*((kind, dense) for kind in BOTH for dense in (False, True)), ("on store", None)],
 )
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_training_is_that_of_the_joined_batch(kind, name, as_dense, parity):
-    """Lazy updates included: rows that no rank has met keep their momentum, as in one process."""
+def test_sparse_training_equals_one_process_on_the_joined_batch(kind, name, as_dense, parity):
+    """Updates are lazy, as in one process: rows without a gradient keep their momentum."""
     net, alone = embedding_net(), embedding_net()
     options = {} if as_dense is None else {"sparse_as_dense": as_dense}
     ours = make_trainer(kind, net.collect_params(), optimizer(name), **options)
@@ -174,7 +173,7 @@ def test_training_is_that_of_the_joined_batch(kind, name, as_dense, parity):
 
 
 @no_sparse_gluon
-def test_only_rows_that_are_hit_stay_in_the_gradient(rank, size):
+def test_the_averaged_gradient_has_only_rows_that_a_rank_used(rank, size):
     net = gluon.nn.Embedding(HEIGHT, 2, sparse_grad=True)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
@@ -197,9 +196,9 @@ def test_a_dense_gradient_on_one_rank_is_an_error_on_all(rank, several):
 
 
 @no_sparse_gluon
-def test_sparse_layers_are_averaged_though_ranks_number_them_differently(rank, several):
-    """Ranks would wait for each other's embedding."""
-    with mx.name.NameManager():  # names in it count from 0
+def test_sparse_layers_that_ranks_number_differently_are_an_error(rank, several):
+    """Without the error, ranks would wait for each other's embedding."""
+    with mx.name.NameManager():  # numbers of names start from 0 in it
         for _ in range(9 if rank == 0 else 0):
             gluon.nn.Embedding(2, 1)
         net = gluon.nn.Sequential()

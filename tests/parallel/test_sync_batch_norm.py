@@ -1,4 +1,4 @@
-"""SyncBatchNorm on each rank's part equals BatchNorm on the joined batch."""
+"""SyncBatchNorm on each rank's batch equals BatchNorm on the concatenated batches of all ranks."""
 
 import mxnet as mx
 import numpy as np
@@ -103,8 +103,8 @@ def test_batch_norm_is_accurate_far_from_zero():
 
 
 @pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])
-def test_inference_on_one_rank_waits_for_no_other(mode, rank):
-    """Validation on rank 0 only: nobody is waited for, and the gradients are BatchNorm's."""
+def test_inference_on_one_rank_does_not_wait_for_others(mode, rank):
+    """Only rank 0 validates; its results and gradients are those of BatchNorm."""
     ours, twin = make_pair(use_global_stats=mode == "use_global_stats")
     if rank == 0:
         for block in (ours, twin):
@@ -130,7 +130,7 @@ def test_inference_on_one_rank_waits_for_no_other(mode, rank):
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 @pytest.mark.parametrize("attached", [False, True], ids=["data", "made"])
 def test_a_layer_called_twice_in_one_forward_keeps_calls_apart(hybridize, attached, rank, size):
-    """As the critic of a GAN is, with real and with made-up data: neither gets the other's sums."""
+    """A GAN calls its discriminator twice, with real and with fake data."""
     ours, twin = make_pair()
     if hybridize:
         ours.hybridize()
@@ -152,7 +152,7 @@ def test_a_layer_called_twice_in_one_forward_keeps_calls_apart(hybridize, attach
             total = hvd.allreduce(getattr(ours, name).grad(), op=hvd.Sum).asnumpy()
             expected = getattr(twin, name).grad().asnumpy()
             np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-3, err_msg=name)
-        for of in parts:  # the calls' sums come one after the other, in the order of the calls
+        for of in parts:  # the running variance is updated in the order of the calls
             running = 0.7 * running + 0.3 * np.concatenate(of).var((0, 2))
         np.testing.assert_allclose(ours.running_var.data().asnumpy(), running, rtol=1e-5)
 
@@ -170,15 +170,15 @@ def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
     np.testing.assert_allclose(results[0], own_part(results[1], False), rtol=1e-2, atol=1e-2)
 
 
-def test_a_block_that_one_rank_alone_has_made(rank, several):
-    """Formerly, ranks waited for each other's blocks, with only a stall warning."""
+def test_a_block_that_only_one_rank_has_made_is_an_error(rank, several):
+    """Without the error, ranks would wait for each other's blocks."""
     blocks = [hvd.SyncBatchNorm(in_channels=3) for _ in range(1 + (rank == 1))]
     blocks[-1].initialize()
     text = "ranks disagree on its number: .*rank 1: sync_"
     with pytest.raises(hvd.HvdliteError, match=text), autograd.record():
         blocks[-1](mx.nd.ones((2, 3)))
     for _ in range(rank != 1):
-        hvd.SyncBatchNorm()  # the numbers are equal again
+        hvd.SyncBatchNorm()  # later tests need equal numbers of blocks on all ranks
 
 
 def test_several_contexts_are_refused():

@@ -1,4 +1,4 @@
-"""What each trainer of MXNet's does, beside tests/contract: one process's training, and errors."""
+"""Trainers for MXNet: they train as one process does; tests/contract tests all frameworks."""
 
 import mxnet as mx
 import numpy as np
@@ -60,20 +60,20 @@ OPTIMIZERS = {
 @every_kind
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind, name):
-    """Not aggregated by chance: five layers are ten tensors, in groups of four, three or one."""
+    """The ten tensors do not divide evenly into SGD's groups of four or three."""
     if MXNET2 and kind == "on store" and name == "lamb":
         pytest.skip("MXNet 2 has no optimizer on a store that updates several weights at once")
     units, make = (8, 7, 6, 5, 4), OPTIMIZERS[name]
     net, alone = dense_net(units), dense_net(units)
     trained = train(net, make_trainer(kind, net.collect_params(), make()))
-    # Adam and similar rules divide by the root of a squared gradient; near 0 rounding errors grow.
+    # Adam and similar rules divide by the root of a squared gradient: near 0, rounding errors grow.
     assert_close(trained, train(alone, plain_trainer(alone, make()), joined=True), 2e-4)
     assert_equal_on_all_ranks(trained)
 
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer", "sharded", *STORES])
 def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
-    """lr_mult, wd_mult, a schedule, set_learning_rate: as in one process."""
+    """The rates change through lr_mult, wd_mult, a schedule and set_learning_rate()."""
 
     def run(trainer_of, joined: bool) -> dict:
         net = dense_net()
@@ -99,9 +99,9 @@ def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
 
 @every_kind
 def test_training_from_saved_states_equals_uninterrupted_training(kind, tmp_path_factory):
-    """Horovod's wrapper can lose the allreduce here, silently: then ranks drift apart.
+    """In Horovod loading states can silently drop the allreduce, so that ranks drift apart.
 
-    A trainer's and a store's states need no hvdlite: one process goes on with them, too.
+    One process without hvdlite can also load the states of a trainer or a store.
     """
     file = hvd.broadcast_object(str(tmp_path_factory.mktemp("states") / "states"))
     net, alone = dense_net(), dense_net()
@@ -129,7 +129,7 @@ CONTEXTS = [mx.cpu(0), mx.cpu(1)]
                      *((kind, 1) for kind in STORES)]
 )  # fmt: skip
 def test_several_contexts_in_a_process_train_as_one(kind, passes, rank):
-    """Two contexts with unequal parts of each rank's batch: their sum is averaged over ranks."""
+    """Two contexts have unequal parts of a rank's batch; the ranks average the sum of both."""
     net, alone = dense_net(), dense_net()
     move_to(net, CONTEXTS)
     set_weights(net, seed=rank + 1)
@@ -174,11 +174,11 @@ def test_a_trainer_takes_parameters_as_dict_or_list(make):
         ("0", {"op": hvd.Sum}, lambda size: 1),
     ],
 )
-def test_gradients_are_averages_between_allreduce_and_update(
+def test_allreduce_grads_gives_averages_or_the_sums_asked_for(
     sums, options, factor, size, monkeypatch
 ):
-    """Averages, or sums; Horovod's sums, divided by its predivide factor, where they are asked for:
-    the update is then that of averages."""
+    """allreduce_grads() gives averages, or sums if `op` or HVDLITE_HOROVOD_SUMS=1 asks for them.
+    With HVDLITE_HOROVOD_SUMS=1 the weights are still updated with averages."""
     monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", sums)
     net, alone = dense_net(), dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
@@ -193,7 +193,7 @@ def test_gradients_are_averages_between_allreduce_and_update(
         assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def test_distributed_optimizer_inside_is_unwrapped():
+def test_a_trainer_unwraps_a_distributed_optimizer_with_a_warning():
     net, alone = dense_net(), dense_net()
     with pytest.warns(UserWarning, match="averages by itself"):
         trainer = hvd.DistributedTrainer(net.collect_params(), hvd.DistributedOptimizer(sgd()))
@@ -201,7 +201,7 @@ def test_distributed_optimizer_inside_is_unwrapped():
     assert_close(train(net, trainer), train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
+def test_guard_steps_in_the_environment_makes_a_trainer_check_gradients(monkeypatch, rank):
     monkeypatch.setenv("HVDLITE_GUARD_STEPS", "1")
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
@@ -217,8 +217,8 @@ def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])
-def test_each_gradient_is_sent_once_a_step(name):
-    """Also where update_multi_precision() calls update(), and where it takes lists."""
+def test_each_gradient_is_sent_once_per_step(name):
+    """Some optimizers call update() in update_multi_precision(), some pass lists to it."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(mx.optimizer.create(name)))
     train(net, trainer, steps=1)  # the first step also pairs the parameters
@@ -247,7 +247,7 @@ def test_groups_are_of_a_mebibyte_or_more_counted_from_the_last_layer(sizes, run
 
 
 def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
-    """Two weights of 512 KiB, and the biases that come before them by name, make a group."""
+    """Two weights of 512 KiB and the biases sorted before them by name form a group."""
     net = dense_net((1024, 128, 1024, 128, 1024))
     trainer = hvd.DistributedTrainer(net.collect_params(), momentum_sgd())
     train(net, trainer)
@@ -255,15 +255,14 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     monkeypatch.setattr(
         InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
     )
-    trainer._gradients.forget()  # the trainer's gradients still hold the original method
+    trainer._gradients.forget()  # otherwise they would still call the original method
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]
 
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-def test_each_of_two_optimizers_gets_the_gradients_of_all_ranks(kind):
-    """Each optimizer averages when a script calls it, so each has the gradients of all ranks."""
+def test_two_optimizers_of_one_net_both_average_over_all_ranks(kind):
     net, alone = dense_net(), dense_net()
     pairs = [
         (make_trainer(kind, net.collect_params(), sgd()), plain_trainer(alone, sgd()))

@@ -1,4 +1,4 @@
-"""What scripts need around training: parts of the data, metrics, schedules, states, checkpoints."""
+"""What scripts need around training: samplers, metrics, schedules, states, checkpoints."""
 
 import contextlib
 import shutil
@@ -46,14 +46,14 @@ def assert_same(one: list, other: list) -> None:
 
 
 @pytest.mark.parametrize("length", [4, 7, 100])
-def test_each_sample_is_on_one_rank(length, size):
+def test_each_sample_goes_to_exactly_one_rank(length, size):
     sampler = hvd.DistributedSampler(length, even=False)
     parts = hvd.allgather_object(list(sampler))
     assert sorted(sum(parts, [])) == list(range(length))
     assert len(sampler) == len(parts[hvd.rank()])
 
 
-def test_equally_many_samples_in_an_order_that_changes(size):
+def test_ranks_get_equally_many_samples_in_a_new_order_each_epoch(size):
     sampler = hvd.DistributedSampler(101, seed=3)
     epochs = [hvd.allgather_object(list(sampler)) for _ in range(3)]
     for parts in epochs:
@@ -64,14 +64,14 @@ def test_equally_many_samples_in_an_order_that_changes(size):
     assert hvd.allgather_object(list(sampler)) == epochs[1]
 
 
-def test_too_few_samples_and_different_arguments_are_refused(several, rank, size):
+def test_a_sampler_refuses_too_few_samples_and_different_arguments(several, rank, size):
     with pytest.raises(ValueError, match=f"{size - 1} samples for {size} ranks"):
         hvd.DistributedSampler(size - 1)
     with pytest.raises(hvd.HvdliteError, match="Make the sampler with the same arguments"):
         hvd.DistributedSampler(100 + rank)
 
 
-def test_an_elastic_sampler_gives_what_no_rank_has_trained_on(size):
+def test_an_elastic_sampler_gives_only_samples_not_yet_trained_on(size):
     sampler = hvd.elastic.ElasticSampler(10 * size, seed=3)
     trained = hvd.allgather_object(list(sampler)[:4])
     sampler.record_batch(0, 4)
@@ -80,7 +80,7 @@ def test_an_elastic_sampler_gives_what_no_rank_has_trained_on(size):
     assert sorted(sum(trained + left, [])) == list(range(10 * size))
 
 
-def test_an_elastic_state_goes_on_from_the_newest_commit_of_any_rank(rank, size):
+def test_sync_restores_the_newest_commit_of_any_rank(rank, size):
     state = hvd.elastic.ObjectState(step=0)
     for _ in range(rank):
         state.step += 1
@@ -108,8 +108,8 @@ def test_an_elastic_state_goes_on_from_the_newest_commit_of_any_rank(rank, size)
         (["acc", "ce"], {}, 3),
     ],
 )
-def test_a_metric_of_all_ranks_counts_every_sample(kind, options, classes, rank, size):
-    """Ranks have seen different numbers of samples, the first one none."""
+def test_allreduce_metric_counts_the_samples_of_all_ranks(kind, options, classes, rank, size):
+    """Rank r has counted 5 * r samples."""
     whole, own = metric.create(kind, **options), metric.create(kind, **options)
     for r in range(1, size):
         labels, guesses = samples(r, classes)
@@ -119,14 +119,14 @@ def test_a_metric_of_all_ranks_counts_every_sample(kind, options, classes, rank,
     total = hvd.allreduce_metric(own)
     assert total.get()[0] == whole.get()[0]
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
-    labels, guesses = samples(size, classes)  # the metric can be used further
+    labels, guesses = samples(size, classes)  # the metric may count more samples afterwards
     for each in (total, whole):
         each.update([labels], [guesses])
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
 
 
 def samples(seed: int, classes) -> tuple:
-    """5 * seed labels and guesses, of so many classes, or None: numbers."""
+    """Return 5 * seed labels and guesses. They are numbers if `classes` is None."""
     random, n = np.random.RandomState(seed), 5 * seed
     numbers = classes is None
     labels = random.uniform(size=n) if numbers else random.randint(0, classes, n)
@@ -134,7 +134,7 @@ def samples(seed: int, classes) -> tuple:
     return as_gluon_takes_it(mx.nd.array(labels)), as_gluon_takes_it(mx.nd.array(guesses))
 
 
-def test_running_statistics_become_the_average(rank, size):
+def test_average_statistics_averages_the_running_mean(rank, size):
     norm = gluon.nn.BatchNorm(in_channels=2)
     norm.initialize()
     norm.running_mean.set_data(mx.nd.array([rank, 2 * rank]))
@@ -146,7 +146,7 @@ def test_running_statistics_become_the_average(rank, size):
 # ---- learning rates ----
 
 
-def test_the_rate_warms_up_to_that_of_all_ranks(size):
+def test_linear_scaling_warms_up_to_size_times_the_rate(size):
     inside = mx.lr_scheduler.MultiFactorScheduler([40 * size], 0.1, base_lr=0.1)
     schedule = hvd.LinearScaling(inside, warmup_steps=10)
     assert schedule(0) == pytest.approx(0.1)
@@ -159,8 +159,7 @@ def test_the_rate_warms_up_to_that_of_all_ranks(size):
 
 
 @both_kinds
-def test_broadcast_trainer_states_makes_all_ranks_go_on_alike(kind, rank, size):
-    """Rank 0 has trained on; after the broadcast all ranks go on alike."""
+def test_after_broadcast_trainer_states_all_ranks_train_alike(kind, rank, size):
     net = dense()
     trainer = adam_trainer(kind, net)
     step(net, trainer, 0)
@@ -178,7 +177,7 @@ def test_broadcast_trainer_states_makes_all_ranks_go_on_alike(kind, rank, size):
 
 
 @both_kinds
-def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
+def test_a_resumed_run_trains_the_same_weights(kind, tmp_path, rank):
     folder = hvd.broadcast_object(str(tmp_path / "run"))
     net = dense(rank)
     hvd.broadcast_parameters(net.collect_params())
@@ -198,8 +197,7 @@ def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
 
 
 @both_kinds
-def test_checkpoints_have_the_residuals_of_each_rank(kind, rank, shared_folder):
-    """Formerly, a job that went on from one lost it."""
+def test_a_checkpoint_restores_the_residuals_of_each_rank(kind, rank, shared_folder):
     net, again = dense(), dense()
     one_bit = {"compression": hvd.Compression.one_bit(), "backward_passes_per_step": 2}
     trainer = make_trainer(kind, net.collect_params(), mx.optimizer.SGD(), **one_bit)
@@ -255,7 +253,9 @@ def gone(folder):
 
 
 @pytest.mark.parametrize("trouble", [in_the_way, gone])
-def test_every_rank_learns_that_a_checkpoint_is_not_written(shared_folder, rank, trouble):
+def test_a_checkpoint_that_cannot_be_written_is_an_error_on_every_rank(
+    shared_folder, rank, trouble
+):
     checkpoint = hvd.Checkpoint(shared_folder, net=dense())
     checkpoint.save(1)
     if rank == 0:
@@ -266,7 +266,7 @@ def test_every_rank_learns_that_a_checkpoint_is_not_written(shared_folder, rank,
 
 @contextlib.contextmanager
 def mounted(folder, rank, *options):
-    """Mount the folder on rank 0; where it may not, the test is skipped on every rank."""
+    """Mount the folder on rank 0; if that is not permitted, skip the test on every rank."""
     mount = ["mount", *options, folder]
     done = rank == 0 and not subprocess.run(mount, capture_output=True).returncode
     if not hvd.broadcast_object(done):
@@ -297,7 +297,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(shared_folder, rank, kilobytes):
 
 
 def fill(folder) -> None:
-    """Save until an error, on every rank: files are whole pages of 4 KiB."""
+    """Save until the disk is full, and check the error on every rank."""
     net = dense()
     checkpoint = hvd.Checkpoint(folder, net=net, keep=99)
     with pytest.raises(hvd.HvdliteError, match=f"{folder}/0000.* can't be written.*No space"):
@@ -314,7 +314,7 @@ def fill(folder) -> None:
 @pytest.mark.parametrize(
     "name, keep", [("net.params", -1), ("net.params", 0), ("checkpoint.json", 9)]
 )
-def test_a_damaged_checkpoint_is_named(shared_folder, rank, name, keep):
+def test_the_error_of_a_damaged_checkpoint_names_the_file(shared_folder, rank, name, keep):
     checkpoint = hvd.Checkpoint(shared_folder, net=dense())
     checkpoint.save(1)
     checkpoint.save(2)

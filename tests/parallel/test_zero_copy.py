@@ -1,4 +1,4 @@
-"""Gradients in shared memory: the same training bit for bit, or a clear word why not."""
+"""Gradients in shared memory: training stays bitwise equal; errors if they can't be shared."""
 
 import gc
 import os
@@ -30,12 +30,12 @@ WINDOW = os.environ.get("HVDLITE_WINDOW") != "0"
 
 @pytest.fixture(scope="module")
 def shares() -> bool:
-    """Whether ranks share memory here: if not, nothing is moved, and all else holds."""
+    """Return whether the ranks share memory in this run; if not, all gradients stay private."""
     return WINDOW and hvd.size() > 1
 
 
 def made(flags=None):
-    """A net whose gradients exist."""
+    """Return a net whose gradients exist."""
     net = convnet(flags)
     net(mx.nd.ones((2, 8, 8, 8))).wait_to_read()
     return net
@@ -65,7 +65,7 @@ def trained_names(net) -> list:
 
 @all_flags
 @pytest.mark.parametrize("net_of", [made, convnet], ids=["initialised", "deferred"])
-def test_a_trainer_shares_its_gradients_by_itself(flags, net_of, shares):
+def test_a_trainer_shares_gradients_without_being_asked(flags, net_of, shares):
     private = net_of(flags)
     expected = train(private, distributed(private.collect_params(), zero_copy=False))
     shared = net_of(flags)
@@ -87,7 +87,7 @@ def test_share_gradients_works_for_an_optimizer(flags):
 
 @all_flags
 def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
-    """A static net goes on writing where its first backward wrote: its gradients stay there."""
+    """A net with static shapes keeps writing gradients to the memory of its first backward."""
     nets = [made(flags), made(flags)]
     results = []
     for net, zero_copy in zip(nets, (False, True)):
@@ -105,8 +105,8 @@ def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
 
 
 @pytest.mark.parametrize("holds", ["an array", "a list", "a view", "through data"])
-def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank, size):
-    """On one rank only: then it is copied on all of them."""
+def test_a_gradient_that_a_script_holds_is_not_moved(holds, shares, rank, size):
+    """One rank holds it; no rank then shares this gradient."""
     net = gluon.nn.Dense(4, in_units=3)
     net.initialize(mx.init.Zero())
     if rank == size - 1:
@@ -129,7 +129,7 @@ def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank,
     assert trainer.zero_copy_parameters == ([net.bias.name] if shares else [])
 
 
-def test_shared_gradients_work_with_grad_req_add_and_passes(shares):
+def test_shared_gradients_work_with_grad_req_add_and_several_passes(shares):
     nets = [made(), made()]
     results = []
     for net, zero_copy in zip(nets, (False, True)):
@@ -145,7 +145,7 @@ def test_shared_gradients_work_with_grad_req_add_and_passes(shares):
     assert bool(trainer.zero_copy_parameters) == shares
 
 
-def test_a_gradient_made_again_later_is_a_private_one(shares):
+def test_a_gradient_that_gluon_replaces_later_becomes_private(shares):
     net = made()
     trainer = distributed(net.collect_params())
     one_step(net, trainer, images(0))

@@ -1,4 +1,4 @@
-"""What a trainer has trained, compared with what another has, or another rank."""
+"""Compare the weights and states of a trainer with those of another trainer or another rank."""
 
 import pickle
 
@@ -9,7 +9,7 @@ from nets import backward, weights
 
 import hvdlite as hvd
 
-# Optimizers whose updates the core computes; test_sharded.py has others, which MXNet computes.
+# Optimizers whose updates hvdlite's core computes; test_sharded.py tests those of MXNet.
 RULES = [
     ("sgd", {"learning_rate": 0.05}),
     ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
@@ -38,9 +38,9 @@ def trained_weights(net) -> dict:
 
 
 def bits(net, trainer) -> dict:
-    """The weights, and the states as a file of the trainer has them."""
+    """Return the weights, and the optimizer states as the trainer saves them to a file."""
     states, _ = pickle.loads(trainer._updaters[0].get_states(dump_optimizer=True))
-    # Trainers order parameters by names that contain a count of the process's blocks.
+    # Gluon's names contain a count of the process's blocks: map them to the names in the net.
     names = {param.name: name for name, param in net._collect_params_with_prefix().items()}
     flat = {
         f"state {k} of {names[trainer._params[i].name]}": array.asnumpy()
@@ -65,7 +65,7 @@ def assert_close(actual: dict, expected: dict, tolerance: float = 2e-5) -> None:
 
 
 def assert_equal_on_all_ranks(values: dict) -> None:
-    """Bit by bit."""
+    """Assert that the values of all ranks are bitwise equal."""
     everyone = hvd.allgather_object(values)
     for rank, theirs in enumerate(everyone):
         for name, value in values.items():
@@ -73,7 +73,7 @@ def assert_equal_on_all_ranks(values: dict) -> None:
 
 
 def largest_difference(actual: dict, expected: dict) -> float:
-    """Relative to the weight, or to 0.01 where that is larger."""
+    """Return the largest difference, relative to the expected weight's magnitude plus 0.01."""
     return max(
         float((np.abs(value - expected[name]) / (np.abs(expected[name]) + 0.01)).max())
         for name, value in actual.items()
