@@ -2,9 +2,9 @@
 
     python -m hvdlite.launch.agent -- python train.py
 
-The agent sends the program's output and exit code to the launcher. If the launcher sends stop or is
-gone, or if the backend ends the job, the agent ends the program and its children. Without a
-launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
+The agent sends the program's output and exit code to the launcher. If the launcher sends STOP or
+disappears, or if the backend ends the job, the agent ends the program and its children. Without a
+launcher (HVDLITE_LAUNCHER is not set) the agent replaces itself with the program (exec).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = (environment.RANK, *(each.rank for each in (OPEN_MPI, PMIX, PMI, SRUN)))
 TERM_SECONDS = 0.7  # seconds from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # seconds from SIGTERM until the agent stops waiting for the other ranks
-# seconds for output after the program's end, if its children still hold the pipe
+# seconds to read output after the program's end, while its children hold the pipe open
 DRAIN_SECONDS = 0.3
 _libc = ctypes.CDLL(None)
-# variable with the path of the pickled call of hvdlite.run; its result gets this path and a suffix
+# This variable holds the path of hvdlite.run's pickled call; the result is at the path + ".result".
 DATA_VARIABLE = "HVDLITE_TASK"
 
 
@@ -102,11 +102,11 @@ def _wait_for_start(link: channel.Channel) -> tuple[dict, bytes | None]:
 
 
 class Agent:
-    """Runs the program, with its pipes, the launcher's frames and signals in one loop."""
+    """Runs the program; one loop serves its pipes, the launcher's frames and signals."""
 
     def __init__(self, link: channel.Channel):
         self._link: channel.Channel | None = link
-        self._child: subprocess.Popen = None  # type: ignore[assignment]  # once it runs
+        self._child: subprocess.Popen = None  # type: ignore[assignment]  # until it runs
         self._selector = selectors.DefaultSelector()
         self._ended = False  # True: the launcher or the backend ended the program
         self._signal = 0  # the signal that ended the program; 0 if the launcher sent it
@@ -114,13 +114,13 @@ class Agent:
         self._dismissed = False  # True: the launcher needs nothing more from this agent
         # ids of processes that have joined the job and not left it
         self._joined: set[bytes] = set()
-        # the pipe to which the program writes, by agent_protocol.py
+        # the program writes to this pipe (core/agent_protocol.py)
         self._goodbyes, self._goodbye_end = os.pipe()
-        # the pipe that the program reads, by orphan.py
+        # the program reads from this pipe (exit/orphan.py)
         self._news, self._news_end = os.pipe()
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
-        # seconds of silence until the launcher's host counts as lost
+        # after so many seconds without an answer the launcher's host counts as lost
         self._most_silence = float("inf")
         self._elastic = False  # True: the other ranks go on if the program dies
         self._listen_to_signals()
@@ -157,18 +157,18 @@ class Agent:
     def leave(self, code: int) -> int:
         """Report the program's end to the launcher; return the agent's exit code.
 
-        The agent of a failed rank stays until nothing of any rank is left. Otherwise a backend
-        would kill the other agents when this one ends, and killed ranks leave shared memory
-        behind. A dismissed agent returns 0, because the launcher knows of the failure, and Open
-        MPI 5's mpirun sometimes hangs if ranks of several hosts fail at the same moment.
+        The agent of a failed rank waits until all ranks have ended and the launcher dismisses the
+        agent. If the agent ended earlier, a backend would kill the other agents, and killed ranks
+        leave shared memory behind. A dismissed agent returns 0, because the launcher knows of the
+        failure, and Open MPI 5's mpirun sometimes hangs if ranks of several hosts fail together.
 
-        The agent of an elastic job ends at once, with 0: the job goes on.
+        The agent of an elastic job does not wait and returns 0, because the job goes on.
         """
         failed = code != 0 or bool(self._joined)
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         end["signal"] = self._signal
         self._send(channel.EXIT, json.dumps(end).encode())
-        # sent now, because after the agent's report a backend gives little time
+        # sent now, because the backend may end the agent soon after this report
         if failed or self._flight.whole:
             self._send_flight()
         self._send(channel.CLEAN, b"")
@@ -176,7 +176,7 @@ class Agent:
             self._turn(self._leave_by - time.monotonic())
         self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
-            self._turn(0.02)  # waits, because the reader of the launcher's output may be slow
+            self._turn(0.02)  # the launcher reads late if the reader of its output is slow
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
@@ -185,19 +185,18 @@ class Agent:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: list[str], order: dict) -> None:
-        # Doubled, because while output is under way the kernel asks ever more rarely: it may notice
-        # only after twice the time of a failure that a link works again.
+        # Doubled: the kernel resends output at growing intervals. After a network failure of T
+        # seconds the kernel may need another T seconds to notice that the network works again.
         self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
-        # without MPI's variables, because MPI would wait for the servers, which do not use MPI
+        # In mode ps, remove MPI's variables: MPI would wait for the servers, which do not use MPI.
         if "DMLC_ROLE" in order["env"]:
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
         self._flight.whole = order["whole_flight"]
         self._elastic = environ.get(agent_protocol.ELASTIC) == "1"
         environ.pop(channel.VARIABLE, None)
-        # Paths, because a program that is started by the rank's own program inherits no
-        # descriptors.
+        # Paths, not descriptors: programs that the rank's program starts do not inherit descriptors
         environ[agent_protocol.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         environ[agent_protocol.SPACE] = agent_protocol.own_space()
         environ[agent_protocol.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
@@ -213,11 +212,11 @@ class Agent:
             command,
             env=environ,
             cwd=order["cwd"],
-            # no input, because backends differ in which ranks may read, and Open MPI 5 hangs
+            # no input: backends differ in which ranks get it, and Open MPI 5 hangs with it
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
+            close_fds=False,  # MPICH's connection to its process manager is an inherited descriptor
             preexec_fn=lambda: _begin(cores),
         )
         for stream, pipe in enumerate(self._pipes()):
@@ -339,7 +338,7 @@ class Agent:
 
 
 def _begin(cores: list[nodes.Core] | None) -> None:
-    """In the child: lead a new process group, be killed when the agent dies, run on these cores."""
+    """Give the child a process group of its own, these cores, and SIGKILL when the agent dies."""
     if cores:
         os.sched_setaffinity(0, frozenset().union(*cores))
     os.setpgrp()
@@ -347,4 +346,4 @@ def _begin(cores: list[nodes.Core] | None) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # saves 3 ms of the interpreter's own end
+    os._exit(main())  # skips Python's shutdown, which takes 3 ms

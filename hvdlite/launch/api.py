@@ -18,7 +18,7 @@ from hvdlite.machine import files
 
 
 class JobFailed(RuntimeError):
-    """A rank failed; the text is hvdliterun's report, ``code`` the exit code."""
+    """A rank failed. The text is hvdliterun's report; ``code`` is the job's exit code."""
 
     def __init__(self, code: int, report: List[str]):
         super().__init__("\n".join(report) or f"the job ended with exit code {code}")
@@ -40,10 +40,10 @@ def run(
     notebook, a lambda or a closure needs cloudpickle. Without cloudpickle the ranks import the
     script, so the script must make this call under ``if __name__ == "__main__"``.
 
-    :param function: and its ``args`` and ``kwargs``: anything that can be pickled.
+    :param function: it and its ``args`` and ``kwargs`` must be picklable.
     :param num_proc: number of ranks; ``np`` is its older name.
     :param env: variables for all ranks, in addition to those of this process.
-    :param executable: the Python of the ranks; None: this one.
+    :param executable: the Python interpreter for the ranks; None: this process's interpreter.
     :param use_gloo: Horovod's word for ``transport="tcp"``; ``use_mpi`` changes nothing.
     :param options: hvdliterun's options, by their long names: ``hosts="server1:4,server2:4"``,
         ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
@@ -73,7 +73,7 @@ def run(
 
 
 def _job(command: List[str], options: Mapping[str, Any]) -> Job:
-    """Return hvdliterun's job for these options; True stands for an option without argument."""
+    """Return hvdliterun's job for these options; the value True gives an option no argument."""
     words = []
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
@@ -130,8 +130,7 @@ def run_task() -> None:
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)
-    # cloudpickle, because only it recognises the classes that it has rebuilt here from the caller's
-    # script.
+    # pickle rejects the classes of the caller's script that cloudpickle has rebuilt here
     with files.create(path + ".result", "xb") as file:
         (_cloudpickle() or pickle).dump(result, file)
 

@@ -1,8 +1,8 @@
 """The connection between the launcher and the agent of each rank: frames on TCP.
 
 A frame is its kind (one byte), its length (four bytes, big-endian) and that many bytes. An agent
-sends HELLO with the token that only this job's processes have. Each side accepts some kinds of
-frames, each up to a length; any other frame is a BadFrame.
+first sends HELLO with the token that only this job's processes have. Each side accepts certain
+kinds of frames, each up to a maximum length. Any other frame raises BadFrame.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-# kinds of frames with a lost host's name, and with the ranks that caused a failure
+# LOST has a lost host's name, SIGN has the ranks that caused a failure
 LOST, SIGN = 12, 13
 PORT, GIVEN_UP, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes per read
-MOST_DATA = (1 << 32) - 1  # most bytes of a frame, for the task and the results of hvdlite.run
+MOST_DATA = (1 << 32) - 1  # most bytes of a task or a result of hvdlite.run
 
 # The kinds of frames that each side may send, and the most bytes of each. START has room for any
 # environment.
@@ -39,7 +39,7 @@ FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 1
 FROM_AGENTS[GIVEN_UP] = 1 << 13
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
-# Lines of ranks that agents pass on: the first byte of the line, and the kind of its frame.
+# Agents pass on these lines of their ranks: a line's first byte -> the kind of frame for the rest.
 PASSED_ON = {
     **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
     **{agent_protocol.PORT: PORT, agent_protocol.GIVEN_UP: GIVEN_UP},
@@ -48,11 +48,11 @@ NEWS = {LOST: b"", COMES: agent_protocol.COMES}
 QUIETLY = b"q"  # data of a LOOK that does not ask for stacks
 
 PROBE = 2  # seconds between two keepalive probes to an idle peer
-LATE = 3 * PROBE  # seconds without an answer from which on a host counts as late
-MOST_SILENCE = 120 * PROBE  # seconds; below the 127 probes after which the kernel itself gives up
+LATE = 3 * PROBE  # seconds without an answer after which a host counts as late
+MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself ends the connection after 127 probes
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
-# The variable with the whole invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
+# This variable has the invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
 VARIABLE = agent_protocol.LAUNCHER
 
 
@@ -65,7 +65,7 @@ class BadFrame(Exception):
 
 
 class Channel:
-    """Frames over a connected socket. Sending blocks; receiving takes what has arrived.
+    """Sends and receives frames over a connected socket. ``send`` blocks, ``receive`` does not.
 
     :param takes: the kinds of frames that the other end may send, and the most bytes of each.
     :param patience: seconds that the other end may take to read what is sent; None: forever.
@@ -78,7 +78,7 @@ class Channel:
         self.takes = takes
         self._patience = patience
         self._buffer = bytearray()
-        # True for TLS's sockets
+        # True for a TLS socket
         self._shakes_hands = self._encrypted = hasattr(sock, "do_handshake")
         _probe(sock)
         sock.setblocking(False)
@@ -98,7 +98,7 @@ class Channel:
                 self.sock.setblocking(False)
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Return the frames that are complete after one read, which does not wait.
+        """Read once, without waiting; return the frames that are complete now.
 
         :raises BadFrame: a frame that this side does not accept.
         """
@@ -133,7 +133,7 @@ class Channel:
 
     def has_more(self) -> bool:
         """Return True if data, or the end of the stream, has arrived and is not received yet."""
-        looked = select.poll()  # unlike select() it takes any descriptor
+        looked = select.poll()  # select() fails for descriptors from 1024 on
         looked.register(self.sock, select.POLLIN)
         return bool(looked.poll(0))
 
@@ -151,7 +151,8 @@ class Channel:
     def silence(self) -> float:
         """Return for how many seconds the other end's kernel has acknowledged nothing.
 
-        The kernel of a stopped process still answers. A host without power closes no connection.
+        A lost host closes no connection, so only its silence shows the loss. The kernel of a
+        stopped process still answers.
         """
         try:
             info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
@@ -162,8 +163,8 @@ class Channel:
     def has_arrived(self) -> bool:
         """Return True if the other end's kernel has everything that was sent.
 
-        A sender must not end before that: if data arrives at its closed end, its kernel drops
-        what is still unsent.
+        A sender must not end before that: when data arrives for a closed socket, the kernel drops
+        the socket's unsent data.
         """
         unsent = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
         return not any(unsent)
@@ -188,7 +189,7 @@ def fields(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _probe(sock: socket.socket) -> None:
-    """Let the kernel ask an idle peer for an acknowledgement; see Channel.silence."""
+    """Let the kernel probe an idle peer, because Channel.silence needs the peer's answers."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE)
@@ -199,7 +200,7 @@ def _probe(sock: socket.socket) -> None:
 class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))):
     """Where an agent finds the launcher, and how they recognise each other.
 
-    ``fingerprint`` is that of the launcher's certificate; "": no encryption. Each address is
+    ``fingerprint`` belongs to the launcher's TLS certificate; "": no encryption. Each address is
     ADDRESS:PORT.
     """
 
@@ -209,7 +210,7 @@ class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))
 
 
 def invitation_of(text: str) -> Invitation:
-    """Return what ``str(invitation)`` has written.
+    """Parse the text that ``str(invitation)`` returned.
 
     >>> invitation_of("123/abc@10.0.0.1:99,127.0.0.1:98").addresses
     ['10.0.0.1:99', '127.0.0.1:98']

@@ -1,7 +1,7 @@
-"""Finds out what is wrong with a host before a job starts there; ``--check`` prints the table.
+"""Finds what is wrong with the hosts before a job starts; ``--check`` prints a table of the hosts.
 
-``--check-build`` shows what this installation can do. A job's size is compared with this host's
-cores and limit of open files.
+``--check-build`` prints what this installation can do. ``prepare_host`` compares a job's size with
+this host's cores and limit of open files.
 """
 
 import json
@@ -22,8 +22,8 @@ from hvdlite.machine.hosts import SSH, is_here
 
 TIMEOUT = 20.0  # seconds in which a host must answer
 
-# Program that runs on another host: can it connect to the launcher? If not, it ends the backend's
-# daemons there.
+# This program runs on another host. If it cannot connect to the launcher, it kills the backend's
+# daemons on its host.
 _CONNECTS = """
 import contextlib, os, signal, socket, sys
 from pathlib import Path
@@ -72,7 +72,7 @@ def ask_all(job: Job, load: bool = False) -> List[Report]:
 
 
 def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
-    """Run probe.py with the same Python on the host; the file is sent on standard input."""
+    """Return the host's report: send probe.py by ssh, on stdin, to the same Python there."""
     if is_here(host):
         return _judge(Report(host, probe.describe(load, tcp), True), load, tcp)
     program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + text_of(probe.__file__)
@@ -95,7 +95,7 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
 
 
 def _search_path() -> List[str]:
-    """Return the module search path that the user, not the installation, has set."""
+    """Return the user's part of the module search path: the current folder and PYTHONPATH."""
     return [current_folder(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
@@ -119,7 +119,7 @@ def _judge(report: Report, load: bool, tcp: bool) -> Report:
 
 
 def before_start(job: Job) -> None:
-    """Raise LaunchError if hosts are wrong, with one sentence a host."""
+    """Raise LaunchError with one sentence for each host that cannot run the job."""
     troubles = [report.trouble for report in ask_all(job) if report.trouble]
     if troubles:
         raise LaunchError("\n".join(troubles))
@@ -150,11 +150,11 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
 
 
 def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:
-    """Return why processes of the job are missing, as far as their hosts can tell.
+    """Return a text for the user about missing processes, with the causes that their hosts find.
 
     :param addresses: ADDRESS:PORT where the launcher listens.
-    :param sign: a text in the command lines of the backend's daemons, which are ended on hosts that
-        do not reach this host.
+    :param sign: a text in the command lines of the backend's daemons. A host that cannot reach this
+        host kills these daemons.
     """
     names = hosts_of(set(range(job.processes)) - set(present), job)
     where = [each for each in addresses if not each.startswith("127.")]
@@ -208,7 +208,7 @@ def _gib(size: int) -> str:
 
 
 def show_build() -> int:
-    """Print the table; return 1, the exit code, if no rank could run."""
+    """Print what this installation can do; return the exit code: 1 if no rank can run."""
     versions = probe.versions()
     mpi, no_mxnet = probe.mpi_version(), probe.why_no_mxnet()
     trouble = probe.why_not_loaded(without_mpi=not mpi)
@@ -229,11 +229,11 @@ def _box(yes: bool) -> str:
     return "[X]" if yes else "[ ]"
 
 
-# open files of mpirun: in all, for each rank here, for each rank elsewhere; measured with 2 and 8
-# ranks
+# open files of mpirun, measured with 2 and 8 ranks: fixed; for each rank here; for each rank on
+# another host
 FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2
-CROWD = 8  # ranks for each core, from which on the start takes seconds
-SECONDS_A_RANK = 0.2  # seconds of a core to start a rank; 1000 ranks on two cores took 97 s
+CROWD = 8  # with more ranks for each core, the start takes seconds
+SECONDS_A_RANK = 0.2  # CPU seconds to start a rank: 1000 ranks on two cores took 97 s
 
 
 def prepare_host(job: Job) -> None:

@@ -42,7 +42,7 @@ USAGE_ERROR = 2
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run the command line; a wrong option or host is one sentence and exit code 2."""
+    """Run the command line; for a wrong option or host print one sentence and return 2."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None: its descriptor is closed
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
@@ -60,7 +60,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def script() -> None:
-    """Run the command line and end at once: the interpreter's own end takes 5 to 10 ms."""
+    """Run the command line, then skip the interpreter's shutdown, which takes 5 to 10 ms."""
     code = main()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -114,7 +114,7 @@ def _choose_ranks(args) -> str:
 
 
 def check_hosts(job: Job, as_json: bool) -> int:
-    """Print what every host has, and whether an allreduce there is right; return the exit code."""
+    """Print what each host has, and whether ranks there sum correctly; return the exit code."""
     reports = check.ask_all(job, load=True)
     trouble = [report.trouble for report in reports if report.trouble]
     if not as_json:
@@ -143,7 +143,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
 
 
 def job_of(args, argv: List[str]) -> Job:
-    """Return the job that the options describe. An option sets the field of its name."""
+    """Return the job that the options describe. An option sets the field of the same name."""
     current_folder()  # raises if the ranks could not start there
     given = _hosts(args)
     launcher = args.launcher or default(bool(given))
@@ -184,13 +184,13 @@ def job_of(args, argv: List[str]) -> Job:
     job = _without_mpirun(job)
     if job.transport == "tcp" and args.host_timeout is None:
         return job._replace(host_timeout=limits.DEFAULTS[limits.LIMIT])
-    if args.host_timeout is not None:  # the ranks without MPI wait for a host as long
+    if args.host_timeout is not None:  # the same limit for ranks without MPI
         job = job._replace(env={limits.LIMIT: f"{args.host_timeout:g}", **job.env})
     return job
 
 
 def _without_mpirun(job: Job) -> Job:
-    """Choose TCP where there is no mpirun and the job does not need one."""
+    """Return the job; if there is no mpirun and the job needs none, its ranks use TCP."""
     free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
     if not free or job.mpi_args or job.binding or mpirun.executable():
         return job
@@ -233,11 +233,11 @@ def _named_hosts(args) -> List[hosts.Host]:
         return []
     if os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts:
         return hosts.read_file(args.hosts)
-    return hosts.parse_list(args.hosts)  # "" means no hosts, as if a shell variable is not set
+    return hosts.parse_list(args.hosts)  # "": no hosts, as from an unset shell variable
 
 
 def _workers(args, given: List[hosts.Host]) -> int:
-    """Return -n; without it, all slots that the hosts have."""
+    """Return the number of ranks: -n, or the number of slots that the hosts have."""
     if args.ranks_per_host is not None:
         every = args.ranks_per_host * max(len(given), 1)
         if args.workers not in (None, every):
@@ -302,8 +302,8 @@ def show(job: Job, command: Command) -> None:
 def start(job: Job, command: Command) -> int:
     """Check the hosts, copy the folder to them, run the job, and report what failed.
 
-    With ``restarts`` a failed job runs again, from its last checkpoint if there is one. Over ssh it
-    leaves out lost hosts.
+    With ``restarts`` a failed job runs again, from its last checkpoint if there is one. Over ssh
+    the next run leaves out lost hosts.
     """
     console = Console(sys.stdout, sys.stderr, job.timestamps)
     for left in range(job.restarts, -1, -1):
@@ -324,7 +324,7 @@ def start(job: Job, command: Command) -> int:
 def prepared(
     job: Job, command: Command, console: Console, task: Optional[bytes] = None, again: bool = False
 ) -> Outcome:
-    """Run the job, after checks and copies; ``again``: append to the output of the last run."""
+    """Check and copy, then run the job; ``again``: append to the output files of the last run."""
     check.prepare_host(job)
     if job.launcher == "ssh":
         check.before_start(job)
@@ -339,7 +339,7 @@ def prepared(
 
 
 def _listen() -> None:
-    """Have signals that end the job raise Interrupted."""
+    """Make signals that end the job raise Interrupted."""
     # under nohup the job outlives its terminal
     stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):

@@ -1,4 +1,4 @@
-"""The command ``hvdlite completion``: bash and zsh complete commands and hvdliterun's options."""
+"""``hvdlite completion`` prints shell code that completes commands and hvdliterun's options."""
 
 import argparse
 from typing import Optional, Sequence
@@ -19,7 +19,7 @@ complete -o default -F _hvdlite hvdlite hvdliterun"""
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Print the shell's code; return the exit code."""
+    """Print the code for bash and zsh; return the exit code."""
     what = "Print code for bash or zsh that completes commands and options."
     cli.parser("hvdlite completion", what, 'eval "$(hvdlite completion)"').parse_args(arguments)
     shown = [a for a in options.parser(list(BACKENDS))._actions if a.help != argparse.SUPPRESS]

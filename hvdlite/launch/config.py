@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, NamedTuple, NoReturn
 
 from hvdlite.machine.files import text_of
 
-# Sections of horovodrun's files, and the prefix that makes options of their keys.
+# Section of horovodrun's files -> the prefix that makes a key of the section the name of an option.
 _SECTIONS = {
     "params": "",
     "library_options": "",
@@ -15,7 +15,7 @@ _SECTIONS = {
     "autotune": "autotune_",
 }
 _RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_timestamp"}
-# levels of sections; horovodrun has one. A section that contains itself would never end
+# most levels of sections (horovodrun has one), because YAML lets a section contain itself
 _DEEPEST = 3
 
 

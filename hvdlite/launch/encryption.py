@@ -1,8 +1,8 @@
-"""TLS between the launcher and agents on other hosts, with a key that is made for one job.
+"""TLS between the launcher and agents on other hosts, with a new key for each job.
 
-``openssl`` makes a key and a certificate for the launcher. Agents check the certificate by its
-SHA-256, which they get with the token. The key's file is deleted once it is loaded. Jobs on one
-host do not need this module, so others import it only where they use it (9 ms).
+``openssl`` makes a key and a certificate for the launcher. Agents get the certificate's SHA-256
+together with the token, and compare. The key's file is deleted once it is loaded. The import takes
+9 ms and jobs on one host do not need it, so callers import this module inside functions.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     :raises OSError: the peer is not this job's launcher.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint decides
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # checked below
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     wrapped = context.wrap_socket(sock)
     if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True) or b""), fingerprint):

@@ -1,4 +1,4 @@
-"""The environment of a rank: the user's variables, those of the options, and its own."""
+"""The environment of a rank: variables of the user, of the options, and of the rank itself."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def of_a_rank(name: str) -> bool:
 
 
 def for_backend(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of mpirun and the like; hvdliterun may itself run in a rank.
+    """Return the environment for a backend's command.
 
-    Open MPI does not start without HOME, which a service or a container may not have.
+    hvdliterun may itself run in a rank, so variables of a rank are left out. Open MPI does not
+    start without HOME, which a service or a container may lack.
     """
     kept = {name: value for name, value in os.environ.items() if not of_a_rank(name)}
     return {"HOME": os.path.expanduser("~"), **kept, **extra}
@@ -60,7 +61,7 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
 def added(job: Job) -> dict[str, str]:
     """Return the variables that the options add for every rank."""
     defaults = {
-        # so that lines appear when they are printed, also the last ones before a crash
+        # Python then writes each line when it is printed, so a crash loses no line
         "PYTHONUNBUFFERED": "1",
         # A failed rank waits this long for the other ranks to learn of the failure. So the job ends
         # within 5 seconds.
@@ -84,8 +85,7 @@ def added(job: Job) -> dict[str, str]:
 
 
 def for_jax(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that jaxlib reads when it is loaded, because scripts may import JAX
-    first."""
+    """Return the variables that jaxlib reads at its import, which may come before hvdlite's."""
     if "MPITRAMPOLINE_LIB" in environ or importlib.util.find_spec("jaxlib") is None:
         return {}
     library = files.shipped("_hvdlite_jax")
@@ -103,7 +103,7 @@ def with_job_site(environ: Mapping[str, str]) -> dict[str, str]:
 def threads(
     environ: Mapping[str, str], local_size: int, own: Sequence[object] | None = None
 ) -> dict[str, str]:
-    """Share the cores of a host among its ranks: MXNet would start a thread per core in each.
+    """Return OMP_NUM_THREADS for the rank's share of cores: MXNet's default is a thread per core.
 
     :param own: the cores to which the rank is bound, if any.
     """

@@ -7,11 +7,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hvdlite.core.agent_protocol import SILENT, STALLED, TOO_LATE
 from hvdlite.launch.channel import BadFrame
 
-# A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
+# seconds; more than HVDLITE_EXIT_TIMEOUT_SECONDS, for which a failed rank waits for the others
 PATIENCE = 6.0
 
-# If a peer dies, MPI ends a rank a few milliseconds later with one of these exit codes (the error
-# classes "unknown", "other" and "internal"). Either end may be reported first.
+# MPI ends a rank with one of these exit codes (error classes "unknown", "other", "internal") some
+# milliseconds after another rank died. The launcher may hear of the two ends in either order.
 LOST_PEER = (14, 15, 16, 17)
 SIMULTANEOUS = 0.5  # seconds
 
@@ -23,13 +23,13 @@ class Ending(NamedTuple):
     label: str
     host: str
     code: int  # negative: the signal that killed it
-    ended: bool  # True: the launcher or the backend ended it, for another reason
+    ended: bool  # True: the launcher or the backend ended it, not the rank itself
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # True: the rank had left the job when it ended
     silent: bool = False  # True: its agent was killed before the agent could report
-    # seconds for which its host had not answered, if it lost its power or network
+    # if its host lost its power or network: seconds for which the host had not answered
     silence: float = 0
-    signal: int = 0  # the signal by which somebody ended its agent and so the rank
+    signal: int = 0  # the signal from outside that ended its agent, and so the rank; 0: none
 
     @property
     def status(self) -> int:
@@ -49,7 +49,8 @@ class Signs:
         self.raised: Dict[int, float] = {}
         # when a collective failed, and the ranks that caused it
         self.blamed: Dict[int, Tuple[float, List[int]]] = {}
-        # when late ranks made it fail, STALLED or SILENT, their number, and the first of them
+        # when a collective failed because of late ranks; STALLED or SILENT; how many ranks were
+        # late; the first of these ranks
         self.waited_for: Dict[int, Tuple[float, int, int, List[int]]] = {}
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
@@ -75,18 +76,18 @@ class Signs:
 def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
-    A rank that raised waits for the others, so it may end last, but its report comes first. A
-    killed rank reports nothing before its end. A rank whose collective another rank made fail comes
-    after all others, and last if that other rank ended by itself. If the backend ended that other
-    rank earlier, no rank is to blame: then the backend says why.
+    A rank that raised reports the exception immediately, but may end last, because it waits for the
+    others. A killed rank reports nothing before its end. A rank that blames another rank is ordered
+    after all ranks that blame none, and last if the blamed rank ended by itself. If the backend
+    ended the blamed rank earlier, no rank is the culprit: the backend's output gives the cause.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
-    since = min(e.after for e in failed) - PATIENCE  # exceptions older than this were caught
+    since = min(e.after for e in failed) - PATIENCE  # scripts caught older exceptions
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
-    # A signal from outside came first, whenever the agent reports it.
+    # A signal from outside came before the failures, even if the agent reports it later.
     ended = {e.rank: never if e.signal else e.after for e in failed if e.ended}
 
     def first_sign(e: Ending) -> float:
@@ -105,18 +106,18 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
 
 def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
-    """Tell whether all agents were killed at once, as by an mpirun that is itself ended."""
+    """Return True if all agents were killed together, as an mpirun does that ends."""
     times = [e.after for e in endings if e.silent]
     return len(times) == len(endings) > 1 and max(times) - min(times) < SIMULTANEOUS
 
 
 def lost(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the first rank whose host has vanished, which causes all other failures."""
+    """Return the first rank on a lost host, because a lost host causes all other failures."""
     return next((e for e in endings if e.silence), None)
 
 
 def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the first rank whose agent got a signal. (A backend that ends signals all agents.)"""
+    """Return the first rank whose agent got a signal; None if a backend that ends signalled all."""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
     found = [e for e in endings if e.signal and e.failed]
@@ -124,10 +125,9 @@ def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the rank of an elastic job that shows why no rank went on: the last one that was not
-    killed.
+    """Return the rank that shows why no rank of an elastic job went on: the last that failed.
 
-    A rank that ended because of another rank counts only if there is no other.
+    A rank that ended because of another rank, or that was killed, counts only if there is no other.
     """
 
     def order(e: Ending) -> Tuple[bool, bool, float]:
@@ -139,11 +139,11 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the late ranks in the error of ``first`` that were ended after that error.
+    """Return the late ranks that made ``first`` fail, and how many more the error does not name.
 
-    Also return the number of late ranks that the error does not name. The error's sign counts, not
-    the end of ``first``: a backend may end the late ranks when ``first`` ends the job, and on a
-    busy machine the launcher may hear of their ends first. It may even have killed their agents.
+    A late rank counts if it was ended after the error. The end of ``first`` is too late a limit: a
+    backend may end the late ranks when ``first`` ends the job, and on a busy machine the launcher
+    may hear of their ends first. The backend may even have killed their agents.
     """
     since, kind, count, named = signs.waited_for.get(first.rank, (0.0, 0, 0, []))
     late = [e for e in endings if e.rank in named and e.after >= since]
@@ -155,7 +155,7 @@ def report_standstill(
 ) -> List[str]:
     """Return the report about ranks that the others waited for.
 
-    :param last_lines: of the first late rank.
+    :param last_lines: the last lines that the first late rank printed.
     """
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
     who = f"rank {late[0].label} on {late[0].host}"
@@ -168,7 +168,7 @@ def report_standstill(
 
 
 def exit_code(first: Ending) -> int:
-    """Return the job's exit code; 1 if the rank was ended before it had ended by itself."""
+    """Return the job's exit code; 1 if the launcher or the backend killed the rank ``first``."""
     if first.signal:
         return 128 + first.signal
     return 1 if first.ended and first.code < 0 else first.status
@@ -186,7 +186,7 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
 
 
 def report_backend(path: str, code: int, started: bool) -> str:
-    """Return the report about a backend that ended too soon. Codes above 159 are its own."""
+    """Return the report about a backend that ended too soon. Codes above 159 name no signal."""
     how = f"was killed by {signal_name(code - 128)}" if 128 < code < 160 else "ended"
     when = "its ranks had finished" if started else "all ranks had started"
     return f"hvdliterun: {os.path.basename(path)} {how} (exit code {code}) before {when}"

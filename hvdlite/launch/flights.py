@@ -22,7 +22,7 @@ class Held:
         self.whole = False  # True: all operations are sent, even if the job ends well
 
     def hold(self, path: str) -> None:
-        """Open the recorder in place of the recorder of an earlier job of the same rank."""
+        """Open this recorder; close the recorder of an earlier job of the same rank."""
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if self._file is not None:
@@ -75,7 +75,7 @@ class Flights:
         return why.of_snapshots(self._snapshots())
 
     def metrics(self) -> str:
-        """Return, for Prometheus, where steps lost time, and the counters of each rank."""
+        """Return metrics as Prometheus reads them: the steps' lost time, each rank's counters."""
         from hvdlite.monitor import metrics
 
         return metrics.text(self._snapshots())

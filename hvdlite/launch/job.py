@@ -5,7 +5,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.machine.hosts import SSH, Host
 
-HOST_TIMEOUT = 60.0  # over MPI; without it the ranks wait for a host, too: core/limits.py
+HOST_TIMEOUT = 60.0  # seconds, over MPI; without MPI the limit of core/limits.py is the default
 
 
 class LaunchError(Exception):
@@ -24,7 +24,7 @@ def current_folder() -> str:
 
 
 class Job(NamedTuple):
-    """One run of a program on many ranks: a tuple, as dataclasses take 8 ms to import."""
+    """One run of a program on many ranks; a tuple, because importing dataclasses takes 8 ms."""
 
     command: List[str]
     workers: int  # number of ranks that train
@@ -33,11 +33,11 @@ class Job(NamedTuple):
     servers: int = 0
     hosts: List[Host] = []  # empty: this host, or the hosts that the backend gives
     env: Dict[str, str] = {}  # variables for every process
-    env_of: Dict[str, Dict[str, str]] = {}  # variables for the processes of a role of mode ps
+    env_of: Dict[str, Dict[str, str]] = {}  # mode ps: variables for the processes of a role
     sync_dir: Optional[str] = None  # the folder on the hosts that gets a copy of the current folder
     interfaces: List[str] = []
     transport: Optional[str] = None  # tcp: ranks use no MPI
-    secret: str = ""  # the key of ranks without MPI
+    secret: str = ""  # the key by which ranks without MPI recognise each other
     ssh: SSH = SSH()
     mpi_args: List[str] = []  # the user's options for mpirun
     binding: List[str] = []  # the user's binding options, in place of hvdliterun's
@@ -45,13 +45,13 @@ class Job(NamedTuple):
     start_timeout: float = 30.0  # seconds in which all ranks must start
     host_timeout: float = HOST_TIMEOUT  # seconds that a host may be silent
     restarts: int = 0  # how often a failed job is started again
-    elastic: bool = False  # True: when ranks die, the job goes on, and replacements come
+    elastic: bool = False  # True: when ranks die, the job goes on and gets replacements
     fewest: int = 1  # the fewest ranks with which the job goes on
     most: int = 0  # the number of ranks up to which replacements join; 0: no replacements
     output_dir: Optional[str] = None
     timestamps: bool = False
     summary: bool = False  # True: print at the end where the steps lost time
-    metrics: Optional[str] = None  # where to serve metrics meanwhile: a port, or ADDRESS:PORT
+    metrics: Optional[str] = None  # PORT or ADDRESS:PORT where the launcher serves metrics
     verbose: bool = False
     # Fields for batch backends.
     name: str = "hvdlite"
@@ -92,7 +92,7 @@ class Command(NamedTuple):
     argv: List[str]
     env: Dict[str, str] = {}  # variables in addition to the environment
     script: Optional[str] = None  # the command's standard input
-    # True: the command starts agents. False: it only submits a job, and prints for itself
+    # True: the command starts agents. False: it only submits a job; the user sees its own output
     watched: bool = True
     remote: bool = True  # True: agents on other hosts connect to this host
     notes: List[str] = []

@@ -9,9 +9,9 @@ from hvdlite.launch.ranks import Rank
 
 
 class Links:
-    """Sends frames to agents, and hands on what they send.
+    """Sends frames to agents, and passes the frames of agents to ``heard``.
 
-    :param heard: called with each frame; it raises BadFrame if the rank may not send that now.
+    :param heard: called with each frame; raises BadFrame if the rank may not send that frame now.
     :param lost: called when an agent has ended or is lost, with its host's seconds of silence.
     :param complain: called with the connection and the reason if an agent sends a wrong frame.
     """
@@ -35,7 +35,7 @@ class Links:
         try:
             link.send(kind, data)
         except ChannelClosed:
-            # otherwise what has arrived must be read before the agent counts as lost
+            # data that has arrived must be read before the agent counts as lost
             if not link.has_more():
                 self.lose(link)
 
@@ -46,7 +46,7 @@ class Links:
                 self.send(link, kind, data)
 
     def lose(self, link: Channel, silence: float = 0) -> None:
-        """Close the connection, unless that has been done."""
+        """Close the connection, unless it is closed already."""
         if link in self._ranks:
             self._selector.unregister(link.sock)
             link.close()
@@ -55,7 +55,7 @@ class Links:
     def lose_all(self, unread: bool) -> None:
         """Close the connections.
 
-        :param unread: True: also the connections from which data is still to be read.
+        :param unread: True: also close connections with data that has not been read.
         """
         for link in list(self._ranks):
             if unread or not link.has_more():

@@ -1,7 +1,7 @@
 """Accepts the agents' connections; a connection without the job's token is dropped.
 
-The user is told once for each reason. A connection without the token delays no agent: it may send
-little, and is closed soon. ``listening_addresses`` are on the networks that the user allows.
+The launcher reports each reason to the user once. A connection without the token may send little
+and is closed soon, so it delays no agent. The launcher listens on networks that the user allows.
 """
 
 import errno
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-# connections in addition to those of the job's own agents, which may all connect at once
+# most connections that have not sent a HELLO, in addition to one for each agent of the job
 MOST_STRANGERS = 256
 ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
-SEND_PATIENCE = 10.0  # seconds in which an agent must read what it is sent
+SEND_PATIENCE = 10.0  # seconds in which an agent must read what the launcher sends
 
 NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "
@@ -104,7 +104,7 @@ class Listener:
             if self._key:  # the TLS handshake comes later
                 sock = self._key.context.wrap_socket(sock, True, do_handshake_on_connect=False)
             link = Channel(sock, channel.FROM_STRANGERS, SEND_PATIENCE)
-        except OSError as error:  # otherwise the peer has closed the connection already
+        except OSError as error:  # no descriptor is left, or the peer has closed
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room()
             return
@@ -114,7 +114,7 @@ class Listener:
             self._drop(next(iter(self._strangers)), "too many connections send nothing")
 
     def _make_room(self) -> None:
-        """Free a descriptor, because a waiting connection keeps the listener ready."""
+        """Free a descriptor; without one, a waiting connection would keep the loop busy."""
         if self._strangers:
             self._drop(next(iter(self._strangers)), "no file descriptor is left for more")
         else:
@@ -165,7 +165,7 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
         return [LOOPBACK]
     own = probe.interfaces().items()
     allowed = [address for name, address in own if not wanted or probe.is_on(name, address, wanted)]
-    # None for a name that only ssh can resolve
+    # None: only ssh can resolve the host's name
     ways = [probe.source_towards(host) for host in hosts]
     if ways and not wanted and None not in ways:
         allowed = [address for address in allowed if address in ways]

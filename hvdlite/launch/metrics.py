@@ -11,14 +11,14 @@ from hvdlite.launch.job import LaunchError
 from hvdlite.launch.output import tell
 
 _PATIENCE = 5.0  # seconds in which a client must send its request
-_MOST_CLIENTS = 64  # most clients at once; one more closes the oldest
+_MOST_CLIENTS = 64  # most connections; one more closes the oldest connection
 _PATHS = ("/", "/metrics")
 
 
 def address(text: str) -> Tuple[str, int]:
-    """Return where to listen; without an address only this host is served.
+    """Return the address and port to listen on. The default address is reachable from here only.
 
-    :raises ValueError: the text is no such place.
+    :raises ValueError: the text is not PORT or ADDRESS:PORT.
 
     >>> address("9400"), address("0.0.0.0:9400")
     (('127.0.0.1', 9400), ('0.0.0.0', 9400))
@@ -39,8 +39,8 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     if where is None:
         yield
         return
-    # Imported here, because it takes a fifth of the launcher's imports. Each client has a thread,
-    # so a slow client delays no other.
+    # Imported here, because it takes a fifth of the launcher's import time. Each client has a
+    # thread, so a slow client does not delay the others.
     import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -77,7 +77,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
         server = Server(address(where), Handler)
     except OSError as error:
         raise LaunchError(f"--metrics-port {where}: {error.strerror}: use another port") from error
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that goes away
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client has left
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
     try:
         at, port = address(where)[0], server.server_port

@@ -1,7 +1,7 @@
 """The command line of mpirun, for Open MPI 4 and 5 and for MPICH and MPIs derived from it.
 
-Each command places ranks in blocks over the hosts in order, leaves threads unbound, and allows root
-and more processes than cores.
+Each command places consecutive ranks on the same host, leaves threads unbound, and allows root and
+more processes than cores.
 """
 
 import os
@@ -34,7 +34,7 @@ def _colon_list(placement: Placement) -> str:
 
 
 def _agent(ssh: List[str]) -> str:
-    """Return ssh's command as one word; Open MPI cuts it at blanks and colons, also in quotes."""
+    """Return ssh's command as one word. Open MPI splits it at blanks and colons, even in quotes."""
     odd = next((word for word in ssh if re.search("[ :'\"]", word)), None)
     if odd is not None:
         raise LaunchError(
@@ -45,9 +45,9 @@ def _agent(ssh: List[str]) -> str:
 
 
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Hydra takes ssh's path as an option and its arguments from a variable.
+    """Return Hydra's options, with ssh's path, and its variable with ssh's arguments.
 
-    For a launcher of kind ssh Hydra adds -x to the arguments, which others (qrsh) do not know.
+    Hydra adds -x to the arguments of the kind ssh. Other programs (qrsh) reject -x: kind rsh.
     """
     path = probe.find_program(ssh[0]) or ssh[0]
     kind = "ssh" if os.path.basename(path) == "ssh" else "rsh"
@@ -100,7 +100,7 @@ def dialect_of(version: str) -> Dialect:
 
 
 def executable() -> Optional[str]:
-    """Return mpirun's path: in this Python's environment, else on PATH; None: there is none."""
+    """Return HVDLITE_MPIRUN, or mpirun's path beside this Python or on PATH, or None."""
     return os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
 
 
@@ -136,7 +136,7 @@ def command(job: Job, where: str) -> Command:
         options, env = dialect.ssh(job.ssh.command())
         argv += options
     argv += job.binding or dialect.binding
-    if job.interfaces and where != "here":  # not on one host, where nothing listens on a network
+    if job.interfaces and where != "here":  # on one host nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")

@@ -32,14 +32,14 @@ class Option(NamedTuple):
     metavar: Optional[str] = None  # by default N or TEXT
     dest: Optional[str] = None  # by default its first long name
     default: Any = None
-    variable: Optional[str] = None  # the variable by which every rank gets the value
-    factor: int = 1  # the factor by which the variable's value differs from the option's
+    variable: Optional[str] = None  # the environment variable that gives every rank the value
+    factor: int = 1  # the variable's value is the option's value times this
     constant: Optional[str] = None  # the variable's value if the flag is given
     choices: Optional[Sequence[str]] = None
 
     @property
     def attribute(self) -> str:
-        """Return the name under which the parser has its value."""
+        """Return the name of the attribute in which the parser stores the option's value."""
         long = next(name for name in self.names.split() if name.startswith("--"))
         return self.dest or long[2:].replace("-", "_")
 
@@ -295,7 +295,7 @@ def _add(group, row: Option) -> None:
 
 
 def elastic(args: argparse.Namespace, launcher: str) -> bool:
-    """Tell whether the job is to be elastic; then its ranks are joined by TCP.
+    """Return True if the options ask for an elastic job; such a job's transport becomes TCP.
 
     :raises ValueError: another option asks for MPI.
     """
@@ -319,7 +319,7 @@ def elastic(args: argparse.Namespace, launcher: str) -> bool:
 
 
 def variables(args: argparse.Namespace) -> Dict[str, str]:
-    """Return the variables of every rank that the options stand for."""
+    """Return the environment variables that the options set on every rank."""
     found = {}
     for row in itertools.chain.from_iterable(OPTIONS.values()):
         value = getattr(args, row.attribute)

@@ -1,4 +1,4 @@
-"""Shows the output of ranks, labelled or split into files, and keeps the last lines."""
+"""Prints the ranks' output with labels, or writes it to files; keeps each rank's last lines."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ class Console:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
         try:
             out = self._streams[stream]
-            # the terminal's encoding, which may lack a character
+            # replace characters that the terminal's encoding lacks
             encoding = out.encoding or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
             print(prefix, line, file=out, flush=True)
@@ -93,10 +93,10 @@ def tell(*lines: str) -> None:
 
 
 class Files:
-    """Writes FOLDER/rank.N/stdout and stderr, as Horovod does; bytes as they come.
+    """Writes FOLDER/rank.N/stdout and stderr, as Horovod does, without any change to the bytes.
 
     :param again: append to the files of a job that starts again.
-    :raises LaunchError: there can be no such folder.
+    :raises LaunchError: the folder can't be made.
     """
 
     def __init__(self, folder: str, again: bool = False):
@@ -108,7 +108,7 @@ class Files:
             raise LaunchError(f"--output-filename {folder}: {error.strerror}") from error
 
     def write(self, label: str, stream: int, data: bytes) -> None:
-        """Append to a file; an OSError names it."""
+        """Append to a rank's file; an OSError has the file's path."""
         path = os.path.join(self._folder, file_label(label), ("stdout", "stderr")[stream])
         try:
             self._append(path, data)
@@ -119,7 +119,7 @@ class Files:
         if path not in self._open:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._open[path] = files.open_named(path, self._mode, buffering=0)
-        while data:  # repeated, because a disk that is nearly full takes only a part
+        while data:  # repeated, because a nearly full disk takes only a part of the data
             data = data[self._open[path].write(data) :]
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ def file_label(label: str) -> str:
 
 
 class Output:
-    """The output of all ranks, to the console or to files; to the console if files fail."""
+    """Writes all ranks' output to files, or to the console if there are no files or one fails."""
 
     def __init__(self, console: Console, files: Optional[Files] = None):
         self.console = console
@@ -154,7 +154,7 @@ class Output:
         self._show(rank, label, stream, lines)
 
     def end(self, rank: int, label: str) -> None:
-        """Print a rank's last line, which has no newline."""
+        """Print the rest of a rank's output, after the last newline."""
         for stream in (STDOUT, STDERR):
             if (rank, stream) in self._lines:
                 self._show(rank, label, stream, self._lines[rank, stream].end())

@@ -6,7 +6,7 @@ from hvdlite.machine.hosts import Host
 
 
 def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:
-    """Return the number of processes of each host; neighbouring ranks share a host.
+    """Return the number of processes of each host; a host's processes have consecutive numbers.
 
     >>> place([Host("a"), Host("b")], 5)
     [('a', 3), ('b', 2)]

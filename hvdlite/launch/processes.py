@@ -14,20 +14,19 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import Command, LaunchError
 from hvdlite.launch.output import Lines
 
-# seconds; lines of the backend are held back, because the report about a failed rank says more
+# seconds before the backend's lines are printed: hvdliterun's report about a failure replaces them
 HOLD_BACK = 0.5
-HEIRS = 1.0  # seconds after the backend's end; a healthy ssh ends with the backend
+HEIRS = 1.0  # seconds from the backend's end until processes that hold its pipes are killed
 # lines of Open MPI 5 about a harmless race of parent and child
 _NOISE = ("plm:ssh: Warning: setpgid",)
 
-# Variables that name the folder of mpirun's files (Open MPI 5 and 4). A killed mpirun leaves these
-# files behind.
+# Variables that name the folder of mpirun's files (Open MPI 5 and 4). A killed mpirun leaves the
+# files behind, so hvdliterun removes the folder.
 _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 
 
 class BackendProcess:
-    """The backend's process, in its own process group, so that the terminal's Ctrl-C does not reach
-    it."""
+    """The backend's process. Its own process group keeps the terminal's Ctrl-C away from it."""
 
     def __init__(self, command: Command, extra_env: Dict[str, str]):
         try:
@@ -57,7 +56,7 @@ class BackendProcess:
 
     @property
     def sign(self) -> str:
-        """A text that the command lines of the backend's daemons contain, on other hosts, too."""
+        """A text that is in the command line of each of the backend's daemons on all hosts."""
         return os.path.basename(self._folder.name)
 
     @property
@@ -78,8 +77,7 @@ class BackendProcess:
             self.read(pipe)
 
     def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
-        """Return the lines that the backend printed, except those of the last ``hold_back``
-        seconds."""
+        """Return the lines that the backend printed at least ``hold_back`` seconds ago."""
         until = time.monotonic() - hold_back
         due = [line for when, line in self._held if when <= until]
         del self._held[: len(due)]
@@ -97,8 +95,7 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """End processes that hold the backend's pipes long after its end: an ssh to a vanished
-        host."""
+        """Kill processes that hold the backend's pipes HEIRS after its end: ssh to a lost host."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:

@@ -1,8 +1,8 @@
 """The launcher's record of each rank, and the check that all hosts are alike.
 
 In mode ps a rank is a scheduler, a server or a worker of MXNet's parameter server. All run the
-user's command; in a scheduler or server ``import mxnet`` serves and then exits. MXNet reads the
-role from DMLC_ variables.
+user's command, and MXNet reads its role from DMLC_ variables. In a scheduler or server
+``import mxnet`` does not return: MXNet serves there and then exits.
 """
 
 import itertools
@@ -31,10 +31,10 @@ class Role(NamedTuple):
 
 
 def assign(ranks: List["Rank"], job: Job) -> List[Role]:
-    """Return the role of each rank, by its number or host, its address and port.
+    """Return the role of each rank in mode ps.
 
-    Hosts get servers in turn, because a host's network link limits its servers. MXNet's scheduler
-    numbers each kind by address, the last first, then by port.
+    Hosts get servers in turn, because a host's network link limits its servers. ``index`` must be
+    MXNet's own number: its scheduler numbers each kind by descending address, then by port.
 
     >>> ranks = [Rank(n, None, "a", "10.0.0.1", port, {}) for n, port in enumerate((7, 9, 8))]
     >>> ranks += [Rank(n, None, "b", "10.0.0.2", port, {}) for n, port in enumerate((5, 6), 3)]
@@ -96,7 +96,7 @@ class Rank:
         self.clean = False  # True: its program has ended and nothing of it is left
         self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
-        self.open_port: Optional[Dict[str, Any]] = None  # address of the port in an elastic job
+        self.open_port: Optional[Dict[str, Any]] = None  # elastic job: where it listens
         self.given_up = False  # True: the other ranks go on without this rank
 
     @property
@@ -116,7 +116,7 @@ def _servers_placed(job: Job) -> List[Tuple[str, List[str]]]:
 
 
 def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
-    """Return the job's names of these processes' hosts, without hosts that the backend chose."""
+    """Return the hosts of these processes, as the user named them; empty: the backend chose."""
     by_number = [host for host, count in placement(job) for _ in range(count)] if job.hosts else []
     return sorted({by_number[number] for number in numbers if number < len(by_number)})
 
@@ -153,8 +153,8 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 def _place(rank: Rank, local: List[Rank], job: Job) -> Optional[Tuple[int, int]]:
     """Return the rank's number on its host, and the number of ranks there; None: do not bind it.
 
-    None if the user, mpirun or Slurm has bound ranks; or the rank replaces another, whose cores the
-    launcher does not know.
+    The launcher binds no rank if the user, mpirun or Slurm has bound ranks. It does not bind a
+    replacement, because it does not know the cores of the dead rank.
     """
     bound = len({tuple(other.allowed) for other in local}) > 1
     if bound or job.unbound or job.binding or job.mode == "ps" or not rank.takes_part:
@@ -180,19 +180,19 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
 def _as_one_of_the_workers(rank: Rank, role: Role, ranks: List[Rank]) -> Dict[str, str]:
     """Return the variables that make MXNet's workers ranks of hvdlite.
 
-    They are no ranks of MPI, which would wait for the servers.
+    The workers do not use MPI, because MPI would wait for the servers.
     """
     workers = [other for other in ranks if other.role and other.role.kind == role.kind]
     first = [other for other in workers if other.role and other.role.index == 0]
-    # the first worker comes first, because the ranks meet at its host
+    # put worker 0 first, because the workers meet at the first rank's host
     workers.sort(key=lambda other: other not in first)
     return {**torch_environment(rank, workers), "RANK": str(role.index), start.TRANSPORT: "tcp"}
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return torchrun's variables. RANK and WORLD_SIZE become stale when ranks of a job change.
+    """Return torchrun's variables. RANK and WORLD_SIZE become stale when ranks die or join.
 
-    If the user has set the address of PyTorch's store, that address stays.
+    MASTER_ADDR and MASTER_PORT keep the values that the user has set.
     """
     on_host = [other.number for other in ranks if other.host == rank.host]
     store = {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
@@ -217,17 +217,17 @@ def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:
-    """Return the vanished hosts, by the names that the user gave."""
+    """Return the lost hosts, by the names that the user gave."""
     lost = {rank.host for rank in ranks if rank.ending and rank.ending.silence}
     return hosts_of([rank.number for rank in ranks if rank.host in lost], job)
 
 
 def silent(ranks: List[Rank], limit: float, now: float) -> List[Tuple[Rank, float]]:
-    """Return the ranks whose hosts have answered nothing for too long, with those seconds.
+    """Return the ranks whose hosts have been silent for too long, and for how many seconds.
 
-    A short silence is enough if a rank has just failed: then it explains that failure.
+    If a rank has just failed, a short silence is enough, because the silence explains the failure.
 
-    :param limit: seconds.
+    :param limit: allowed seconds of silence.
     :param now: seconds since the start.
     """
     ends = [rank.ending for rank in ranks if rank.ending]
@@ -243,7 +243,7 @@ def is_present(rank: Rank) -> bool:
 
 
 def still_needed(ranks: List[Rank]) -> List[Rank]:
-    """Return the ranks that the job still waits for; servers end by themselves after workers."""
+    """Return the ranks that still train. Servers end by themselves after the workers."""
     return [rank for rank in _training(ranks) if is_present(rank)]
 
 

@@ -1,4 +1,4 @@
-"""Runs commands on all hosts at once, over ssh, and gives them a copy of the folder, by rsync."""
+"""Runs commands on all hosts in parallel over ssh, and copies the current folder there by rsync."""
 
 import os
 import shlex
@@ -28,8 +28,8 @@ _commands = _Commands()
 def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
     """Call the function with each host's name, in threads; return the results in order.
 
-    After some seconds it says how many hosts have not answered, and names some. If a signal raises
-    here, the commands that the threads run are ended.
+    Every TELL_SECONDS, print how many hosts have answered, and name some that have not. If a
+    signal's handler raises here, kill the commands that the threads run.
     """
     # Imported here, because it takes 3 ms and most jobs are on one host.
     from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait

@@ -1,9 +1,9 @@
 """Starts replacements for the dead ranks of an elastic job.
 
 The launcher starts an agent on a host with room: a host whose ranks have died, a host without
-ranks, or a host that has come back. A host that ssh does not reach is tried again and again,
-after the other hosts. The replacement gets the other ranks' addresses. When it listens on its
-own port, the others get that address, and let the replacement join.
+ranks, or a host that has come back. The launcher retries a host that ssh does not reach, after the
+other hosts. The replacement gets the other ranks' addresses. When the replacement listens on its
+port, the launcher sends its address to the other ranks, and they let the replacement join.
 """
 
 import collections
@@ -17,10 +17,10 @@ from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
-ATTEMPTS = 3  # number of attempts to start a replacement, if replacements die before they join
-# seconds until an unreached host is tried again: at first, at most
+ATTEMPTS = 3  # start no more replacements after so many in a row died before they joined
+# seconds before an unreachable host is tried again: the first time, the longest
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
-# seconds without an answer until a host is lost, if the other ranks have given up its rank
+# seconds of silence after which a host counts as lost, if other ranks have given up its rank
 GIVEN_UP_SECONDS = channel.PROBE + 1.0
 _PORT, _GIVEN_UP = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
@@ -32,7 +32,7 @@ class _Call(NamedTuple):
     number: int  # the number of its rank
     host: str  # the host, by the name that the user gave
     process: BackendProcess
-    until: float  # when it must have connected, because ssh may wait forever for a lost host
+    until: float  # when it must have connected: ssh may wait forever for a lost host
     lines: List[str]  # lines that its ssh has printed
 
 
@@ -40,9 +40,9 @@ class Replacements:
     """Starts replacements, and tells the other ranks about them.
 
     :param where: the variables by which an agent finds the launcher.
-    :param ranks: all ranks that have ever begun, by number.
+    :param ranks: all ranks that have ever connected, by number.
     :param send: sends a frame to an agent.
-    :param lose: called with the connection of a rank whose host has vanished, and its silence.
+    :param lose: called with the connection to a rank on a lost host, and the seconds of silence.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Replacements:
         self._calls: List[_Call] = []
         # the host of each rank that was ever started, by the rank's number
         self._hosts: Dict[int, str] = {}
-        # when to try hosts again that vanished or were not reached
+        # when to try each lost or unreachable host again
         self._retry_at: Dict[str, float] = {}
         self._pauses: Dict[str, float] = {}  # the pause before such a host is tried again
         self._told: Set[str] = set()
@@ -64,8 +64,8 @@ class Replacements:
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
-        """Record a rank's address, and tell the others if it is new; or record which ranks it has
-        given up."""
+        """Record a rank's address, and send a replacement's address to the others; or record the
+        ranks that the rank has given up."""
         if kind == channel.GIVEN_UP:
             for number in channel.fields(data, _GIVEN_UP)["ranks"]:
                 if number in self._ranks:
@@ -77,7 +77,7 @@ class Replacements:
             self._send(other.link, channel.COMES, news)
 
     def look(self) -> None:
-        """Start missing ranks; called again and again."""
+        """Start missing ranks; the launcher's loop calls this in each turn."""
         if not self._job.elastic or self._job.launcher not in ("local", "ssh"):
             return
         for call in list(self._calls):

@@ -2,11 +2,11 @@
 
 hvdlite's own memory has no name. Open MPI's segments have names, and a killed rank can't remove
 them. So each job gives Open MPI a folder with the job's unique number in its name. If /dev/shm has
-no room, as in a container, the folder is among the temporary files, because Open MPI would end
-without a message.
+no room, as in a container, the folder is among the temporary files: without room, Open MPI would
+end without a message.
 
-A backend may kill the agents, too, before they have removed the folder. So each of them holds a
-lock on it, and a process that no backend knows removes it when the last lock is gone.
+A backend may kill the agents, too, before they have removed the folder. So each agent holds a lock
+on the folder, and a process that no backend knows removes the folder after the last lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvdlite.machine import files
 FOLDER = "/dev/shm"
 # bytes; Open MPI 5 demands a little more than 16 MiB, then takes 76 KiB for each rank
 _ROOM = 20 << 20
-VARIABLE = "HVDLITE_JOB"  # the number
+VARIABLE = "HVDLITE_JOB"  # the job's unique number
 
 # Where Open MPI 5 and 4 put their segments: for each component, the names of one variable.
 _OPEN_MPI = tuple(
@@ -34,7 +34,7 @@ _OPEN_MPI = tuple(
 
 
 class SharedMemory:
-    """The folder of one job on this host, in /dev/shm if it can be; job None has none."""
+    """The folder of one job on this host, in /dev/shm if possible; job None has no folder."""
 
     def __init__(self, job: str | None):
         self._job = job
@@ -60,7 +60,7 @@ class SharedMemory:
         return {name: self._folder for names in unset for name in names}
 
     def remove(self, all_of_it: bool) -> None:
-        """Remove the folder of the job; if not ``all_of_it``, only if it is empty."""
+        """Remove the job's folder and its files; without ``all_of_it``, only an empty folder."""
         if not self._job:
             return
         if not all_of_it:
@@ -85,7 +85,7 @@ class SharedMemory:
 def _remove_after_all(folder: str) -> int:
     """Fork a process that removes the folder when no agent uses it any more; return its process id.
 
-    The process is in no process group that a backend ends, and keeps nothing else open.
+    The process has its own session, so no backend ends it, and keeps no other file open.
     """
     if number := os.fork():
         return number
@@ -94,7 +94,7 @@ def _remove_after_all(folder: str) -> int:
         os.chdir("/")
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)
-        # a descriptor of its own, because a lock on the agent's would be shared
+        # opened again, because a lock on the inherited descriptor would replace the agent's lock
         own = os.open(folder, os.O_RDONLY)
         for file in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def _remove_after_all(folder: str) -> int:
 
 
 def _temporary() -> str:
-    """Return the folder for temporary files; OSError: the disk is full, so there is none."""
+    """Return the folder for temporary files; OSError if the disk is full."""
     import tempfile
 
     return tempfile.gettempdir()
@@ -118,7 +118,7 @@ def _has_room(folder: str) -> bool:
     with contextlib.suppress(OSError):
         memory = os.statvfs(folder)
         return memory.f_bavail * memory.f_frsize >= _ROOM
-    return True  # if the disk is full, making the folder will fail
+    return True  # unknown; the caller finds out when it makes its folder
 
 
 NOTHING = SharedMemory(None)

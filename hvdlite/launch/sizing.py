@@ -13,8 +13,8 @@ MOST = 8  # most ranks, because each has the model in memory; the ranks' threads
 def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:
     """Return the ranks, and the threads of each, that fill the cores.
 
-    :param threads: of each rank, if the user has chosen.
-    :param nodes: each NUMA node gets equally many ranks, if there are enough.
+    :param threads: the user's number of threads for each rank; None: choose.
+    :param nodes: the number of NUMA nodes. With more ranks than nodes, all nodes get equally many.
 
     >>> sensible(2), sensible(64), sensible(64, threads=4), sensible(1, threads=4)
     ((2, 1), (8, 8), (16, 4), (1, 4))
@@ -27,7 +27,7 @@ def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple
 
 
 def quota() -> int:
-    """Return the cores' worth of time that a container may use."""
+    """Return how many cores' worth of CPU time this container may use."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = text_of("/sys/fs/cgroup/cpu.max").split()
         return int(quota) // int(period)  # ValueError if there is no limit: "max"

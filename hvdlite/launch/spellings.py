@@ -1,7 +1,7 @@
 """Options of other launchers: mpirun, horovodrun, srun and torchrun.
 
-Each option works, or has no effect and says so, or is refused with the option that works. One dash
-is as good as two, as for mpirun.
+hvdliterun applies each option, or says that it has no effect, or refuses it and names one that
+works. As for mpirun, one dash means the same as two.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from typing import Dict
 
 from hvdlite import cli
 
-# Their names for options of hvdliterun.
+# An option of hvdliterun -> its names in other launchers.
 _ALSO = {
     "--hosts": ("--host",),
     "--hostfile": ("--machinefile", "--default-hostfile", "-f"),
@@ -119,7 +119,7 @@ class _ForMpirun(argparse.Action):
 
 
 class _Binding(argparse.Action):
-    """-bind-to WHERE and the like: mpirun gets them in place of hvdliterun's own."""
+    """-bind-to WHERE, -map-by or -rank-by: replaces hvdliterun's own binding options for mpirun."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         option = _with_two(option_string)

@@ -2,10 +2,10 @@
 
     python -m hvdlite.launch.starter
 
-Its standard input is an order, a line of JSON: the number of processes for each host, the ssh
-command, and the agents' command, which may be too long for a command line. On another host this
-program runs again with an order of its own, so command lines there show nothing of the job. When
-the input ends, the started agents end, too.
+The program reads an order from stdin, a line of JSON: the number of processes for each host, the
+ssh command, and the agents' command, which may be too long for a command line. The program starts
+itself on other hosts, with an order on stdin, so command lines there show nothing of the job. On
+another host, the program ends its agents when its stdin ends.
 """
 
 import json
@@ -32,7 +32,7 @@ _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 
 
 def command(job: Job, where: str) -> Command:
-    """Return the command; ``where`` as for ``mpirun.command``."""
+    """Return the command that starts all agents; ``where`` is as for ``mpirun.command``."""
     here = where == "here"
     return command_on(job, [("localhost", job.processes)] if here else placement(job), 0)
 
@@ -67,7 +67,7 @@ def _agents(told: Dict[str, Any]) -> List[subprocess.Popen]:
 
 
 def _over_ssh(ssh: List[str], host: str, told: Dict[str, Any]) -> subprocess.Popen:
-    """Start this program on another host; its input stays open as long as this process lives."""
+    """Start this program on another host; its stdin stays open until this process ends."""
     env = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
     process = subprocess.Popen(

@@ -51,7 +51,7 @@ def _wait(command: Command) -> int:
 def _follow(command: Command) -> int:
     """Submit, print the log while it grows, and wait for the end."""
     assert command.log
-    # a terminal, because into a pipe qsub writes the job's number only when it ends
+    # a terminal: qsub would write the job's number into a pipe only at the end of the job
     reader, terminal = os.openpty()
     process, job_id, done = _started(command, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)
@@ -92,7 +92,7 @@ def _print_from(log: str, position: int) -> int:
     return position
 
 
-# options that the call inside leaves out; job.command already has python -m
+# options that hvdliterun does not get inside the batch job; job.command already has python -m
 _FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")
 
 

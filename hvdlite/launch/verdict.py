@@ -1,4 +1,4 @@
-"""The verdict on a job that has ended: its exit code, and what the user is told."""
+"""Judges a job that has ended: its exit code, and the report for the user."""
 
 from typing import Callable, List, NamedTuple, Optional
 
@@ -26,7 +26,7 @@ class Evidence(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of the job."""
+    """The job's exit code, and what hvdliterun prints about its end."""
 
     code: int
     report: List[str] = []  # lines for the user about a failure
@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(known: Evidence) -> Verdict:
-    """Judge the job by the first of these that holds.
+    """Judge the job by the first of these conditions that is true.
 
     The user ended it; it was not started; a rank of an elastic job ended well; a rank failed;
     all ranks have finished; the backend ended too soon.
@@ -68,6 +68,6 @@ def _of_failure(first: Ending, known: Evidence) -> Verdict:
         lines = known.last_lines(late[0].rank)
         return Verdict(code, failure.report_standstill(late, more, first, lines))
     lines = known.last_lines(first.rank)
-    # If the rank has printed nothing, mpirun's lines may say why MPI has ended it.
+    # If the rank has printed nothing, mpirun's lines may say why MPI has ended the rank.
     told = known.backend_lines if not lines and first.code in failure.LOST_PEER else []
     return Verdict(code, failure.report(first, code, lines, len(known.endings) - 1), told)

@@ -1,9 +1,9 @@
 """Runs a backend's command and watches the job, in one loop and one thread.
 
 A job has three phases. Gathering: the agent of each rank connects and sends a HELLO. Running: when
-all are connected and their hosts are alike, all programs start. Ending: after the first failure, a
-signal or Ctrl-C the other ranks get a moment to print, then every agent is told to stop, then the
-backend is ended.
+all are connected and all hosts have the same versions, all programs start. Ending: after a failure,
+the launcher gives the other ranks LAST_WORDS to print. Then, or immediately after a signal or
+Ctrl-C, it sends STOP to every agent, and then ends the backend.
 """
 
 import enum
@@ -25,12 +25,12 @@ from hvdlite.launch.replacements import Replacements
 from hvdlite.launch.verdict import Evidence, verdict
 from hvdlite.machine import probe
 
-LAST_WORDS = 1.2  # seconds from the first failure until all agents are told to stop
-BACKEND_EXIT = 1.5  # seconds for the backend to end after its processes
+LAST_WORDS = 1.2  # seconds from the first failure until the launcher sends STOP to all agents
+BACKEND_EXIT = 1.5  # seconds that the backend has to end by itself after STOP
 # seconds from SIGTERM to SIGKILL; an mpirun that is still starting its daemons needs most of this
 KILL = 2.0
 LEFTOVERS_EXIT = 5.0  # seconds for processes that are no longer needed to end by themselves
-# the same if --summary is given, because agents then read recorders on a busy machine
+# the same with --summary: agents then read flight recorders, perhaps on a busy machine
 SUMMARY_EXIT = 30.0
 TICK = 0.1
 _EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
@@ -120,7 +120,7 @@ class Watch:
             self._selector.unregister(pipe)
 
     def _backend_has_ended(self) -> None:
-        """End the job: the agents that are still connected have lost their backend."""
+        """End the job if agents are still connected, because they have lost their backend."""
         if self._links and self._phase is not Phase.ENDING and not self._replacements.are_running():
             self._end()
 
@@ -134,7 +134,7 @@ class Watch:
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
-        # the backend does not number its processes
+        # -1: the backend does not number its processes
         number = len(self._ranks) if number < 0 else number
         more = self._job.elastic and self._start_time is not None
         if number in self._ranks or (number >= self._job.processes and not more):
@@ -210,8 +210,7 @@ class Watch:
             self._note_clean(rank)
 
     def _notice_silence(self) -> None:
-        """Give up the hosts that answer nothing. A host without power or network closes no
-        connection."""
+        """Give up silent hosts: a host without power or network closes no connection."""
         self._at(channel.PROBE, self._notice_silence)
         if self._start_time is not None:
             limit, now = self._job.host_timeout, self._since_start()
@@ -219,7 +218,7 @@ class Watch:
                 self._links.lose(rank.link, silence)
 
     def _lost(self, rank: ranks.Rank, silence: float) -> None:
-        """Note that a rank's agent has ended or is lost, unless it has reported the rank's end."""
+        """Record the end of a rank whose agent has ended or is lost without reporting that end."""
         if rank.ending:
             return
         if self._start_time is None:
@@ -230,7 +229,7 @@ class Watch:
         self._note_clean(rank)
 
     def _ended(self, rank: ranks.Rank, silence: float = 0, **how: Any) -> None:
-        """Note how a rank has ended, by fields of ``failure.Ending``."""
+        """Record how a rank has ended, and act on that; ``how``: fields of ``failure.Ending``."""
         self._output.end(rank.number, rank.label)
         who, after = (rank.number, rank.label, rank.host), self._since_start()
         rank.ending = failure.Ending(*who, after=after, silence=silence, **how)
@@ -256,7 +255,7 @@ class Watch:
 
     # -------------------------------------------------------------------------------- ending
     def _end(self, last_words: float = 0) -> None:
-        """End the job in ``last_words`` seconds; 0: at once, even if the job is ending already."""
+        """End the job in ``last_words`` seconds; 0: now, even if the job is ending already."""
         if self._phase is Phase.ENDING and last_words:
             return
         self._phase = Phase.ENDING
@@ -269,18 +268,18 @@ class Watch:
         self._at(patience + KILL + TICK, self._lose_all)
 
     def _end_leftovers(self) -> None:
-        """End servers, and replacements whose job has ended."""
+        """End the processes that are left (servers, replacements) if no rank trains any more."""
         if not ranks.still_needed(self._in_order()):
             self._end()
 
     def _note_clean(self, rank: ranks.Rank) -> None:
-        """Note that nothing of the rank is left. When that is so of all ranks, agents may end."""
+        """Record that nothing of the rank is left. After the last rank, dismiss all agents."""
         rank.clean = True
         if all(each.clean for each in self._ranks.values()):
             self._links.send_all(channel.BYE)
 
     def _lose_all(self) -> None:
-        """Stop waiting for hosts that no longer answer, not for a slow reader of their output."""
+        """Close the connections from which no data is left; a slow reader may delay the others."""
         self._links.lose_all(unread=self._signal is not None)
         if self._links:
             self._at(TICK, self._lose_all)
@@ -317,6 +316,6 @@ class Watch:
         return [self._ranks[number] for number in sorted(self._ranks)]
 
     def _since_start(self) -> float:
-        # frames about ends and output come only after the start
+        # _heard refuses all frames before the start
         assert self._start_time is not None
         return time.monotonic() - self._start_time

@@ -1,4 +1,4 @@
-"""The backends that place and start processes, one a file; adding one is a file and a row here."""
+"""The backends that place and start processes. A new backend needs a module and a row here."""
 
 from functools import partial
 from typing import Callable, Dict, NamedTuple
@@ -9,7 +9,7 @@ from hvdlite.launch.job import Command, Job
 
 
 class Backend(NamedTuple):
-    """A backend: ``command`` returns the command; ``inside`` tells if this is one of its jobs."""
+    """``command`` returns the backend's command; ``inside``: does this process run in its job?"""
 
     command: Callable[[Job], Command]
     takes_hosts: bool
@@ -19,7 +19,7 @@ class Backend(NamedTuple):
 BACKENDS: Dict[str, Backend] = {
     "local": Backend(partial(mpirun.command, where="here"), takes_hosts=False),
     "ssh": Backend(mpirun.command_over_ssh, takes_hosts=True),
-    # mpirun with the site's own settings; it finds the hosts itself, or takes the given ones.
+    # mpirun with the site's own settings: mpirun finds the hosts itself, unless the user names them
     "mpi": Backend(partial(mpirun.command, where=""), takes_hosts=True),
     "slurm": Backend(slurm.command, takes_hosts=False, inside=slurm.inside),
     "sge": Backend(sge.command, takes_hosts=False, inside=sge.inside),

@@ -1,7 +1,7 @@
-"""Kubernetes: a manifest for the MPI operator (kubeflow.org/v2beta1), in JSON, as kubectl takes it.
+"""Kubernetes: a manifest for the MPI operator (kubeflow.org/v2beta1), in JSON for kubectl.
 
-The operator starts one pod a slot group that runs sshd, and a launcher pod where hvdliterun finds
-the host file that mpirun is given there by the environment.
+The operator starts a worker pod with sshd for each process, and a launcher pod that runs
+hvdliterun. The launcher pod's environment tells mpirun where the host file is.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Grid Engine: qsub of a script that runs hvdliterun on the hosts of its parallel environment.
 
-Inside the job, PE_HOSTFILE names the hosts and their slots. Processes on other hosts are started by
-``qrsh -inherit``, which Grid Engine accounts for, in ssh's place.
+Inside the job, PE_HOSTFILE names the hosts and their slots. ``qrsh -inherit``, not ssh, starts
+processes on other hosts, because Grid Engine accounts for processes that qrsh starts.
 """
 
 import os
@@ -14,7 +14,7 @@ from hvdlite.machine.hosts import SSH, Host, is_here, named
 
 
 class QRSH(SSH):
-    """Reaches the hosts of a job by Grid Engine's own qrsh."""
+    """Runs commands on the hosts of a job through Grid Engine's qrsh."""
 
     def command(self) -> List[str]:
         return ["qrsh", "-inherit", "-nostdin", "-V"]
@@ -36,7 +36,7 @@ def _inside(job: Job) -> Command:
 
 
 def granted_hosts(text: str) -> List[Host]:
-    """Parse a PE_HOSTFILE: a host a line, its slots, its queue, its processor range.
+    """Parse a PE_HOSTFILE. Each line has a host, its slots, its queue and its processor range.
 
     >>> granted_hosts("node1 4 all.q@node1 UNDEFINED")
     [Host(name='node1', slots=4)]

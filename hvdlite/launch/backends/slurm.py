@@ -1,7 +1,7 @@
-"""Slurm: mpirun or srun inside an allocation; outside, salloc or sbatch gets one first.
+"""Slurm: mpirun or srun inside an allocation; outside, salloc or sbatch gets an allocation first.
 
-``srun --mpi=pmix`` starts ranks directly, but only if Slurm's PMIx can talk to that of the MPI
-library. Where it can't, each rank believes that it is alone: so two ranks are asked, once.
+``srun --mpi=pmix`` starts ranks directly, but only if Slurm's PMIx works with the PMIx of the MPI
+library. If not, each rank believes that it is alone. So ``srun_wires_up`` first tests two ranks.
 """
 
 import os
@@ -41,7 +41,7 @@ def _inside(job: Job) -> Command:
 
 
 def srun_wires_up(job: Job) -> bool:
-    """Test with two ranks whether srun makes them one MPI job; mode ps needs no MPI."""
+    """Return True if srun joins two test ranks into one MPI job, or if mode ps needs no MPI."""
     if job.mode == "ps":
         return True
     if job.processes < 2 or "pmix" not in _srun_types():

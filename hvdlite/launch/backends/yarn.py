@@ -1,4 +1,4 @@
-"""Hadoop YARN: the distributed shell that comes with it starts hvdliterun in a container.
+"""Hadoop YARN: YARN's distributed shell starts hvdliterun in a container.
 
 MPI can't start processes in YARN's containers, so all ranks of a job share one container of the
 size that they need. A job with MXNet's parameter server also gets one container, although its
@@ -26,6 +26,6 @@ def command(job: Job) -> Command:
         *("-container_memory", str(job.processes * MEMORY_PER_PROCESS)),
     ]
     options += ["-queue", job.queue] if job.queue else []
-    # the shell expands the jar's version
+    # sh expands the * in the jar's path to the jar's version
     line = f"exec yarn jar {jar} {_CLIENT} -jar {jar} {shlex.join(options)}"
     return Command(["sh", "-c", line], watched=False)

@@ -1,11 +1,11 @@
-"""Python runs this when it starts in a job: scripts that know nothing of hvdlite need it.
+"""Python runs this module at its start in each process of a job, for scripts without hvdlite.
 
-MXNet then works with any NumPy, as after `import hvdlite`, in servers as well, and has hvdlite's
-kvstore: where there are no servers, `dist_sync` means that one. With `--as-horovod`, `import
-horovod.mxnet` finds hvdlite.
+As after `import hvdlite`, MXNet then works with any NumPy, and `dist_sync` means hvdlite's kvstore
+in a job without servers. With `--as-horovod`, `import horovod.mxnet` finds hvdlite.
 
-MXNet has a worker of servers wait at its exit for all other workers, forever if they wait for it.
-So an exception that nobody has caught ends that process as soon as it is printed.
+In a job with servers, a worker of MXNet waits at its exit for all other workers. If these wait for
+that worker, they all wait forever. So an uncaught exception ends a worker as soon as Python has
+printed the exception.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ def _end_after(show):
 
 
 def _run_the_one_in_the_way():
-    """Run the site's own sitecustomize, which this one hides."""
+    """Run the site's own sitecustomize, which this module hides."""
     sys.path[:] = [p for p in sys.path if os.path.realpath(p) != os.path.dirname(__file__)]
-    # not importlib.util, which has this sitecustomize in its cache
+    # importlib.util.find_spec would find this module in sys.modules
     spec = PathFinder.find_spec("sitecustomize")
     if spec:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
