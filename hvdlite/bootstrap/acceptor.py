@@ -1,7 +1,7 @@
-"""Makes the connections between the ranks of a job without MPI, and refuses all others.
+"""Makes the connections between the ranks of a job without MPI, and refuses other connections.
 
-One selector serves a port. The log has a few lines about strangers, however many connect. The port
-is closed when all expected ranks are connected.
+One selector serves a port. The log gets at most MOST_LINES lines about strangers. The port is
+closed when all expected ranks are connected.
 """
 
 import contextlib
@@ -28,20 +28,21 @@ from hvdlite.core.log import logger
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
 CONNECT_SECONDS = 3.0
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
-# most unproved connections beside those of expected ranks; one more closes the oldest
+# most connections without a proof, in addition to one for each expected rank; one more closes the
+# oldest connection
 MOST_PENDING = 64
 MOST_LINES = 5  # most lines in the log about connections that were turned away
-NO_DESCRIPTORS_SECONDS = 0.02  # seconds until the next attempt to accept, after descriptors ran out
-LOOKS = 10  # number of keepalive probes to a silent host within its limit
-SHORTEST_SECONDS = 2.0  # shortest limit, because the kernel sends at most one probe a second
+NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left
+LOOKS = 10  # number of keepalive probes to a silent host before the host counts as lost
+SHORTEST_SECONDS = 2.0  # shortest limit, because the kernel probes at most once a second
 _TCP_THIN_LINEAR_TIMEOUTS = 16  # value from linux/tcp.h
 _MOST_PAUSE = 32767  # seconds: the kernel's MAX_TCP_KEEPIDLE
 
-Peer = Tuple[int, int]  # purpose and rank of a proved connection
+Peer = Tuple[int, int]  # purpose and rank of a connection whose peer has proved its identity
 
 
 def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
-    """Return a socket that listens on the first free port, at the first address that has it.
+    """Return a socket that listens at the first port that is free on one of the addresses.
 
     :raises OSError: no port is free.
     """
@@ -63,7 +64,7 @@ def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
 
 
 class Acceptor:
-    """Accepts the connections of processes that prove to be ranks of the job.
+    """Accepts the connections of processes that prove that they are ranks of the job.
 
     :param expected: the purposes and ranks to wait for.
     :param look: called a few times a second; an exception that ``look`` raises ends the wait.
@@ -104,13 +105,13 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # otherwise it has just been turned away
+        elif connection in self.peers.values():  # not a connection that was just turned away
             self._look_after(connection)
 
     def _admit(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        # the peer has closed the connection, or the connection stays in the queue
+        # the peer has closed; or no descriptor is left, and the connection stays in the queue
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(NO_DESCRIPTORS_SECONDS)
@@ -136,7 +137,7 @@ class Acceptor:
         if hello.purpose == ENDED and self._own.purpose != ENDED:
             raise ended_without(hello.rank)
         if hello.purpose == ENDED:
-            # both ranks end, so neither waits for the other
+            # both ranks end without init(), so neither is an error for the other
             hello = hello._replace(purpose=EXCHANGE)
         peer, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
@@ -153,9 +154,9 @@ class Acceptor:
         self.peers[peer] = pending.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """Look at a proved connection that is readable: it has ended, or has data of a later
-        exchange."""
-        # nothing to do: by the handshake the peer has learned that this rank ends
+        """Raise if the peer of this readable connection has ended, not if the peer has already sent
+        data for the next exchange."""
+        # the handshake has told the peer that this rank ends; nothing else matters
         if self._own.purpose == ENDED:
             self._selector.unregister(connection)
             return
@@ -205,8 +206,8 @@ class Acceptor:
 class Patient:
     """A new connection whose waits end after some seconds, or when ``look`` raises.
 
-    The kernel tries for a second or more to connect to a lost host; the news of the loss may come
-    meanwhile, through ``look``.
+    The kernel tries for a second or more to connect to a lost host. Meanwhile ``look`` may find out
+    that the host is lost.
     """
 
     LOOK_SECONDS = 0.01
@@ -219,7 +220,7 @@ class Patient:
         self._until = time.monotonic() + seconds
 
     def connect(self, where: Tuple[Any, ...]) -> None:
-        """Connect; a later send may block for CONNECT_SECONDS.
+        """Connect; afterwards a send may block for at most CONNECT_SECONDS.
 
         :raises OSError: nobody listens there, or the host does not answer in time.
         """
@@ -246,7 +247,7 @@ class Patient:
             try:
                 self._look()
             except Exception:
-                # `look` may raise about the sender only if no data has arrived
+                # data that has arrived counts before an error of `look` about its sender
                 if not poll.poll(0):
                     raise
             if time.monotonic() > self._until:
@@ -256,10 +257,9 @@ class Patient:
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
-    """Connect to a rank that listens there or soon will; return the connection and the rank's
-    hello.
+    """Connect to a rank that listens there, now or later; return the connection and its hello.
 
-    :param look: called again and again; an exception that ``look`` raises ends the attempts.
+    :param look: called repeatedly; an exception that ``look`` raises ends the attempts.
     """
     told: Set[str] = set()
 
@@ -298,7 +298,7 @@ def _addresses(
     found: List[tuple] = []
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:  # tried again, because the host's name may become known later
+    except OSError as error:  # reach() retries, because the name may become known later
         tell(error)
     for port in ports:
         for family, _, _, _, address in found:
@@ -306,7 +306,7 @@ def _addresses(
 
 
 def set_patience(connection: socket.socket, limit: float) -> None:
-    """Let the kernel probe the other host ten times within the limit, at most once a second."""
+    """Make the kernel probe the other host ten times within the limit, at most once a second."""
     pause = min(max(1, int(limit / LOOKS)), _MOST_PAUSE)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -317,7 +317,7 @@ def set_patience(connection: socket.socket, limit: float) -> None:
 
 
 def bound(connection: socket.socket, limit: float) -> None:
-    """Let the connection break when the other host has been silent for ``limit`` seconds."""
+    """Make the kernel end the connection when the other host is silent for ``limit`` seconds."""
     set_patience(connection, limit)
     milliseconds = min(int(1000 * max(limit, SHORTEST_SECONDS)), 2**31 - 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -1,4 +1,4 @@
-"""The ranks that have arrived in init(), and the errors of a rank that waits there for others."""
+"""The ranks that have called init(), and the errors of a rank that waits in init() for others."""
 
 import socket
 import time
@@ -10,7 +10,7 @@ from hvdlite.core.native import RANK_LEFT, STALLED, HvdliteError, RankFailedErro
 
 
 def ended(rank: int) -> RankFailedError:
-    """Return the error about a rank that arrived and died before the job began."""
+    """Return the error about a rank that called init() and died before the job began."""
     text = f"init(): rank {rank} ended while the job was starting"
     return RankFailedError(text, ranks=(rank,))
 
@@ -58,7 +58,7 @@ class Arrivals:
             raise HvdliteError(text, kind=STALLED, ranks=tuple(self._missing()[:8]))
         if now >= self._warns:
             self._warns = float("inf")
-            # only the lowest of the ranks that know of each other warns
+            # of the ranks that know of each other, only the lowest warns
             if self._rank == min(self.here):
                 logger.warning("%s", self._text(waited))
 

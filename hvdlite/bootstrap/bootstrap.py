@@ -7,19 +7,19 @@ from hvdlite.core.world import World
 
 
 class Bootstrap(Protocol):
-    """How the ranks of a job meet: by MPI, or by sockets. One object a process.
+    """How the ranks of a job meet: by MPI, or by sockets. A process has one such object.
 
-    The methods here are the defaults, for ranks that nothing but the job connects.
+    Methods with a ``return`` here are defaults: they do nothing.
     """
 
     transport: str
 
     def begin(self, comm: Any) -> None:
-        """Prepare to join, and watch the launcher on which this process depends.
+        """Prepare to join a job, and watch the launcher, without which this process must end.
 
         :param comm: the argument of init().
         :raises HvdliteError: this process can't be in a job; or it was started as one of several
-            and knows none of the others.
+            processes and knows none of the others.
         """
 
     def join(
@@ -31,11 +31,11 @@ class Bootstrap(Protocol):
         """
 
     def before_end(self, leave: Callable[[], None]) -> None:
-        """Call the function before the script itself finalizes MPI, in a job over MPI."""
+        """In a job over MPI: call the function before the script itself finalizes MPI."""
         return
 
     def has_others(self) -> bool:
-        """Tell whether other processes may wait for this one."""
+        """Return True if other processes may wait for this one."""
 
     def rank(self) -> int:
         """Return this process's number among those that were started together."""
@@ -45,8 +45,8 @@ class Bootstrap(Protocol):
         init()."""
 
     def end_by(self, until: float, code: int, words: str) -> None:
-        """Let this process's end wait for other ranks until this time; then print and end."""
+        """Limit the wait for other ranks at this process's end; after ``until``, print and end."""
         return
 
     def end_all(self, code: int, patience: float) -> None:
-        """End this process at once; end or notify the others within ``patience`` seconds."""
+        """End or notify the others within ``patience`` seconds, and end this process."""

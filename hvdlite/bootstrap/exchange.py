@@ -14,16 +14,16 @@ from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # seconds after the limit in which rank 0 names the missing ranks
+GRACE_SECONDS = 10.0  # the other ranks wait longer by this, because rank 0 names the missing ranks
 
 
 class Exchange:
     """Exchanges values between the ranks, through rank 0, as JSON.
 
-    :param connections: on rank 0 those to every other rank; on another rank the one to rank 0.
+    :param connections: on rank 0 to every other rank; on another rank to rank 0 only.
     :param joined: the number of jobs that this process was in before.
-    :param patience: seconds; 0: no limit.
-    :param limit: the variable with the seconds that another host may be silent.
+    :param patience: seconds to wait for a value; 0: no limit.
+    :param limit: the variable that sets for how many seconds another host may be silent.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Exchange:
         return Hello(purpose, self.rank, self.size, self.joined)
 
     def waiting(self) -> Arrivals:
-        """Return the arrivals of a wait for other ranks that begins now."""
+        """Return new Arrivals, for a wait for other ranks that begins now."""
         return _arrivals(self.rank, self.size, self.patience)
 
     def look(self) -> None:
-        """Raise if this rank knows, without waiting, that the job can't begin."""
+        """Raise if a connection shows that the job can't begin. Do not wait for data."""
         for rank, connection in self.connections.items():
             connection.setblocking(False)
             try:
@@ -59,7 +59,7 @@ class Exchange:
                 connection.settimeout(self._timeout)
             if not something:
                 raise ended(rank)
-            # data from rank 0 is an error, because rank 0 sends nothing else between two calls
+            # between two calls rank 0 sends only errors, which receive() raises
             if self.rank:
                 self.receive(0)
 
@@ -86,7 +86,7 @@ class Exchange:
         try:
             told = receive(self.connections[rank])
         except socket.timeout as error:
-            # the kernel has given up because the other host is silent
+            # the kernel has ended the connection because the other host is silent
             if error.errno == errno.ETIMEDOUT:
                 raise ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
@@ -100,7 +100,7 @@ class Exchange:
         return told["value"]
 
     def tell_of(self, error: HvdliteError) -> None:
-        """Make the other ranks raise this error at their next exchange. For rank 0 only."""
+        """On rank 0: make the other ranks raise this error in their next exchange."""
         told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
         for connection in self.connections.values():
             try:
@@ -109,7 +109,7 @@ class Exchange:
                 continue
 
     def lose(self, ranks: Set[int]) -> None:
-        """End the waits of all threads for these ranks, whose hosts are lost."""
+        """End all threads' waits for these ranks, because their hosts are lost."""
         for rank in ranks & self.connections.keys():
             with contextlib.suppress(OSError):  # the connection is shut down already
                 self.connections[rank].shutdown(socket.SHUT_RDWR)
@@ -125,10 +125,10 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 
 
 def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
-    """Meet at rank 0's port: wait until all ranks are in init().
+    """Connect to the other ranks at rank 0's port, when all ranks are in init().
 
-    :param told: receives the ranks to which :func:`report_end` need not report the end of this
-        rank.
+    :param told: this function adds the ranks that :func:`report_end` need not tell of this rank's
+        end.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
@@ -143,7 +143,7 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
         wait.here = set(range(1, place.size))
         connection, other = reach(place.host, place.ports, hello, key, wait.look)
     except HvdliteError:
-        if wait.over:  # not a second wait for the same ranks
+        if wait.over:  # report_end() then does not wait for the missing ranks again
             told.update(range(place.size))
         raise
     told.add(0)
@@ -177,7 +177,7 @@ def _receive_all(
 
 
 def _rank0_listener(place: start.Place) -> socket.socket:
-    """Return rank 0's listener, at the address that the launcher has told all ranks."""
+    """Return rank 0's listener, at the address that the launcher gave all ranks."""
     try:
         found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
@@ -185,7 +185,7 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # only other hosts can use the address, for which the name stands there
+        addresses = []  # here the name means the loopback, on other hosts it means this host
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:
@@ -199,10 +199,10 @@ def _rank0_listener(place: start.Place) -> socket.socket:
 def report_end(place: start.Place, joined: int, seconds: float, told: Set[int]) -> bool:
     """Tell ranks that wait in init(), now or within these seconds, that this process ends.
 
-    Rank 0 tells all others; another rank tells rank 0, which tells those that wait.
+    Rank 0 tells all others. Another rank tells rank 0, and rank 0 tells the ranks that wait.
 
-    :param told: ranks that know it or have ended; receives the ranks that were told.
-    :return: whether all know it.
+    :param told: ranks that need not be told; this function adds the ranks that it told.
+    :return: True if all ranks know that this process ends.
     """
     hello, key = Hello(ENDED, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # not 0, which would mean no limit

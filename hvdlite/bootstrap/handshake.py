@@ -1,12 +1,12 @@
 """The handshake of two ranks on a new connection, and the values that they exchange afterwards.
 
-Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos; the
-side that connects begins. A listener answers the hello of a stranger, but uses and keeps nothing
+The side that connects begins. Each side sends a hello of fixed size, then its proof: an HMAC-SHA256
+of its role and both hellos. A listener answers the hello of a stranger, but uses and keeps nothing
 else from the stranger. Each hello has a new nonce, so a recorded proof is worthless. Data is not
 encrypted.
 
 The key is made from the job's name and HVDLITE_SECRET, or the contents of HVDLITE_SECRET_FILE.
-Without a secret the key keeps jobs apart, but keeps out nobody who knows the job's name.
+Without a secret the key keeps jobs apart, but anybody who knows the job's name has the key.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
-# The purposes of a connection. ENDED: a rank ends without calling init(). READY: a rank comes to a
-# rerendezvous; NEW: a replacement does. LIFE: the end of this connection is the process's end.
+# The purposes of a connection. ENDED: a rank ends without calling init(). READY: a rank joins a
+# rerendezvous; NEW: a replacement joins it. LIFE: this connection ends when the process ends.
 EXCHANGE, DATA, MESSAGES, ENDED, WATCH, READY, NEW, LIFE = range(8)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
@@ -32,7 +32,7 @@ MOST_BYTES = 1 << 24  # most bytes of a value in JSON
 
 
 class Stranger(Exception):
-    """The other side of a connection is no rank of this job."""
+    """The other side of a connection is not a rank of this job."""
 
 
 class Hello(NamedTuple):
@@ -80,7 +80,7 @@ def _proof(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
 
 
 def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
-    """Prove this rank's identity to the listening side; return the hello that the side has proved.
+    """Prove this rank's identity to the listener; return the hello that the listener has proved.
 
     :raises Stranger: the other side is not of this job, or has another version.
     :raises OSError: no answer within the connection's timeout, or the connection was closed.
@@ -112,7 +112,7 @@ class PendingPeer:
         self._client = self._server = self._received = b""
 
     def receive(self) -> Any:
-        """Read what has arrived; return the peer's proved Hello, or None before it is complete.
+        """Read what has arrived; return the peer's Hello when it is proved, None before that.
 
         :raises Stranger: the peer is not of this job.
         :raises OSError: the connection is broken.
@@ -152,7 +152,7 @@ def _exactly(connection: Any, size: int) -> bytes:
 
 
 def send(connection: Any, value: Any) -> None:
-    """Send a value, after the handshake."""
+    """Send a value as JSON, after the handshake."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
         raise ValueError(f"a value has {len(text)} bytes: expected {MOST_BYTES} at most")

@@ -1,10 +1,10 @@
-"""The watch of hosts in a job without MPI: finds lost hosts, and only lost ones.
+"""Finds the lost hosts of a job without MPI.
 
-The lowest ranks of the hosts have connections of their own, on which nothing waits behind data. On
-both ends the kernel asks and answers (keepalive), so a host whose processes are stopped or busy is
-not lost. The pauses between probes do not grow, so a link may be down for nearly the whole limit.
-Keepalive counts whole seconds. With a shorter limit this module sends bytes, which the other kernel
-acknowledges.
+The lowest ranks of the hosts have extra connections without data, on which no probe waits behind
+data. The kernels of both ends probe and answer (keepalive), so a host whose processes are stopped
+or busy does not count as lost. The pauses between probes do not grow, so a network may fail for
+nearly the whole limit. Keepalive counts whole seconds. If the limit is short, this module also
+sends bytes, which the other kernel acknowledges.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from hvdlite.bootstrap.mesh import Mesh
 from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.core.log import logger
 
-_BYTES_ASK = 5.0  # seconds; with a shorter limit the ranks send bytes
+_BYTES_ASK = 5.0  # seconds; with a shorter limit the ranks send bytes in addition to keepalive
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
 
 
 class HostWatch:
-    """Watches the other hosts; a rank that is not its host's lowest gets the news from that rank.
+    """Watches the other hosts, on the lowest rank of each host, which tells its host's other ranks.
 
-    :param lose: called with each lost host's name and all lost ranks, in a thread, again and again.
+    :param lose: called repeatedly, in a thread, with each lost host's name and all lost ranks.
     """
 
     def __init__(self, rank: int, mesh: Mesh, lose: Callable[[str, Set[int]], None]) -> None:
@@ -43,7 +43,7 @@ class HostWatch:
             self._thread.start()
 
     def set_limit(self, limit: float) -> None:
-        """From now on count a host as lost after this many seconds of silence."""
+        """Set after how many seconds of silence a host counts as lost."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
         self._changed.set()  # wakes the thread, which may be in a longer pause
@@ -61,7 +61,7 @@ class HostWatch:
         self.let_go()
 
     def let_go(self) -> None:
-        """Close the connections, as in a child, which has no thread."""
+        """Close the connections; a forked child calls only this, because it has no thread."""
         for stream in self._streams.values():
             stream.close()
 
@@ -71,7 +71,7 @@ class HostWatch:
             self._changed.wait(self._pause)
             self._changed.clear()
             now = time.monotonic()
-            # this process was stopped, so silence counts from now on
+            # this process was stopped, so silence counts only from now on
             if now - last > self._limit / 2:
                 self._since = now
             last = now
@@ -101,7 +101,7 @@ class HostWatch:
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Read another host's bytes, or from this host's lowest rank the news of lost hosts."""
+        """Ignore another host's bytes; take the lost hosts from this host's lowest rank's bytes."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):

@@ -1,4 +1,4 @@
-"""The mesh: the connections of each rank to each other rank, for the C library, without MPI."""
+"""The mesh: connects each rank to each other rank, for the C library in a job without MPI."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from hvdlite.core.listening import networks
 
 
 class Mesh(NamedTuple):
-    """The connections, by rank; the first three fields are those of ``hvd_sockets``.
+    """The connections, by rank; the first three fields are the arrays of C's ``hvd_sockets``.
 
     This process owns the descriptors.
     """
@@ -24,16 +24,16 @@ class Mesh(NamedTuple):
     lowest: List[int]  # [rank]: the lowest rank of its host
     data: List[int]
     messages: List[int]
-    watch: List[int]  # between the hosts' lowest ranks, and from each to the ranks of its host
+    watch: List[int]  # between the lowest ranks of hosts, and from each to the ranks of its host
     hosts: List[str]  # the names of the ranks' hosts
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
 
 def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
-    """Connect to all other ranks, by two streams each. Collective.
+    """Connect to each other rank by two streams. Collective.
 
-    :param patience: seconds. If rank 0 can reach a rank, and this rank can't reach it in this time,
-        the rank counts as dead, and is added to ``exchange.unreached``.
+    :param patience: seconds. If rank 0 reaches a rank but this rank does not reach it in this time,
+        that rank counts as dead, and is added to ``exchange.unreached``.
     :raises HvdliteError: a rank can't be reached, or has ended.
     """
     hosts = exchange.allgather(_identity())
@@ -51,14 +51,14 @@ def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
 
 
 def close(mesh: Mesh) -> None:
-    """Close the descriptors, in a process whose C library does not."""
+    """Close the descriptors, in a process whose C library does not close them."""
     for descriptor in [*mesh.data, *mesh.messages, *mesh.watch]:
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return duplicates of the streams, by rank; shutting these down ends waits on the streams."""
+    """Return duplicates of the streams, by rank; a shutdown of one ends waits on its stream."""
     return {
         rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))
@@ -68,7 +68,7 @@ def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
 def _fill(
     exchange: Exchange, streams: Dict[int, List[int]], lowest: List[int], patience: float
 ) -> str:
-    """Connect, and accept connections; return the address at which this rank has listened."""
+    """Connect to lower ranks, accept higher ranks; return the address where this rank listened."""
     one_host = len(set(lowest)) == 1
     reached_at = exchange.allgather(None if one_host else _address(exchange, lowest))
     own = "127.0.0.1" if one_host else reached_at[exchange.rank] or reached_at[0]
@@ -84,7 +84,7 @@ def _fill(
 
     def look() -> None:
         waited = time.monotonic() - wait.began
-        if waited > patience / 2:  # noted early, because another rank may give up first
+        if waited > patience / 2:  # early, because another rank may give up first
             exchange.unreached = missing()
         exchange.look()
         wait.look()
@@ -114,7 +114,7 @@ def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
 
 
 def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
-    """Return the address at which other hosts reach this host; None: rank 0's address serves."""
+    """Return the address at which other hosts reach this host; None: it is rank 0's address."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)

@@ -1,13 +1,13 @@
-"""The only importer of mpi4py; loads the C library that fits mpi4py's MPI.
+"""Imports mpi4py, as the only module, and loads the C library that fits mpi4py's MPI.
 
-The first init() of an MPI job imports this module, not `import hvdlite`: importing mpi4py
-initializes MPI. A child process of a rank inherits the rank's launcher variables, so MPI would wait
-there for a second process with that rank.
+The first init() of an MPI job imports this module. `import hvdlite` must not, because importing
+mpi4py initializes MPI. A child process of a rank inherits the rank's launcher variables, so in the
+child MPI would wait for a second process with that rank.
 
-mpi4py's wheel chooses a libmpi when it is imported. A C library that calls MPI is compiled for
-one MPI: hvdlite's wheel has one for Open MPI and one for MPICH, an installation from source only
-one, for its mpicc. One MPI crashes on a communicator of another. So two different MPIs are an
-ImportError, which names both and says what to do.
+mpi4py's wheel chooses a libmpi at its import. A C library that calls MPI is compiled for one MPI:
+hvdlite's wheel has one for Open MPI and one for MPICH; an installation from source has one, for its
+mpicc. An MPI crashes on a communicator of another MPI. So this module raises ImportError if the two
+libraries use different MPIs. The error names both and says what to do.
 """
 
 import importlib
@@ -25,9 +25,9 @@ _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # last parts of the extensio
 
 
 def _is_contained() -> bool:
-    """Tell whether the launcher started this rank in a container with its own PID namespace.
+    """Return True if the launcher started this rank in a container with its own PID namespace.
 
-    If such containers share memory, Open MPI takes processes with equal ids for one process.
+    If such containers share memory, Open MPI mistakes processes with equal ids for one process.
     """
     rank = os.environ.get(PMIX.rank)
     try:
@@ -43,7 +43,7 @@ def _first_line(text: object) -> str:
 
 try:
     # Imported before the C library, so that the loader binds the C library to this libmpi.
-    import mpi4py  # noqa: F401 - an error of this import is told below
+    import mpi4py  # noqa: F401 - the handler below reports an error of this import
 
     _cores = len(os.sched_getaffinity(0))
     _added = confined(with_files(os.environ), _is_contained(), _cores)
@@ -53,7 +53,7 @@ try:
         from mpi4py import MPI
 # mpi4py's wheel raises RuntimeError if it finds no libmpi
 except (ImportError, RuntimeError) as error:
-    # the reason, and the first library that mpi4py has tried
+    # the reason, and the first library that mpi4py tried
     _reason = ": ".join(str(error).split("\n")[:2])
     raise ImportError(
         f"hvdlite needs mpi4py on an MPI library ({_reason}): run "
@@ -63,9 +63,9 @@ except (ImportError, RuntimeError) as error:
 
 
 def forget_confined() -> None:
-    """Restore the user's values of MPI's variables once MPI has read ours.
+    """Restore the user's values of MPI's variables, after MPI has read hvdlite's values.
 
-    Programs that this process starts inherit them, and may be jobs of several ranks and hosts.
+    Programs that this process starts inherit the variables, and may be jobs on several hosts.
     """
     for name, value in _given.items() if MPI.Is_initialized() else ():
         if not name.startswith("HVDLITE_"):  # this process still reads its own variables later
@@ -79,7 +79,7 @@ forget_confined()
 def _load() -> Any:
     """Return the C library that calls MPI, as a module of cffi.
 
-    :raises ImportError: there is none for the MPI that mpi4py has loaded.
+    :raises ImportError: there is no library for the MPI that mpi4py has loaded.
     """
     theirs = MPI.Get_library_version()
     wanted = "openmpi" if _abi(theirs) == "Open MPI" else "mpich"
@@ -104,13 +104,13 @@ def _load() -> Any:
 def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
     """Return the error text if the C library and mpi4py do not share one MPI; None if they do.
 
-    ``built_for`` is the name in the mpi.h that compiled the C library. ``loaded`` and ``theirs``
-    are what MPI_Get_library_version returns to the C library (the first line suffices) and to
-    mpi4py. The linked library alone proves nothing: Open MPI 4 exports its symbols globally and so
-    takes over the calls of a C library linked to MPICH.
+    ``built_for`` is the MPI whose mpi.h compiled the C library. ``loaded`` and ``theirs`` are what
+    MPI_Get_library_version returns to the C library (the first line suffices) and to mpi4py.
+    ``built_for`` alone proves nothing: Open MPI 4 exports its symbols globally, so the calls of a
+    C library that is linked to MPICH reach Open MPI.
 
-    Versions with one ABI fit: Open MPI 4 and 5 (libmpi.so.40), MPICH and all MPIs derived from it
-    (libmpi.so.12).
+    Versions with the same ABI fit together: Open MPI 4 and 5 (libmpi.so.40); MPICH and all MPIs
+    derived from MPICH (libmpi.so.12).
 
     >>> mismatch("Open MPI 5.0.11", "Open MPI v4.1.4", "Open MPI v4.1.4, package: Debian")
     """
@@ -139,7 +139,7 @@ def _way_out(theirs: str) -> str:
 
 
 def _abi(name: str) -> str:
-    """Return the ABI of an MPI; "MPI " is that of the standard, which mpi4py does not load yet."""
+    """Return the ABI of an MPI; "MPI " is the standard's ABI, which mpi4py does not load yet."""
     return next((abi for abi in ("Open MPI", "MPI ") if name.startswith(abi)), "MPICH")
 
 
@@ -153,7 +153,7 @@ _library = _load()
 
 
 def by_mpi(comm: MPI.Comm) -> Any:
-    """Return the C library's ``hvd_by_mpi *`` for a communicator, which the caller keeps."""
+    """Return a C ``hvd_by_mpi *`` for a communicator. The caller keeps the communicator alive."""
     address = _library.ffi.addressof(_library.lib, "transport_mpi_open")
     open_by_mpi = ffi.cast("void(*)(void)", int(_library.ffi.cast("uintptr_t", address)))
     return ffi.new("hvd_by_mpi *", (open_by_mpi, ffi.cast("void *", MPI._addressof(comm))))

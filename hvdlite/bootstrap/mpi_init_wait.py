@@ -1,8 +1,8 @@
-"""Says which ranks are missing while MPI_Init waits for all of them.
+"""Prints which ranks are missing while MPI_Init waits for all ranks.
 
-MPI_Init holds Python's lock, so no thread of this process could report. A shell beside the
-process waits, and runs this file if MPI_Init takes long; the shell ends with the process. A rank
-in MPI_Init holds a socket bound to a name made of its rank.
+MPI_Init holds Python's global lock, so no thread of this process could print. So this module starts
+a shell, which runs this file if MPI_Init takes longer than SECONDS. The shell ends with this
+process. A rank in MPI_Init shows that it is there by a socket whose name contains the rank.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from typing import Iterator, Set
 SECONDS = "5"
 JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # set by Open MPI's mpirun and by srun --mpi=pmix
 _LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
-# cat reads from the rank; when the rank ends, in any way, cat ends before the timeout.
+# cat reads from a pipe that this process holds: when the process ends in any way, cat ends, too.
 _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Print after some seconds for which ranks the block waits; two ranks of a host do this."""
+    """Print after SECONDS for which ranks the block waits; the first two ranks of a host do so."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
@@ -57,7 +57,7 @@ def _name(job: str, rank: str) -> str:
 
 
 def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
-    """Return the line to print; "": another rank or another host prints it.
+    """Return the line to print; "": another rank or another host prints the line.
 
     :param own: this rank.
     :param here: the ranks of this host that are in MPI_Init.
@@ -83,7 +83,7 @@ def _entry(process: Path, name: str) -> str:
 
 
 def main() -> None:
-    """Look at the processes of this host and print the line."""
+    """Look at the processes of this host, and print the line about missing ranks."""
     job, begun = os.environ[JOB], set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process is another user's, or has ended

@@ -1,5 +1,4 @@
-"""Initializes MPI at ``hvdlite.init()``, and finalizes MPI at Python's exit, unless the script
-does.
+"""Initializes MPI in ``init()`` and finalizes MPI at Python's exit, unless the script does so.
 
 mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; a script may also
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
@@ -27,12 +26,12 @@ _life = _Life()
 
 
 def is_running() -> bool:
-    """Tell whether this process may call MPI."""
+    """Return True if this process may call MPI."""
     return MPI.Is_initialized() and not MPI.Is_finalized() and not forks.is_child()
 
 
 def begin() -> None:
-    """Initialize MPI, unless it runs.
+    """Initialize MPI, unless MPI runs already.
 
     :raises HvdliteError: MPI can't begin in this process.
     """
@@ -53,15 +52,15 @@ def begin() -> None:
 
 
 def end_by(until: float, code: int, words: str) -> None:
-    """Let MPI_Finalize wait until this time; then print a message and end the process.
+    """Limit MPI_Finalize: if it still waits at this time, print a message and end the process.
 
-    The launcher ends the other ranks when a rank ends without MPI_Finalize.
+    The launcher then ends the other ranks, because this rank ended without MPI_Finalize.
     """
     _life.limit = _life.limit or (until, code, words)
 
 
 def end() -> None:
-    """Finalize MPI if hvdlite began it, or if end_by() has set a limit; the last exit function."""
+    """Finalize MPI if hvdlite initialized it or end_by() set a limit; the last exit function."""
     if not is_running() or not (_life.began_here or _life.limit):
         return
     until, code, words = _life.limit or (float("inf"), 0, "")
@@ -71,10 +70,9 @@ def end() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) -> Iterator[None]:
-    """Print the words and end the process if the block, a call of MPI, takes longer than the
-    seconds.
+    """Print the words and end the process if the block's MPI call takes longer than the seconds.
 
-    :param ranks: the ranks for which MPI waits: the seconds count from a failure of the job.
+    :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
     """
     limit = ffi.NULL
     if seconds < float("inf"):
@@ -86,7 +84,6 @@ def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) ->
 
 
 def before_finalize(leave: Callable[[], None]) -> None:
-    """Call the function when the script calls ``MPI.Finalize()``, by an attribute that MPI frees
-    first."""
+    """Call the function when the script calls ``MPI.Finalize()``: MPI first frees attributes."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
     MPI.COMM_SELF.Set_attr(keyval, None)

@@ -1,4 +1,4 @@
-"""A job of processes that MPI has started: how they meet, and how they exchange values."""
+"""A job over MPI: how its processes meet, and how they exchange values."""
 
 import os
 import time
@@ -17,8 +17,8 @@ from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.exit import orphan
 
-# A rank that waits in init() reports its arrival: after SOON_SECONDS to rank 0, and to all ranks if
-# they are few; if they are many, to all ranks after ASK_SECONDS.
+# A rank that waits in init() reports that it is there. In a job of at most _FEW ranks it tells all
+# ranks after SOON_SECONDS; in a larger job it tells rank 0 then, and all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64
 ANSWER_SECONDS = 2.0
@@ -31,7 +31,7 @@ _VALUE = 32_765
 class MPIWorld(World):
     """The ranks of a communicator; see :class:`World`.
 
-    :param own: True if the communicator was made for this job, which then frees it.
+    :param own: True: the communicator was made for this job, so ``leave`` frees it.
     """
 
     def __init__(self, comm: MPI.Intracomm, own: bool) -> None:
@@ -41,11 +41,11 @@ class MPIWorld(World):
     def init(self) -> None:
         limit = limits.limit_of(limits.INIT) or float("inf")
         how = f"hvdlite: rank {self.rank} ends the job: MPI lacks ranks after {limit:.0f} s\n"
-        with mpi_life.limited(limit, 1, how):  # quick, because all ranks are in init()
+        with mpi_life.limited(limit, 1, how):  # normally short, because all ranks are in init()
             call(lib.hvd_init, by_mpi(self.comm))
 
     def numbers(self, number: int) -> List[int]:
-        # no pickle, of which after a death only a part may arrive
+        # not a pickle, because only a part of the pickle may arrive after a rank's death
         all_numbers = np.zeros(self.size, np.intc)
         self.comm.Allgather(np.array([number], np.intc), all_numbers)
         return all_numbers.tolist()
@@ -78,7 +78,7 @@ class MPIWorld(World):
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks), tag), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:
-        """Limit the block's time: MPI waits forever for a rank that is stopped."""
+        """Limit the block's time, because MPI waits forever for a rank that is stopped."""
         how = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank forever\n"
         return mpi_life.limited(limits.limit_of(limits.EXIT), 1, how, list(ranks))
 
@@ -104,12 +104,12 @@ class MPIWorld(World):
 def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
     group = ffi.new("int *")
     call(lib.hvd_group_open, by_mpi(comm), ranks, group)
-    comm.Free()  # freed at once, because the library works on duplicates
+    comm.Free()  # the C library has its own duplicates
     return group[0]
 
 
 class MPIBootstrap(Bootstrap):
-    """The bootstrap of processes that MPI, or a script by MPI, has started."""
+    """The bootstrap of processes that a launcher of MPI, or a script with mpi4py, has started."""
 
     transport = "mpi"
 
@@ -141,7 +141,7 @@ class MPIBootstrap(Bootstrap):
         return MPI.COMM_WORLD.rank
 
     def report_end(self) -> None:
-        # to all ranks; only ranks in init() look for this message
+        # sent to all ranks, but only ranks in init() look for this message
         for other in range(MPI.COMM_WORLD.size):
             if other != MPI.COMM_WORLD.rank:
                 MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _ENDED).Free()
@@ -154,9 +154,9 @@ class MPIBootstrap(Bootstrap):
 
 
 class MPIMembership(Membership):
-    """The processes that MPI has started, which end with any of them.
+    """The processes that MPI has started. If one dies, MPI ends all of them.
 
-    Only a single process may call hvd.elastic.run.
+    So hvd.elastic.run works only in a job of one process.
     """
 
     def begin(self, world: World) -> None:
@@ -166,8 +166,8 @@ class MPIMembership(Membership):
 def refuse_elastic() -> None:
     """Raise HvdliteError if a launcher of MPI has started this process.
 
-    When a rank dies, MPI ends the others. A process without a launcher may train elastically, as
-    the only rank.
+    When a rank dies, MPI ends the others. A process without a launcher is the only rank, and may
+    use elastic training.
     """
     if start.is_by_mpi() or MPI.COMM_WORLD.size > 1:
         raise HvdliteError(
@@ -177,15 +177,13 @@ def refuse_elastic() -> None:
 
 
 def _is_alone(comm) -> bool:
-    """Return True if MPI knows no other process; the user's communicator may connect single
-    processes."""
+    """Return True if MPI knows no other process, in COMM_WORLD or in the user's communicator."""
     connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
     return MPI.COMM_WORLD.size == 1 and not connected
 
 
 def _meet(given, patience: float) -> MPIWorld:
-    """Meet the ranks of the user's list or communicator; the user may free the communicator
-    afterwards."""
+    """Meet the ranks of the user's list or communicator. The user may then free the latter."""
     is_list = not isinstance(given, MPI.Comm)
     if is_list:
         return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)
@@ -206,9 +204,9 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
 
 
 def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
-    """Return ``comm`` when all its ranks are in init().
+    """Wait until all ranks of ``comm`` are in init(); return ``comm``.
 
-    :raises HvdliteError: a rank has ended without calling init(): MPI would wait forever.
+    :raises HvdliteError: a rank has ended without calling init(). MPI would wait for it forever.
     """
     here, status = comm.Ibarrier(), MPI.Status()
     asked = _Asked(comm, patience)
@@ -226,7 +224,7 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
 
 
 class _Asked:
-    """The ranks that are known to be in init(), by messages that each rank sends after a while."""
+    """Learns from messages which ranks are in init(); each rank sends messages if it waits long."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
         self._comm = comm
@@ -247,7 +245,7 @@ class _Asked:
         self._arrivals.look()
 
     def take(self) -> None:
-        """Receive the other ranks' messages, so that no program finds them in its communicator."""
+        """Receive the other ranks' messages, so that none stays in the user's communicator."""
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, _HERE, status):
             self._comm.Recv([None, 0, MPI.BYTE], status.source, _HERE)

@@ -1,8 +1,8 @@
-"""A job that MXNet's own launcher, launch.py, has started, with a scheduler and servers.
+"""The bootstrap of a job with a scheduler and servers, started by MXNet's launcher launch.py.
 
-launch.py starts the scheduler, servers and workers by the user's command, and waits for the
-scheduler. Scheduler and servers serve inside ``import mxnet`` until all workers have connected
-and disconnected. So each worker connects, learns where the other workers are, and disconnects.
+launch.py starts the user's command as scheduler, servers and workers, and waits for the scheduler.
+In the scheduler and servers ``import mxnet`` returns only when all workers have connected and
+disconnected. So each worker connects, learns where the other workers are, and disconnects.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def serve() -> None:
 def come(patience: float) -> None:
     """Connect to the scheduler as one of the workers. Collective among the workers.
 
-    Under hvdliterun this does nothing: hvdliterun tells workers where the others are.
+    Under hvdliterun do nothing, because hvdliterun tells each worker where the others are.
 
     :param patience: seconds; 0: no limit.
     :raises HvdliteError: workers are missing after that time; MXNet can't be imported.
@@ -47,7 +47,7 @@ def come(patience: float) -> None:
 
 
 def _warn_of_tracker() -> None:
-    """Print, on one worker, that dmlc's tracker for jobs without servers outlives the job."""
+    """Warn, on one worker, that dmlc's tracker does not end with a job without servers."""
     of_tracker = os.environ.get("DMLC_ROLE") == "worker" and "DMLC_TRACKER_URI" in os.environ
     is_first = all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
     if of_tracker and is_first and "DMLC_PS_ROOT_URI" not in os.environ:
@@ -60,7 +60,7 @@ def _warn_of_tracker() -> None:
 
 
 def go(patience: float = 0) -> None:
-    """Disconnect; when all workers have done so, the scheduler and the servers end.
+    """Disconnect. The scheduler and the servers end when all workers have disconnected.
 
     :param patience: seconds to wait for the other workers; 0: no limit.
     """

@@ -1,8 +1,8 @@
 """Refuses a job of one rank in a process that was started as one of several.
 
-A launcher that MPI does not know, or that can't talk to this MPI (srun with PMI, an mpirun of
-another MPI), starts N processes without the variables that ``core.start`` needs. In each process
-MPI finds a job of one rank: N models would train side by side, unnoticed.
+A launcher that MPI does not know or that does not fit this MPI (srun with PMI, the mpirun of
+another MPI) starts N processes without the variables that ``core.start`` needs. In each process MPI
+finds a job of one rank. N independent models would train, and the user would not notice.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ VARIABLE = "HVDLITE_ALONE"  # 1: the user wants a job of one rank
 
 
 _HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
-# kinds of processes that train; the others in a cluster do not
+# kinds of processes in TF_CONFIG that train
 _TRAINS = ("chief", "master", "worker")
 _OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
 # What the user should do; {n} stands for the number of processes.
@@ -44,9 +44,9 @@ _ADVICE = {
 
 
 def refuse_in_a_child() -> None:
-    """Raise in a process that a rank has started: a child of a rank is no rank.
+    """Raise in a process that a rank has started, because a child of a rank is not a rank.
 
-    A launcher, or a program with PyTorch's store, may give the child a job of its own.
+    Do not raise if a launcher, or a program with PyTorch's store, has given the child its own job.
 
     :raises HvdliteError: names the rank's process, and what to do.
     """
@@ -66,15 +66,15 @@ def refuse_in_a_child() -> None:
 class _Claim(NamedTuple):
     launcher: Launcher
     size: int
-    # number of generations between the process that the launcher started and this one
+    # number of generations from the process that the launcher started to this process
     distance: int
 
 
 def refuse_if_one_of_several(why: str) -> None:
-    """Raise if a launcher started this process together with others.
+    """Raise if a launcher started this process as one of several processes.
 
-    The nearest launcher counts: under `srun -n 4` a script may start `mpirun -n 1`. A batch script
-    is one process and no step of Slurm's, however many tasks its job has.
+    The nearest launcher counts, because a script under `srun -n 4` may start `mpirun -n 1`. A batch
+    script of Slurm is one process and not a step, whatever number of tasks its job has.
 
     :param why: why this process seems to be a job of one rank, for the error.
     :raises HvdliteError: names the launcher's variables, and what to do.

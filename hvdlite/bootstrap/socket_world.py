@@ -1,8 +1,8 @@
 """A job without MPI: how its ranks meet, and how they exchange values.
 
-All ranks meet at rank 0's port (``exchange``), then each connects to each (``mesh``); the C library
-gets these connections. The exchange stays open for the values of a World. Each port is closed when
-all expected ranks have connected.
+All ranks connect to rank 0's port (``exchange``), then to each other (``mesh``). The C library gets
+the connections of the mesh. The exchange stays open, for the values that a World exchanges. Each
+port is closed when all expected ranks have connected.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 from hvdlite.machine.processes import stat_of
 
-# How long this process, which ends without calling init(), tries to tell ranks that wait there: as
-# long as the process has run, because the others began at the same time, within these limits.
+# For how long a process that ends without calling init() tries to tell ranks that wait in init():
+# for its own age, because the ranks began at the same time; at least and at most these seconds.
 ENDED_SECONDS = (1.0, 10.0)
-# Ranks that are started together call init() within this time. Where no launcher would end them, a
-# failed rank waits this long to tell the ranks that come; later ones would wait in vain.
+# Ranks that are started together call init() within this time. If no launcher would end the ranks,
+# a failed rank stays for this time to tell the ranks that connect.
 START_SECONDS = 60.0
 
 
@@ -68,8 +68,8 @@ def _place() -> start.Place:
 class SocketWorld(World):
     """The ranks that have met at rank 0's port; see :class:`World`.
 
-    :param numbers: by rank; a rank keeps its number when others die.
-    :param patience: seconds for a rank to connect to all other ranks.
+    :param numbers: the number of each rank. When ranks die, the others keep their numbers.
+    :param patience: seconds in which this rank must connect to all other ranks.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class SocketWorld(World):
         self._patience = patience
         self.watch: Optional[HostWatch] = None
         self._opened = 0
-        # Duplicates of the streams, to end waits on them until the C library can be told of lost
-        # hosts.
+        # Duplicates of the streams. Until hvd_init_sockets returns, hvd_lose_host blocks, so _lose
+        # shuts these down to end waits for a lost host.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
@@ -107,7 +107,7 @@ class SocketWorld(World):
             for stream in self._joining.get(rank, ()):
                 with contextlib.suppress(OSError):  # the stream is shut down already
                     stream.shutdown(socket.SHUT_RDWR)
-        lib.hvd_lose_host(host.encode())  # waits until the C library's init has returned
+        lib.hvd_lose_host(host.encode())  # blocks until hvd_init_sockets has returned
         self._exchange.lose(ranks)
 
     def _have_joined(self) -> None:
@@ -146,7 +146,7 @@ class SocketWorld(World):
         return self._mesh.address
 
     def looking(self) -> Callable[[], None]:
-        """Return a function that raises if a rank has ended while this rank waits for others."""
+        """Return a function for loops that wait for other ranks; it raises if a rank has ended."""
         wait = self._exchange.waiting()
         wait.here.update(range(self.size))
 
@@ -161,7 +161,7 @@ class SocketWorld(World):
         return {self._numbers[rank] for rank in self._exchange.unreached}
 
     def key(self) -> bytes:
-        """Return the key of the job's handshakes."""
+        """Return the key that the job's handshakes use."""
         return self._exchange.key
 
     def leave(self, sound: bool) -> None:
@@ -172,12 +172,12 @@ class SocketWorld(World):
         _present.world = None
 
     def tell_of(self, error: BaseException) -> None:
-        """On rank 0: make the other ranks raise this error if it is a failure of the job."""
+        """On rank 0: if this error is a failure of the job, make the other ranks raise it."""
         if isinstance(error, HvdliteError) and not self.rank:
             self._exchange.tell_of(error)
 
     def let_go_in_a_child(self) -> None:
-        """Close all connections in a child, which would keep them open after the parent's death."""
+        """In a forked child: close all connections; otherwise they would outlive the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)
         self._have_joined()
@@ -199,7 +199,7 @@ class SocketBootstrap(Bootstrap):
     transport = "tcp"
 
     def __init__(self) -> None:
-        self._joined = 0  # number of jobs that began at this place
+        self._joined = 0  # number of jobs that this process has joined at this place
         self._at: Optional[start.Place] = None
         self._told: Set[int] = set()  # ranks that know that this process ends, or have ended
 
@@ -253,8 +253,8 @@ class SocketBootstrap(Bootstrap):
         self._tell(min(max(shortest, _age()), longest))
 
     def end_all(self, code: int, patience: float) -> None:
-        # Nothing to tell if this process has joined, because the others see its connections end;
-        # nor under torchrun, which ends the others.
+        # If this process has joined, the others see that its connections end. Under torchrun,
+        # torchrun ends the others, so a failed first attempt to tell them is enough.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
             text = "init(): rank %d has failed; for %.0f s it tells the ranks that come to it"

@@ -1,7 +1,7 @@
-"""Store: values by name that the processes of a job share; ranks learn from it where to meet.
+"""Store: named values that the processes of a job share. Ranks read from a store where to meet.
 
-With MPI and most launchers each process knows where to meet. A program that starts its ranks
-itself uses PyTorch's store, MXNet's launcher the store of MXNet's servers.
+With MPI and most launchers, the ranks know without a store where to meet. A program that starts its
+own ranks uses PyTorch's store; a job of MXNet's launcher uses the store of MXNet's servers.
 """
 
 import json
@@ -24,7 +24,7 @@ class Store(Protocol):
         """Return a value that has been set."""
 
     def wait(self, keys: List[str], timeout: timedelta) -> None:
-        """Return when processes have set these values.
+        """Wait until processes have set these values.
 
         :raises RuntimeError: a value is missing after the timeout.
         """
@@ -33,9 +33,9 @@ class Store(Protocol):
 def place(
     store: Store, launcher: str, rank: int, size: int, host: str, timeout: timedelta
 ) -> start.Place:
-    """Return where the ranks meet; rank 0 chooses a port and a key. Collective.
+    """Return where the ranks meet: rank 0 chooses a port and a key. Collective.
 
-    :param launcher: the name of what has started the ranks, for errors.
+    :param launcher: the name of the program that started the ranks, for error texts.
     :param host: the address at which the other ranks reach this rank.
     """
     if rank == 0:

@@ -1,1 +1,1 @@
-"""How a process ends: how its script ended, its children, the end of its launcher."""
+"""How a process ends: the end of its script, its forked children, the end of its launcher."""

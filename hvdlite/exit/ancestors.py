@@ -1,4 +1,4 @@
-"""The processes above this one, up to the rank that the launcher has started."""
+"""The ancestors of this process, up to the process that the launcher started as a rank."""
 
 import os
 from typing import List, Optional
@@ -7,8 +7,8 @@ from hvdlite.core import agent_protocol, start
 from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHRUN
 from hvdlite.machine import processes
 
-# Variables that a rank has and its launcher lacks; the first one that is set counts. (The launcher
-# may itself run in a job of Slurm.)
+# Variables that a rank has and its launcher lacks. The first one that is set counts, because the
+# launcher may itself run in a job of Slurm.
 _OF_RANKS = (
     agent_protocol.VARIABLE,
     *(each.rank for each in (OPEN_MPI, PMIX, PMI, TORCHRUN, SRUN)),
@@ -22,10 +22,10 @@ def of_the_launcher() -> List[int]:
 
 
 def is_outermost() -> bool:
-    """Return True if this process seems to be the rank itself, and no child of the rank.
+    """Return True if this process seems to be the rank itself, not a child of the rank.
 
-    Between the launcher and the rank there may be a shell or another program, but no process of
-    this Python.
+    There may be a shell or another program between the launcher and the rank. A process that runs
+    the same Python interpreter there is the rank.
     """
     if start.rank_above() is not None:
         return False

@@ -1,25 +1,25 @@
-"""What a process does as its script ends, so that no rank waits for this process without end."""
+"""Decides what a process does when its script ends, so that no rank waits for it forever."""
 
 from typing import Optional, Sequence, Tuple
 
-# The first steps, and the last ones.
+# The results of first(), and those of last().
 GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 
-_Row = Tuple[Tuple[Optional[bool], ...], str]  # facts, None: either; the step
+_Row = Tuple[Tuple[Optional[bool], ...], str]  # facts (None: either value), and the step
 
-# failed, elastic, is in a job, has ever joined one, has others
+# failed, elastic, is in a job, has ever joined a job, other processes may wait
 _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
     ((None, None, True, None, None), LEAVE),
     ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for them
     ((False, None, None, False, True), REPORT_END),
 )
-# failed, has left the job cleanly, the last job has failed, ends with exit code 0, has others
+# failed, has left the job cleanly, last job failed, unsaid (see last()), other processes may wait
 _LAST: Sequence[_Row] = (
     ((None, False, None, None, None), END_JOB),
-    ((True, None, None, True, True), END_JOB),  # nobody else ends them
-    ((True, None, None, None, True), END_LATER),  # they may compute for hours
+    ((True, None, None, True, True), END_JOB),  # with exit code 0 no launcher ends the others
+    ((True, None, None, None, True), END_LATER),  # the others may compute for hours
     ((None, None, True, None, True), END_LATER),
 )
 
@@ -27,7 +27,7 @@ _LAST: Sequence[_Row] = (
 def first(
     failed: bool, elastic: bool, in_job: bool, ever_joined: bool, others: bool
 ) -> Optional[str]:
-    """Return what this process does about its job; None: nothing.
+    """Return the step with which this process leaves its job; None: no step.
 
     :param others: other processes may wait for this one.
     """
@@ -35,9 +35,9 @@ def first(
 
 
 def last(failed: bool, clean: bool, broken: bool, unsaid: bool, others: bool) -> Optional[str]:
-    """Return what this process does about the other processes; None: it ends as usual.
+    """Return the step that ends the other processes; None: this process ends as usual.
 
-    :param clean: every step before left nobody behind.
+    :param clean: no earlier step failed and left processes that wait.
     :param unsaid: the script failed, and Python would end with exit code 0.
     """
     return _of(_LAST, failed, clean, broken, unsaid, others)

@@ -1,8 +1,8 @@
 """A child made by os.fork has its parent's memory but no MPI, so it ends without MPI_Finalize.
 
-mpi4py finalizes MPI at the very end of Python. A child that did that would wait forever for the
-parent's threads, or take the parent out of its job. So a child ends just before that, with the
-exit code that Python would have returned.
+mpi4py finalizes MPI at the very end of Python. A child that finalized MPI would wait forever for
+the parent's threads, or take the parent out of its job. So a child ends just before that step, with
+the exit code that Python would have returned.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from hvdlite.exit import script_end
 class _Forks(ModuleState):
     def begin(self) -> None:
         self.is_child = False
-        self.keeps_out = False  # True: children are outside of the job although no MPI runs here
+        self.keeps_out = False  # True: children are outside of the job even if no MPI runs here
 
     def begin_child(self) -> None:
         if not self.is_child and (self.keeps_out or start.runs_mpi()):
@@ -35,7 +35,7 @@ def is_child() -> bool:
 
 
 def keep_out() -> None:
-    """From now on treat this process's children as outside of the job, although no MPI runs."""
+    """From now on treat this process's children as outside of the job, even if no MPI runs."""
     _forks.keeps_out = True
 
 

@@ -1,7 +1,6 @@
-"""Ends a rank whose launcher (mpirun, srun, torchrun, an agent) has ended; reads the agent's
-messages.
+"""Ends a rank whose launcher (mpirun, srun, torchrun, agent) has ended; reads the agent's messages.
 
-Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
+Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. They would
 train, or wait, forever.
 """
 
@@ -25,7 +24,7 @@ from hvdlite.machine import processes
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
-# Programs that adopt orphans, and may be the first process of a system or a container.
+# Programs that are the first process of a system or a container, and so adopt orphans.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
 
 
@@ -40,8 +39,8 @@ _watch = _Watch()
 def watch() -> None:
     """Watch the launcher from now on, in a thread; a second call does nothing.
 
-    If the launcher was killed while this process imported, another process has adopted this one:
-    then this process ends here.
+    If the launcher died while this process was importing, another process has adopted this one, and
+    this process ends here.
     """
     if _watch.has_begun:
         return
@@ -50,7 +49,7 @@ def watch() -> None:
         pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
     except (OSError, ValueError):  # there is no /proc, or the agent is outside of this container
         return
-    # the launcher's process group, which may be this process's group, is now unknown
+    # the launcher has ended; its process group is unknown, and may be this process's group
     if not is_there():
         _end(pid, os.getpgrp() == os.getpid())
     alone = os.getpgid(pid) != os.getpgrp()
@@ -58,7 +57,7 @@ def watch() -> None:
 
 
 def _agent() -> tuple:
-    """Return the agent's process id, and a function that tells whether the agent lives."""
+    """Return the agent's process id, and a function that returns whether the agent lives."""
     pipe = Path(os.environ[agent_protocol.VARIABLE])  # /proc/PID/fd/N
     if os.environ.get(agent_protocol.SPACE) != agent_protocol.own_space():
         raise ProcessLookupError
@@ -66,7 +65,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the same about the process that started this rank, maybe through a shell."""
+    """Return the same for the process that started this rank, maybe through a shell."""
     top = ancestors.of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -82,7 +81,7 @@ def _starter() -> tuple:
 
 
 def _has_adopted(pid: int) -> bool:
-    """Return True if that process is no launcher, so it has adopted this process.
+    """Return True if that process is not a launcher, so it has adopted this process.
 
     Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
     system. Either may be the first process of a container. Process 0 is outside of the container.
@@ -105,9 +104,9 @@ def _name(pid: int) -> str:
 
 
 def _open_news() -> List[int]:
-    """Return a new descriptor of the pipe in which the agent names lost hosts, if there is one.
+    """Return a new descriptor of the pipe in which the agent names lost hosts, or an empty list.
 
-    Without MPI a rank has its own watch of hosts, and this pipe has news of replacements.
+    Without MPI a rank watches the hosts itself, and the pipe has messages about replacements.
     """
     if start.without_mpi() is not None:
         return []
@@ -118,7 +117,7 @@ def _open_news() -> List[int]:
 
 
 def _pass_on(news: int) -> bool:
-    """Make waits for the ranks of lost hosts fail; return False when the agent has ended."""
+    """Read names of lost hosts, and fail waits for their ranks; False: the agent has ended."""
     data = os.read(news, 1 << 16)
     for host in data.splitlines():
         lib.hvd_lose_host(host)
@@ -126,7 +125,7 @@ def _pass_on(news: int) -> bool:
 
 
 def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:
-    news = select.poll()  # unlike select() it takes any descriptor
+    news = select.poll()  # select() fails for descriptors from 1024 on
     for pipe in _open_news():
         news.register(pipe, select.POLLIN)
     while is_there():
@@ -141,7 +140,7 @@ def _end(launcher: int, alone: bool) -> None:
         which = f" (process {launcher})" if launcher else ""
         print(f"hvdlite: the launcher{which} has ended", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if alone:  # the shell that started this process, and its worker processes, end, too
+        if alone:  # also ends the shell above this process, and its worker processes
             os.killpg(0, number)
         else:
             os.kill(os.getpid(), number)

@@ -1,8 +1,9 @@
 """Finds out whether the script failed, and with which text and exit code.
 
-The interpreter keeps an uncaught exception in ``sys.last_value``. But it only reads the ``code`` of
-a SystemExit and forgets the exception before exit functions run. So this module makes ``code`` a
-property. If no Python code has called the property, the interpreter did: the script is ending.
+The interpreter keeps an uncaught exception in ``sys.last_value``, but not a SystemExit: it reads
+the exception's ``code``, and forgets the exception before exit functions run. So this module makes
+``code`` a property. If the property's caller is not Python code, the caller is the interpreter, and
+the script is ending.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 
-# A script's failed end: "its script raised ValueError: no such file"; the process's exit code; the
-# exception, None for SystemExit, which has been freed; True if Python itself would end with exit
-# code 0.
+# How a script failed. reason: "its script raised ValueError: no such file"; code: the process's
+# exit code; error: the exception, None for SystemExit (it is freed already); unsaid: True if Python
+# itself would end with exit code 0.
 Failure = namedtuple("Failure", ("reason", "code", "error", "unsaid"), defaults=(None, False))
 
 
@@ -41,18 +42,18 @@ _seen = _Seen()
 
 
 def failure() -> Failure | None:
-    """Return how the script failed; None if it did not."""
+    """Return how the script failed; None if it did not fail."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
     return _seen.failure if error is None else _of_error(error)
 
 
 def call_for_later_failures(function: Callable[[Failure], None]) -> None:
-    """Call the function if the script fails from now on, in a later exit function."""
+    """Make a failure from now on, in a later exit function of the script, call the function."""
     _seen.after_all = function
 
 
 def flush(text: str = "") -> None:
-    """Print the text to stderr and flush what was printed, where that can still be written."""
+    """Print the text to stderr; flush stderr and stdout, if they can still be written."""
     for stream, more in ((sys.stderr, text), (sys.stdout, "")):
         # stderr is None or closed, or the disk is full
         with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -72,7 +73,7 @@ def _note(failed: Failure) -> None:
 
 
 def failure_under_way() -> Failure | None:
-    """Return how the script fails, for code that runs while the script's exception passes."""
+    """Return how the script fails, if an exception is being handled right now; else None."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return _of_exit(error.code)
@@ -90,7 +91,7 @@ def _note_exit(value: Any, unsaid: bool = False) -> None:
 
 
 def _of_exit(value: Any, unsaid: bool = False) -> Failure | None:
-    """Read sys.exit(value) as the interpreter does: a number, or a text with exit code 1."""
+    """Interpret sys.exit(value) as Python does: a number, or a text with exit code 1."""
     if value is None or value == 0:
         return None
     number = isinstance(value, int)
@@ -111,7 +112,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
 
     def hook(kind, error, trace):
         text = before(error)
-        # the traceback is shown, or the user's own hook decides
+        # show the traceback, or let the user's own hook decide
         if text is None or show is not sys.__excepthook__:
             return show(kind, error, trace)
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -121,7 +122,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
 
 
 def _is_outermost() -> bool:
-    """Tell whether the interpreter itself, not Python code, called the calling function."""
+    """Return True if the interpreter, not Python code, called this function's caller."""
     try:
         sys._getframe(2)
     except ValueError:
@@ -146,13 +147,13 @@ def _watch_system_exit() -> None:
 def _exit(status=None, /):
     """Exit the interpreter by raising SystemExit(status); replaces sys.exit.
 
-    Before Python 3.12 sys.exit itself raises no object whose ``code`` the interpreter would read.
+    Before Python 3.12 the interpreter does not read ``code`` after the original sys.exit.
     """
     raise SystemExit(status)
 
 
 def _watch_exit_functions() -> None:
-    """Note what exit functions raise: Python prints it but still ends with exit code 0."""
+    """Note exceptions of exit functions: Python prints them, but still ends with exit code 0."""
     show = sys.unraisablehook
 
     def hook(unraisable, /):
