@@ -1,8 +1,8 @@
-/* The functions of the loaded C core, by their names, with the prototypes of hvd.h.
+/* The functions of the loaded C core, by name, with the prototypes of hvd.h.
  *
- * Libraries that are compiled for a framework do not link to the core: Python knows the addresses
- * in the copy that Python has loaded, and gives them by name. A function that such a library
- * calls is one row. */
+ * Libraries that are compiled for a framework do not link to the core, because Python has already
+ * loaded a copy. Python passes the addresses of that copy's functions by name. To call one more
+ * function of the core, add a row. */
 #ifndef HVDLITE_FUNCTIONS_H
 #define HVDLITE_FUNCTIONS_H
 
@@ -15,7 +15,8 @@
     ROW(hvd_start)                                                                                 \
     ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_result) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)
 
-#define CORE_TYPE(name) typedef __typeof__(&name) name##_type; /* C++ wants it before the member */
+/* C++ needs the type before the member */
+#define CORE_TYPE(name) typedef __typeof__(&name) name##_type;
 CORE(CORE_TYPE)
 #define CORE_MEMBER(name) name##_type name;
 struct core {

@@ -11,7 +11,7 @@ double clock_now(void) {
 
 void clock_nap(double seconds) {
     struct timespec t = clock_span(seconds);
-    nanosleep(&t, NULL); /* a signal may end the sleep early; callers check again */
+    nanosleep(&t, NULL); /* a signal may end the sleep early; each caller checks the time again */
 }
 
 void clock_yield(void) { sched_yield(); }

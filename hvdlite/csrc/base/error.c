@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Removes incomplete UTF-8 characters of a text that was cut by its size or a "%.60s". MXNet would
- * raise a UnicodeDecodeError instead of the error. */
+/* Removes UTF-8 characters that the end of the buffer or a "%.60s" has cut in two. With half a
+ * character MXNet would raise a UnicodeDecodeError instead of this error. */
 static void drop_halves(char *text) {
     char *out = text;
     for (const char *at = text; *at;) {

@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* statx instead of stat: wheels also run with C libraries before 2.33, which lack the symbol
- * stat. */
+/* statx replaces stat: glibc before 2.33 has no symbol `stat`, and wheels must run with it. */
 static int look_at(const char *path, int how, struct statx *found) {
     return statx(AT_FDCWD, path, how, STATX_MODE | STATX_UID | STATX_NLINK, found);
 }
@@ -30,15 +29,15 @@ static int folder_of(const char *path, struct statx *found) {
     return look_at(folder, 0, found);
 }
 
-/* Returns the flags to open the path with; -1 with errno: it must not be opened. */
+/* Returns the flags to open the path with, or -1 and errno if the path must not be opened. */
 static int flags_for(const char *path) {
     struct statx folder, found;
     if (folder_of(path, &folder)) return -1;
     if (look_at(path, AT_SYMLINK_NOFOLLOW, &found))
-        /* O_EXCL does not follow a link that another user makes meanwhile */
+        /* with O_EXCL, open() fails if another user makes a link at this path meanwhile */
         return errno == ENOENT ? O_EXCL : -1;
     if (!(folder.stx_mode & S_IWOTH)) return 0;
-    /* another user may have made the hard link */
+    /* a second hard link may have been made by another user */
     bool linked = S_ISREG(found.stx_mode) && found.stx_nlink > 1;
     if (!linked && (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid)) return 0;
     errno = EACCES;
@@ -50,7 +49,7 @@ FILE *file_open_named(const char *path) {
     do {
         if ((flags = flags_for(path)) < 0) return NULL;
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0666);
-    } while (fd < 0 && errno == EEXIST && flags); /* another process has just made the file:
-                                                   * check who owns it */
+        /* EEXIST: another process has just made the file, so check its owner */
+    } while (fd < 0 && errno == EEXIST && flags);
     return fd < 0 ? NULL : fdopen(fd, "w");
 }

@@ -1,14 +1,14 @@
-/* Opens a file for writing under the path that the user gave, unless it belongs to another user.
+/* Opens an output file at a path that the user gave, and refuses files of other users.
  *
- * In a folder such as /tmp another user may have made the file, or a link in its place.
- * machine/files.py has the same rule for Python. No state; any thread. */
+ * In a folder such as /tmp, another user may have put a file or a link at that path.
+ * machine/files.py applies the same rule in Python. No state; any thread. */
 #ifndef HVDLITE_BASE_FILES_H
 #define HVDLITE_BASE_FILES_H
 
 #include <stdio.h>
 
-/* Returns an empty file, which the caller closes. NULL: see errno; EACCES: the file or link is
- * another user's. */
+/* Returns the file, emptied; the caller closes it. NULL: errno has the reason; EACCES: the file or
+ * link belongs to another user. */
 FILE *file_open_named(const char *path);
 
 #endif

@@ -1,13 +1,13 @@
-/* How loops over numbers are compiled, and a thread's floating-point mode.
+/* How loops over numbers are compiled, and the floating-point mode of a thread.
  *
- * Threads of TensorFlow, and of PyTorch on demand, flush subnormal numbers to 0. Sums must not
- * depend on the thread that computes them, or ranks would have different bits. */
+ * TensorFlow's threads flush subnormal numbers to 0, and PyTorch's threads do if the user asks. If
+ * such a thread computed a sum, its rank would get other bits than the other ranks. */
 #ifndef HVDLITE_BASE_FLOATS_H
 #define HVDLITE_BASE_FLOATS_H
 
-/* SIMD: compiles a kernel for several generations of processors; the loader picks the newest one
- * that the processor runs. Off under sanitizers, whose run-time is not ready when the loader
- * picks. */
+/* SIMD compiles a kernel for several generations of processors; when the library is loaded, the
+ * loader picks the newest version that this processor can run. SIMD is empty under sanitizers,
+ * because their run-time library is not initialized yet when the loader picks. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&   \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -20,7 +20,7 @@
 
 typedef unsigned floats_mode;
 
-/* Sets the default mode; returns the previous mode, for floats_restore. */
+/* Sets the default mode; returns the previous mode, which the caller passes to floats_restore. */
 static inline floats_mode floats_exact(void) {
     enum { DEFAULT = 0x1f80 }; /* rounds to nearest, flushes no number to 0, traps nothing */
     floats_mode before = _mm_getcsr();

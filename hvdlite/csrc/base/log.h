@@ -1,6 +1,7 @@
-/* All output to stderr: levelled lines that carry time and rank.
+/* All output to stderr: lines with a level, the time and the rank.
  *
- * A value that callers receive, not a global. Any thread; each line is one write. */
+ * Callers pass the log as an argument; there is no global log. Any thread; each line is one
+ * write. */
 #ifndef HVDLITE_BASE_LOG_H
 #define HVDLITE_BASE_LOG_H
 
@@ -18,11 +19,11 @@ enum log_level {
 };
 
 struct log {
-    enum log_level level; /* lines of a lower level are dropped */
-    int rank, size;       /* size 0: not known yet, so lines show neither */
+    enum log_level level; /* lines below this level are not printed */
+    int rank, size;       /* size 0: rank and size are unknown, so lines show neither */
 };
 
-/* "trace" ... "off" in any case; `fallback` for NULL or anything else. */
+/* Parses "trace", ..., "off" in upper or lower case; returns `fallback` for NULL or other text. */
 enum log_level log_parse(const char *name, enum log_level fallback);
 
 static inline bool log_on(const struct log *log, enum log_level level) {
@@ -32,8 +33,8 @@ static inline bool log_on(const struct log *log, enum log_level level) {
 void log_line(const struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Prints without a lock and without a prefix, because other threads of this ending process may
- * hang. */
+/* Prints without a lock and without a prefix: the process is ending, and a thread that hangs may
+ * hold the lock. */
 void log_last_words(const char *text);
 
 #endif

@@ -3,14 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Multiplies by 2^64 over the golden ratio, then folds the high bits, which depend on all bits,
- * into the low bits (Knuth, "The Art of Computer Programming", 6.4). No two numbers collide. */
+/* Multiplies by 2^64 divided by the golden ratio, then folds the high bits, which depend on all
+ * bits, into the low bits (Knuth, "The Art of Computer Programming", 6.4). Different numbers get
+ * different hashes. */
 static uint64_t mixed(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
     return x ^ x >> 32;
 }
 
-/* Eight characters at a time: names are long, and each is looked up several times a step. */
+/* Hashes eight characters at a time, because names are long and each name is looked up several
+ * times per step. */
 static uint64_t hash_of(const char *key) {
     size_t left = strlen(key);
     uint64_t hash = left, word;
@@ -24,7 +26,7 @@ static uint64_t hash_of(const char *key) {
 }
 
 static struct map_node **bucket_of(struct map_node **buckets, size_t n, uint64_t hash) {
-    return &buckets[hash & (n - 1)]; /* n: a power of two */
+    return &buckets[hash & (n - 1)]; /* n is a power of two */
 }
 
 static bool alike(const struct map_node *a, const struct map_node *b) {

@@ -1,7 +1,7 @@
-/* A hash map from names, or from numbers, to values.
+/* A hash map. Its keys are names or numbers.
  *
- * The nodes live in the values, so an entry costs no allocation. A name is hashed once, however
- * often it is looked up. Not thread-safe. */
+ * Values contain their own nodes, so adding an entry allocates nothing. A node keeps the hash of
+ * its name, so the name is hashed once for any number of look-ups. Not thread-safe. */
 #ifndef HVDLITE_BASE_MAP_H
 #define HVDLITE_BASE_MAP_H
 
@@ -10,7 +10,7 @@
 struct map_node {
     struct map_node *next;
     uint64_t hash;   /* hash of the key */
-    const char *key; /* NULL: the key is a number, which the hash determines */
+    const char *key; /* NULL: the key is a number, and equal hashes mean equal numbers */
     void *value;
 };
 
@@ -19,22 +19,23 @@ struct map {
     size_t nbuckets, count;
 };
 
-/* The key is not copied: it must outlive the node. */
+/* Does not copy the key: the key must outlive the node. */
 struct map_node map_node_of(const char *key, void *value);
-/* A map holds only names or only numbers. */
+/* A map may contain names or numbers, not both. */
 struct map_node map_node_of_number(uint64_t number, void *value);
-/* A node for `key`, an equal copy of the key of `like`: takes the hash of `like` instead of
- * computing it. */
+/* Returns a node for `key`, which equals the key of `like`, and copies the hash of `like` instead
+ * of computing it. */
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
 
-/* A zeroed struct is an empty map. map_clear touches neither nodes nor values. */
+/* A zeroed struct is an empty map. map_clear leaves nodes and values as they are. */
 void map_clear(struct map *map);
 
-void *map_get(const struct map *map, const char *key);        /* NULL: not there */
-void *map_get_number(const struct map *map, uint64_t number); /* NULL: not there */
-void *map_find(const struct map *map,
-               const struct map_node *like); /* the value under the key of `like` */
-int map_put(struct map *map, struct map_node *node, hvd_error *err); /* the key must be new */
-void map_remove(struct map *map, struct map_node *node);             /* the node must be there */
+void *map_get(const struct map *map, const char *key);              /* NULL: not found */
+void *map_get_number(const struct map *map, uint64_t number);       /* NULL: not found */
+void *map_find(const struct map *map, const struct map_node *like); /* looks up the key of `like` */
+/* the key must not be in the map yet */
+int map_put(struct map *map, struct map_node *node, hvd_error *err);
+/* the node must be in the map */
+void map_remove(struct map *map, struct map_node *node);
 
 #endif

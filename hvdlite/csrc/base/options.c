@@ -37,7 +37,7 @@ const struct options OPTIONS_DEFAULT = {
 #undef DEFAULT
 };
 
-/* ---- parse a text; on an error *value is unchanged ---- */
+/* ---- parse a text; after an error *value is unchanged ---- */
 
 struct row {
     const char *name;

@@ -1,16 +1,15 @@
-/* The options of a job. A row has a field, its variable, its default and, for a size, its
- * bounds.
+/* The options of a job, a table with one row for each option.
  *
- * A new option needs only a row here, and one in docs/environment.md. Only options.c reads the
- * environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. It reads once,
- * at init: getenv is not safe while another thread calls setenv. */
+ * To add an option, add a row here and a row in docs/environment.md. Only options.c reads the
+ * environment: HVDLITE_NAME or, if that is not set, HOROVOD_NAME, for scripts written for Horovod.
+ * hvd_init reads the variables once, because getenv is unsafe while another thread calls setenv. */
 #ifndef HVDLITE_BASE_OPTIONS_H
 #define HVDLITE_BASE_OPTIONS_H
 
 #include "base/error.h"
 
-/* Columns: type, field, variable (HVDLITE_...), default, least, most. A default outside the
- * bounds means "not set": a measurement decides. */
+/* Columns: type, field, variable (HVDLITE_...), default, minimum and maximum of a size. A default
+ * outside these bounds means "not set": hvdlite then chooses a value from measurements. */
 #define OPTIONS(ROW)                                                                               \
     ROW(size_t, fusion_bytes, FUSION_THRESHOLD, 64 << 20, 0, SIZE_MAX)                             \
     ROW(size_t, bytes_ahead, BYTES_AHEAD, SIZE_MAX, 0, SIZE_MAX)                                   \
@@ -37,13 +36,14 @@ struct options {
 
 extern const struct options OPTIONS_DEFAULT;
 
-/* Reads each variable that is set into its field. A wrong value leaves its field unchanged; the
- * error names the first wrong value. */
+/* Reads each variable that is set into its field. An invalid value leaves its field unchanged; the
+ * error names the first invalid value. */
 int options_read(struct options *options, hvd_error *err);
 
-/* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */
+/* Returns the variable's text, or NULL. `name` has no prefix: "LOG_LEVEL". */
 const char *env_text(const char *name);
-/* HVD_INVALID, "HVDLITE_NAME is 'x': expected ...", with the prefix that is set. */
+/* Returns HVD_INVALID with the text "HVDLITE_NAME is 'x': expected ...", or HOROVOD_NAME if only
+ * that variable is set. */
 int env_invalid(const char *name, const char *expected, hvd_error *err);
 
 #endif

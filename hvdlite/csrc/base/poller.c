@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { STOP = 0 };                 /* index of the eventfd that ends the thread */
-static const double PAUSE = 10e-3; /* seconds to wait after the kernel has refused to poll */
+enum { STOP = 0 };                 /* index of the eventfd that ends the poller's thread */
+static const double PAUSE = 10e-3; /* seconds to sleep after poll() has failed */
 
 struct file_handler {
     poller_handler *handler;
@@ -23,7 +23,8 @@ struct poller {
     bool started;
     atomic_bool ends;
     size_t n;
-    struct pollfd *files;          /* array of n; -1: no longer watched, which poll() skips */
+    /* array of n; descriptor -1: no longer watched, so poll() skips it */
+    struct pollfd *files;
     struct file_handler *handlers; /* array of n */
 };
 
@@ -57,8 +58,8 @@ static void handle(struct poller *p, size_t i) {
     if (!p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd)) p->files[i].fd = -1;
 }
 
-/* Polls all files at once. The kernel refuses that if the files are more than the limit on open
- * files, or if memory is short; then polls them one by one. */
+/* Polls all files with one call. The kernel refuses this call if there are more files than the
+ * limit on open files, or if memory is short. In these cases, polls the files one by one. */
 static void await(struct poller *p) {
     if (poll(p->files, p->n, -1) >= 0) return;
     if (errno != EINTR) clock_nap(PAUSE);
@@ -120,7 +121,7 @@ void bell_ring(struct bell *b) {
 
 unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
 
-/* Polls the file without the lock held. A thread that rings meanwhile writes to `event`. */
+/* Polls the file without the lock. A thread that rings the bell meanwhile writes to `event`. */
 static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
     struct timespec timeout = clock_span(seconds);
@@ -139,9 +140,9 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         mutex_lock(&b->mutex);
         b->watched = false;
         ssize_t read_bytes =
-            read(b->event, &rings, sizeof rings); /* the lock is held, so no ring is lost */
+            read(b->event, &rings, sizeof rings); /* under the lock, so no ring is lost */
         (void)read_bytes;
-        mutex_notify(&b->mutex); /* another sleeper looks at the file from now on */
+        mutex_notify(&b->mutex); /* another sleeping thread takes over the file */
     }
     mutex_unlock(&b->mutex);
 }

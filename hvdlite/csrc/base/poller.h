@@ -1,9 +1,9 @@
-/* Two ways to sleep until a file can be read: a poller, with a thread of its own, and a bell,
- * for any thread.
+/* Two ways to sleep until a file can be read. A poller has its own thread; a bell serves any
+ * thread.
  *
- * When a file can be read, the poller's thread calls the file's handler. Pollers serve events
- * that ring no doorbell: data on sockets, and ends of processes. Files are added before the
- * thread starts. */
+ * When a file can be read, the poller's thread calls the file's handler. Pollers watch files for
+ * events that ring no doorbell: data on sockets, and the ends of processes. All files must be added
+ * before the thread starts. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
@@ -13,7 +13,7 @@
 
 struct poller;
 
-/* Reads the file's data. False: stop watching the file. */
+/* Reads the file's data. Returns false to stop watching the file. */
 typedef bool poller_handler(void *arg, int file);
 
 int poller_new(struct poller **out, hvd_error *err);
@@ -24,25 +24,26 @@ int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, h
 /* `name`: the thread's name. */
 int poller_start(struct poller *p, const char *name, hvd_error *err);
 
-/* Ends the thread, if it was started. NULL does nothing. */
+/* Ends the thread if it was started. NULL is allowed. */
 void poller_free(struct poller *p);
 
-/* A bell wakes threads of this process, which sleep until the bell rings or a file can be read.
- * Any thread rings; any number of threads sleep. One sleeper watches the file and wakes the
- * others. Between processes the doorbell does the same, without files (shm/doorbell.h). */
+/* A bell wakes threads of this process that sleep until the bell rings or a file can be read. Any
+ * thread may ring; any number of threads may sleep. One sleeping thread watches the file and wakes
+ * the other threads. Between processes a doorbell does the same, without files (shm/doorbell.h). */
 struct bell {
-    struct mutex mutex; /* guards what follows */
+    struct mutex mutex; /* guards the fields below */
     atomic_uint rings;  /* written under the mutex */
-    bool watched;       /* a sleeper watches the file and `event` */
-    int event;          /* an eventfd: a write ends that sleeper's poll */
+    bool watched;       /* a sleeping thread polls the file and `event` */
+    int event;          /* an eventfd: writing to it ends that thread's poll */
 };
 
 int bell_open(struct bell *b, hvd_error *err);
-/* while no thread sleeps on the bell; also after bell_open failed */
+/* Call it when no thread sleeps on the bell. May also follow a failed bell_open. */
 void bell_close(struct bell *b);
 
 void bell_ring(struct bell *b);
-/* Take a ticket, look for work, sleep on the ticket: a ring in between ends the sleep at once. */
+/* Returns a ticket. Take the ticket, look for work, then sleep with the ticket: if the bell rings
+ * after bell_listen, bell_sleep returns immediately. */
 unsigned bell_listen(struct bell *b);
 /* May return early. */
 void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds);

@@ -1,6 +1,6 @@
-/* Scratch memory that grows and is kept, so only the first collective pays for page faults.
+/* Scratch memory that grows and is reused, so only the first collective pays for page faults.
  *
- * For one thread. Each caller may overwrite all of the memory. */
+ * Used by one thread. Each caller may overwrite the contents. */
 #ifndef HVDLITE_BASE_SCRATCH_H
 #define HVDLITE_BASE_SCRATCH_H
 
@@ -11,8 +11,8 @@ struct scratch {
     size_t size;
 };
 
-/* *out gets at least `bytes`, 64-byte aligned, with undefined contents. A zeroed struct is an
- * empty scratch. */
+/* Sets *out to at least `bytes` bytes, 64-byte aligned, with undefined contents. A zeroed struct is
+ * an empty scratch. */
 int scratch_get(struct scratch *s, size_t bytes, void **out, hvd_error *err);
 void scratch_free(struct scratch *s);
 

@@ -1,7 +1,7 @@
-/* A keyed hash: without the key nobody can compute a valid tag.
+/* A keyed hash. Only those who have the key can compute a valid tag.
  *
- * SipHash-2-4 (Aumasson and Bernstein, 2012), over whole 64-bit words, in the processor's byte
- * order. Two words take some 20 ns. */
+ * SipHash-2-4 (Aumasson and Bernstein, 2012) over whole 64-bit words in the processor's byte order.
+ * Hashing two words takes about 20 ns. */
 #ifndef HVDLITE_BASE_SIPHASH_H
 #define HVDLITE_BASE_SIPHASH_H
 

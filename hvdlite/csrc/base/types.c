@@ -1,6 +1,6 @@
 #include "base/types.h"
 
-/* Defines `NAMES`, the names of all values below COUNT. A value without a name does not compile. */
+/* Defines NAMES, one name for each value below COUNT. If a name is missing, compiling fails. */
 #define NAMED(COUNT, ...)                                                                          \
     static const char *const NAMES[] = {__VA_ARGS__};                                              \
     _Static_assert(sizeof NAMES / sizeof *NAMES == COUNT, "each value has a name")

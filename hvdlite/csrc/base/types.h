@@ -1,6 +1,7 @@
-/* The vocabulary: kinds of work, element types, reduction operations, limits, topology.
+/* Types that all layers use: kinds of collectives, dtypes, operations, limits, the topology.
  *
- * Values travel on the wire and through the public header: append, never renumber. */
+ * Ranks send these values to each other, and programs compile them in: append values, never
+ * renumber. */
 #ifndef HVDLITE_BASE_TYPES_H
 #define HVDLITE_BASE_TYPES_H
 
@@ -15,9 +16,9 @@ typedef enum hvd_kind {
     HVD_ALLGATHER,
     HVD_REDUCESCATTER,
     HVD_ALLTOALL,
-    /* this rank has no more data: zeros stand in for its tensors until all ranks have joined */
+    /* this rank has no more data: it contributes zeros until all ranks have joined */
     HVD_JOIN,
-    HVD_KINDS, /* number of kinds for all ranks; the kinds between two ranks follow */
+    HVD_KINDS, /* number of kinds in which all ranks take part; kinds between two ranks follow */
     HVD_SEND = 32,
     HVD_RECV
 } hvd_kind;
@@ -46,7 +47,7 @@ typedef enum hvd_op {
     HVD_OPS
 } hvd_op;
 
-/* How an allreduce of float32 is encoded (codec.h). */
+/* How the values of a float32 allreduce are encoded (kernels/codec.h). */
 typedef enum hvd_codec {
     HVD_CODEC_NONE = 0,
     HVD_CODEC_FLOAT16,
@@ -57,7 +58,7 @@ typedef enum hvd_codec {
     HVD_CODECS
 } hvd_codec;
 
-/* How an allreduce of float32 updates weights instead of storing its result (kernels/update.h). */
+/* How a float32 allreduce updates weights instead of storing its result (kernels/update.h). */
 typedef enum hvd_rule {
     HVD_RULE_NONE = 0,
     HVD_SGD,
@@ -67,7 +68,7 @@ typedef enum hvd_rule {
     HVD_RULES
 } hvd_rule;
 
-/* Indices of an update's parameters. Each rule uses some of them. */
+/* Indices into hvd_update.rates. Each rule uses some of these parameters. */
 typedef enum hvd_rate {
     HVD_LEARNING_RATE = 0,
     HVD_WEIGHT_DECAY,
@@ -79,52 +80,54 @@ typedef enum hvd_rate {
     HVD_RATES
 } hvd_rate;
 
-/* Bytes of a stripe. A tensor of at least one stripe can be dealt: the hosts of the job get its
- * stripes in turn, and only the host that gets a stripe has the optimizer states of the stripe. */
+/* Bytes of a stripe. A tensor of at least one stripe can be dealt: its stripes go to the hosts of
+ * the job in turn. Only the host that gets a stripe has the stripe's optimizer states. */
 #define HVD_STRIPE 65536
 
-/* An update of weights. The weights exist once on a host; every rank gives its own mapping of
- * them. */
+/* An update of weights. A host has one copy of the weights; each rank passes the address at which
+ * this rank maps them. */
 typedef struct hvd_update {
     int rule; /* hvd_rule; equal on all ranks */
     float rates[HVD_RATES];
     float *weights; /* one weight for each value of the tensor */
-    /* Optimizer states, one for each value: momentum, or Adam's mean and variance; NULL where
-     * the rule has fewer states. For a dealt tensor only the states of this host's stripes, one
-     * stripe after the other. */
+    /* Optimizer states, one for each value: the momentum, or Adam's mean and variance; NULL if the
+     * rule has fewer states. For a dealt tensor: only the states of this host's stripes, one stripe
+     * after the other. */
     float *states[2];
     int dealt; /* 1: the tensor is dealt, else 0; equal on all ranks */
     int first; /* number of the host that gets the first stripe; equal on all ranks */
 } hvd_update;
 
-#define HVD_MAX_DIMS 32 /* NumPy's limit too */
+#define HVD_MAX_DIMS 32 /* NumPy has the same limit */
 
-/* Where this process is in the job. A host is a shared-memory domain. */
+/* The position of this process in the job. A host is a set of ranks that can share memory. */
 typedef struct hvd_topology {
     int rank, size;             /* among all ranks of the job */
     int local_rank, local_size; /* among the ranks of this host */
-    int cross_rank, cross_size; /* among the ranks with this local rank, one on each host */
+    int cross_rank, cross_size; /* among the ranks with this local rank, one per host */
 } hvd_topology;
 
-/* Connected stream sockets to the other ranks of a job that MPI did not start. */
+/* Connected stream sockets to the other ranks of a job that does not use MPI. */
 typedef struct hvd_sockets {
     int rank, size;
-    const int *lowest; /* array of size: for each rank the lowest rank of its host */
-    const int *data;   /* array of size: descriptors of the streams for data; -1 at `rank` */
-    /* array of size: streams for negotiation; one that ends without a farewell means a death */
+    const int *lowest; /* array of size: the lowest rank of each rank's host */
+    const int *data;   /* array of size: descriptors of the data streams; -1 at index `rank` */
+    /* array of size: message streams, for negotiation; if a stream ends without a farewell, the
+     * other rank has died */
     const int *messages;
 } hvd_sockets;
 
-/* Ranks that MPI joins. */
+/* Ranks that MPI connects. */
 typedef struct hvd_by_mpi {
-    void (*open)(void); /* transport_mpi_open, from the library for this MPI (transports.h) */
-    const void *comm;   /* address of the ranks' MPI_Comm */
+    void (*open)(void); /* transport_mpi_open of the library for this MPI (transports.h) */
+    const void *comm;   /* address of the MPI_Comm of these ranks */
 } hvd_by_mpi;
 /* cdef end */
 
-/* One row for each dtype: the end of HVD_..., its name, its class, the type of an element and that
- * of its accumulator. The rest is for the kernels of its class (kernels/reduce.c): FLOAT, the
- * functions from and to the accumulator; INTEGER and TRUTH, the unsigned type to compute in. */
+/* One row for each dtype: the suffix of HVD_..., the name, the class, the type of an element and
+ * the type of the accumulator. The other columns serve the kernels of the class (kernels/reduce.c).
+ * FLOAT: functions that convert to and from the accumulator. INTEGER, TRUTH: the unsigned type that
+ * sums are computed in. */
 #define DTYPES(ROW)                                                                                \
     ROW(UINT8, "uint8", INTEGER, uint8_t, int32_t, uint32_t)                                       \
     ROW(INT8, "int8", INTEGER, int8_t, int32_t, uint32_t)                                          \
@@ -137,7 +140,8 @@ typedef struct hvd_by_mpi {
     ROW(BOOL, "bool", TRUTH, uint8_t, uint8_t, uint8_t)                                            \
     ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)
 
-/* One row for each op, in the order of hvd_op: its name, and the classes of dtypes it takes. */
+/* One row for each op, in the order of hvd_op: its name and the classes of dtypes that it
+ * accepts. */
 #define OPS(ROW)                                                                                   \
     ROW("Sum", ALL)                                                                                \
     ROW("Average", ALL)                                                                            \
@@ -146,24 +150,24 @@ typedef struct hvd_by_mpi {
     ROW("Product", ALL)                                                                            \
     ROW("Adasum", FLOAT)
 
-/* Names as the user writes them; "?" for a value out of range. */
+/* Return the name that users write; "?" if the value is out of range. */
 const char *kind_name(int kind);
 const char *dtype_name(int dtype);
 const char *op_name(int op);
 const char *codec_name(int codec);
 const char *rule_name(int rule);
 
-/* A group's rank as a rank of the job; job_ranks NULL: the same number. */
+/* Converts a rank of a group to a rank of the job. job_ranks NULL: the numbers are equal. */
 static inline int job_rank(const int *job_ranks, int rank) {
     return job_ranks ? job_ranks[rank] : rank;
 }
 
-/* Bytes of one element; 0 for a value out of range. */
+/* Returns the bytes of one element; 0 if the value is out of range. */
 size_t dtype_size(int dtype);
 
 bool dtype_is_float(int dtype);
 
-/* Whether an op takes arrays of a dtype. */
+/* Returns whether the op accepts arrays of the dtype. */
 bool op_takes(int op, int dtype);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* bytes of the first word, the mark of an infinity or NaN */
+/* bytes of the extra first word, which marks an infinity or a NaN */
 static const size_t FIRST = sizeof(uint32_t);
 
 bool codec_is_cast(struct codec c) {
@@ -54,7 +54,7 @@ size_t codec_bytes(struct codec c, size_t n) {
 
 /* ---- encoding ---- */
 
-/* Also false if a sum of input and residual overflows. */
+/* Returns whether all sums of residual and scaled input are finite. An overflow is not finite. */
 SIMD static bool all_finite(const float *restrict in, float scale, const float *restrict residual,
                             size_t n) {
     const uint32_t EXPONENT = 0x7f800000u;
@@ -111,7 +111,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
-/* The kernels have added up the first words, the marks of NaN, as well. */
+/* The kernels have also added up the extra first words, which mark NaN. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
     const struct reduce_kernels *k = codec_kernels(c, how.ranks);
     if (codec_is_cast(c)) {

@@ -1,20 +1,20 @@
-/* Codecs: encode gradients in fewer bits, and decode the sum of all ranks' messages to float32.
+/* Codecs encode gradients in fewer bits, and decode the sum of all ranks' messages to float32.
  *
- * float16 and bfloat16 round every value. The other codecs keep the residual, the part that a
- * message leaves out, and add it to the next gradient, so it arrives late but is not lost (error
- * feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014). r is residual +
- * gradient:
+ * float16 and bfloat16 round every value. The other codecs keep a residual, the part that the
+ * message leaves out, and add the residual to the next gradient, so that part is delayed but not
+ * lost (error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014). With
+ * r = residual + gradient:
  *
  *   2bit   sends +T for r >= T, -T for r <= -T, else 0; 16 values a word, bits 11, 10, 00, the
  *          first value in the highest bits of the first byte, as in MXNet's
  *          gradient_compression-inl.h
  *   1bit   sends +1 for r > T, else -1; 32 values a word, the first one highest, as in MXNet 2.0
- *   topk   sends the k = ceil(ratio * n) values of largest magnitude, the first ones among equals:
- *          k indices of 32 bits, rising, then k float32
+ *   topk   sends the k = ceil(ratio * n) values of largest magnitude, among equals the first ones:
+ *          k indices of 32 bits in rising order, then k float32
  *
- * The messages of 2bit, 1bit and topk begin with one word: 0, or all ones if r has an infinity or
- * NaN. Such a message leaves the residual unchanged, and every rank decodes only NaN, so that all
- * ranks skip the same step. */
+ * The messages of 2bit, 1bit and topk begin with one extra word. This word is all ones if r has an
+ * infinity or a NaN, else 0. If it is all ones, the sender's residual stays unchanged, and every
+ * rank decodes the sum to NaN, so that all ranks skip the same step. */
 #ifndef HVDLITE_KERNELS_CODEC_H
 #define HVDLITE_KERNELS_CODEC_H
 
@@ -22,48 +22,49 @@
 #include "kernels/reduce.h"
 
 struct codec {
-    int32_t kind;     /* hvd_codec */
-    double parameter; /* 2bit, 1bit: T; topk: ratio; else 0 */
+    int32_t kind;     /* an hvd_codec */
+    double parameter; /* 2bit, 1bit: T; topk: the ratio; other codecs: 0 */
 };
 
-/* Checks the parameter; the error names the tensor. Here and below n is a number of values. */
+/* Checks the parameter; the error names the tensor. In this file n is a number of values. */
 int codec_check(struct codec c, const char *name, size_t n, hvd_error *err);
 
-/* "2bit(0.5)" */
+/* Writes the codec's description: "2bit(0.5)". */
 void codec_text(struct codec c, char *text, size_t size);
 
-/* true for float16 and bfloat16, which have no residual and no first word */
+/* Returns true for float16 and bfloat16, which have no residual and no extra first word. */
 bool codec_is_cast(struct codec c);
 
-size_t codec_bytes(struct codec c, size_t n); /* size of a message of n values */
+size_t codec_bytes(struct codec c, size_t n); /* returns the bytes of a message of n values */
 
-/* Encodes in * scale; the arrays must not overlap. Fails only if topk gets no memory. */
+/* Encodes in * scale; the arrays must not overlap. Fails only if topk can't allocate memory. */
 int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
                  void *message, hvd_error *err);
 
-/* How to decode a sum. The message of a rank that has joined is all zero bytes, which mean
- * zeros; in 1bit, where a zero bit means -1, they are left out of the count. */
+/* How to decode a sum. A rank that has joined sends only zero bytes, which decode to zeros. In 1bit
+ * a zero bit means -1, so 1bit leaves these ranks out of the count. */
 struct codec_sum {
     int ranks;        /* number of messages */
     int contributors; /* number of ranks with data; the others have joined */
     double factor;    /* multiplies the sum */
 };
 
-/* Adds the ranks' messages, `stride` bytes apart; not for casts. Equal messages give equal bits.
- * 2bit and 1bit count exactly and round once, to float32. */
+/* Adds the ranks' messages, which are `stride` bytes apart; not for float16 and bfloat16. Equal
+ * messages give equal bits: 2bit and 1bit count exactly and round once, to float32. */
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n);
 
-/* Kernels that add up the messages of so many ranks, word by word, or the numbers of a cast.
- * NULL: no kernel does. */
+/* Returns the kernels that add the messages of `ranks` ranks word by word (float16, bfloat16:
+ * number by number). NULL: there are no such kernels. */
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
-/* Decodes the sum that these kernels have computed. A cast's sum includes the factor. */
+/* Decodes the sum that these kernels computed. The sum of a float16 or bfloat16 already includes
+ * the factor. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n);
 
-/* ---- one family a file ---- */
+/* ---- one file for each family of codecs ---- */
 
-/* 2bit and 1bit: the words after the first. */
+/* 2bit and 1bit: the words after the extra first word. */
 size_t codec_bits_values(int kind); /* number of values in a word */
 size_t codec_bits_words(int kind, size_t n);
 void codec_bits_encode(struct codec c, const float *in, float scale, float *residual, size_t n,

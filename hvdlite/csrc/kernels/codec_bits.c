@@ -3,23 +3,23 @@
 #include "base/floats.h"
 #include "kernels/half.h"
 
-enum { MOST_VALUES = 32 }; /* most values in a word */
+enum { MOST_VALUES = 32 }; /* the most values that a word has */
 
-/* What the words of a codec mean. */
+/* What the words of a codec mean, and its functions. */
 struct bits {
     size_t values;           /* number of values in a word */
-    int32_t gain, bias_each; /* the sum of m ranks' values is gain * count + m * bias_each */
+    int32_t gain, bias_each; /* the sum of the values of m ranks is gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
     struct reduce_kernels sum8, sum16; /* results as int8 and int16 */
 };
 
-/* The lowest bit of value i in a word. Values begin in the highest bits of the word's first byte in
- * memory. Computed, because tables of these numbers took four times as long. */
+/* Return the lowest bit of value i in a word. The first value is in the highest bits of the word's
+ * first byte in memory. The shift is computed because a table of shifts took four times as long. */
 static inline uint32_t shift2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
 static inline uint32_t shift1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 
-/* ---- encoding: masks instead of branches, so the loops vectorise ---- */
+/* ---- encoding; masks instead of branches let the compiler vectorise the loops ---- */
 
 static inline uint32_t encode_word2(const float *restrict in, float scale, float *restrict residual,
                                     size_t n, float t) {
@@ -40,7 +40,7 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
         float r = residual[i] + in[i] * scale;
         uint32_t up = -(uint32_t)(r > t);
         word |= (up & 1u) << shift1(i);
-        /* adds -1, or 1 if `up` */
+        /* subtracts 1 if `up`, else adds 1 */
         residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u));
     }
     return word;
@@ -56,9 +56,9 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
 ENCODE(2, 16)
 ENCODE(1, 32)
 
-/* ---- adding: one int32 counts each value of a word ---- */
+/* ---- adding: an int32 counts each value of a word ---- */
 
-/* 11, 10, 00: 1, -1, 0. Shifts: masks took twice as long. */
+/* The bits 11, 10, 00 mean 1, -1, 0. Shifts took half as long as masks. */
 static inline int32_t value2(uint32_t word, size_t i) {
     return (int32_t)(2 * (word >> shift2(i) & 1u) - (word >> shift2(i) >> 1 & 1u));
 }
@@ -128,7 +128,7 @@ static const struct bits *bits_of(int kind) {
     return kind == HVD_CODEC_2BIT ? &TWO : &ONE;
 }
 
-/* The value of a count of one. */
+/* Returns the value that a count of one stands for. */
 static float level_of(struct codec c, double factor) {
     return (float)((c.kind == HVD_CODEC_2BIT ? (double)(float)c.parameter : 1) * factor);
 }
@@ -145,10 +145,10 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
     bits_of(c.kind)->encode(in, scale, residual, n, (float)c.parameter, words);
 }
 
-/* Works in blocks whose counts stay in the first cache. */
+/* Works in blocks whose counts stay in the L1 cache. */
 void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
                        float *out, size_t n) {
-    enum { BLOCK = 128 }; /* words that are decoded at once */
+    enum { BLOCK = 128 }; /* number of words in a block */
     const struct bits *b = bits_of(c.kind);
     int32_t sum[BLOCK * MOST_VALUES];
     size_t block = BLOCK * b->values;

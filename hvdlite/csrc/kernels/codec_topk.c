@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A radix selection: magnitudes are compared as 31-bit integers, in three digits of 11 bits. */
+/* A radix selection: compares magnitudes as 31-bit integers, in digits of 11, 11 and 9 bits. */
 enum { DIGITS = 3, DIGIT = 2048 };
 static const int SHIFT[DIGITS] = {20, 9, 0}, BITS[DIGITS] = {11, 11, 9};
 
@@ -23,13 +23,13 @@ SIMD static void add_scaled(float *restrict residual, const float *restrict in, 
     for (size_t i = 0; i < n; i++) residual[i] += in[i] * scale;
 }
 
-/* The values that may be among the largest, and the bound that decides. */
+/* The candidates for the k largest values, and the bound that decides among them. */
 struct choice {
     const float *values;
     uint32_t *index; /* array of count, in rising order */
     size_t count;
-    uint32_t least; /* magnitude: values above it are taken, ... */
-    size_t equal;   /* ... and the first `equal` of those that equal it */
+    uint32_t least; /* a magnitude: larger values are taken, ... */
+    size_t equal;   /* ... and the first `equal` of the values that equal it */
 };
 
 static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uint32_t *least) {
@@ -41,8 +41,8 @@ static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uin
     return found;
 }
 
-/* Lists the c->count values that are not below `least`. Without a branch, so it also writes one
- * entry past the end. */
+/* Lists the c->count values that are not below `least`. The loop has no branch, so it also writes
+ * one entry past the end. */
 static void list(struct choice *c, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -51,7 +51,7 @@ static void list(struct choice *c, size_t n) {
     }
 }
 
-/* Extends `least` by one digit. *wanted: how many values with these digits to take. */
+/* Extends `least` by one digit. *wanted: how many of the values with the digits so far to take. */
 static void refine(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
@@ -63,7 +63,7 @@ static void refine(struct choice *c, int digit, size_t *wanted) {
     c->least |= bin << SHIFT[digit];
 }
 
-/* The listed values with a larger first digit, all of which are taken. */
+/* Returns the number of listed values with a larger first digit; all of these are taken. */
 static size_t count_larger(const struct choice *c) {
     size_t larger = 0;
     uint32_t next = c->least + (1u << SHIFT[0]);
@@ -89,7 +89,7 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
     size_t k = codec_topk_count(c.parameter, n);
     if (!k) return HVD_OK;
     struct choice choice = {.values = residual, .index = malloc((n + 1) * sizeof *choice.index)};
-    if (!choice.index) /* no memory; the residual is unchanged */
+    if (!choice.index) /* fails before the residual changes */
         return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     add_scaled(residual, in, scale, n);
     choice.count = histogram_of_all(residual, n, k, &choice.least);

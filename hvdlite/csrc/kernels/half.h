@@ -22,22 +22,23 @@ static inline uint32_t bits_of_float(float f) {
 
 static inline float float_of_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
-    /* The shifted exponent is 127 - 15 too low. Multiplying by 2^112 corrects it, also for
-     * denormals. */
+    /* The shifted exponent is too low by 127 - 15. Multiplying by 2^112 corrects the exponent, also
+     * of denormals. */
     uint32_t scaled = bits_of_float(float_of_bits(rest) * 0x1p112f);
-    uint32_t special = rest | 0x7f800000u; /* infinity and NaN keep all ones */
+    uint32_t special = rest | 0x7f800000u; /* infinity and NaN: the exponent stays all ones */
     return float_of_bits(sign | (rest >= 0x0f800000u ? special : scaled));
 }
 
 static inline uint16_t half_of_float(float f) {
     uint32_t bits = bits_of_float(f), sign = bits & 0x80000000u, rest = bits ^ sign;
-    /* Normal: move the exponent and round by adding just under half, plus the last kept bit. */
+    /* Normal numbers: move the exponent, then round by adding just under half plus the last bit
+     * kept. */
     uint32_t normal = (rest - ((127u - 15u) << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13;
-    /* Denormal (below 2^-14): adding 0.5 makes the adder round at the right bit. */
+    /* Denormals (below 2^-14): add 0.5, so that the processor rounds at the right bit. */
     uint32_t denormal = bits_of_float(float_of_bits(rest) + 0.5f) - 0x3f000000u;
     uint32_t special = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
     uint32_t h = rest < 0x38800000u ? denormal : normal;
-    h = rest >= 0x47800000u ? special : h; /* 2^16 and up, where `normal` has overflowed */
+    h = rest >= 0x47800000u ? special : h; /* from 2^16 on `normal` has overflowed */
     return (uint16_t)(h | sign >> 16);
 }
 

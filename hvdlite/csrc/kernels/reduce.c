@@ -8,8 +8,8 @@
 /* For dtypes that are their own accumulators. */
 #define SAME(x) (x)
 
-/* op(a, b) of two accumulators, without a branch, so the loops vectorise. Integers are computed
- * in the unsigned type U, which wraps on overflow; signed overflow is undefined in C. */
+/* op(a, b) of two accumulators, without a branch, so that loops vectorise. Integers are computed in
+ * the unsigned type U, which wraps: signed overflow is undefined in C. */
 #define SUM(U, a, b) ((U)(a) + (U)(b))
 #define PRODUCT(U, a, b) ((U)(a) * (U)(b))
 #define MIN(U, a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
@@ -39,7 +39,7 @@
     COMBINE(DTYPE##_max, T, W, U, WIDE_OF, MAX)                                                    \
     COMBINE(DTYPE##_product, T, W, U, WIDE_OF, PRODUCT)
 
-/* Floating point: scale and divisor are one factor, rounded once to the accumulator type. */
+/* Floating point: scale and divisor become one factor, which is rounded once, to W. */
 #define FLOAT_KERNELS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                             \
     KERNELS(DTYPE, T, W, W, WIDE_OF)                                                               \
     SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
@@ -59,13 +59,13 @@
         T *o = out;                                                                                \
         const T *x = a, *y = b;                                                                    \
         W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
-        _Pragma("GCC ivdep") /* out may be a or b, which is safe in vectorised code */             \
+        _Pragma("GCC ivdep") /* out may be a or b: safe in vectorised code */                      \
             for (size_t i = 0; i < n; i++) o[i] =                                                  \
                 (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
 
-/* Scaled integers are computed in double and truncated to int64: NaN becomes 0 and larger values
- * saturate, because C leaves both undefined. Then the value wraps to its dtype. */
+/* Scaled integers are computed in double and truncated to int64. NaN becomes 0 and larger values
+ * saturate, because both conversions are undefined in C. The value then wraps to its dtype. */
 static inline int64_t truncated(double x) {
     if (x != x) return 0;
     if (x >= 0x1p63) return INT64_MAX;
@@ -95,8 +95,8 @@ static inline int64_t truncated(double x) {
             for (size_t i = 0; i < n; i++) o[i] = (T)w[i];                                         \
     }
 
-/* Every byte other than 0 is true. `scale` is always 1: request_check refuses scaled and
- * averaged bools. */
+/* Every byte other than 0 means true. `scale` is always 1: request_check refuses bools that are
+ * scaled or averaged. */
 #define TRUTH_KERNELS(DTYPE, T, W, U)                                                              \
     COMBINE(DTYPE##_sum, T, W, U, SAME, OR)                                                        \
     COMBINE(DTYPE##_min, T, W, U, SAME, AND)                                                       \
@@ -127,7 +127,7 @@ DTYPES(KERNELS_OF)
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* The rows of a dtype. SUMS and REST: the enum reduce_partial of sums and of all other results. */
+/* The rows of a dtype. SUMS and REST: the reduce_partial of sums and of all other results. */
 #define ROWS(DTYPE, T, W, PAIR, SUMS, REST)                                                        \
     static const struct reduce_kernels rows_##DTYPE[] = {                                          \
         [HVD_SUM] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                             \
@@ -154,7 +154,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS_OF[dtype][op];
 }
 
-/* Bytes of accumulators in a block, which must fit into the L1 cache. */
+/* Bytes of the accumulators of a block. They must fit into the L1 cache. */
 enum { BLOCK = 4096 };
 
 static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
@@ -184,9 +184,10 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
         reduce_block(k, out, in, inputs, at, n - at < block ? n - at : block, scale, final);
 }
 
-/* ---- vectors as a whole ---- */
+/* ---- kernels over whole vectors ---- */
 
-/* number of parallel sums; the compiler vectorises across them, and each keeps its order */
+/* number of parallel sums: the compiler vectorises across the sums, and the order in each is
+ * fixed */
 enum { ACCUMULATORS = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \

@@ -7,8 +7,8 @@
 /* NaN stays NaN, as in MXNet. */
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
 
-/* Declares the rates as local variables, so loops keep them in registers. Without clipping, lr
- * and rescale are one factor, as in MXNet's SGD, and the limit is infinite. */
+/* Declares the rates as local variables, so that loops keep them in registers. Without clipping,
+ * the limit is infinite and lr * rescale is one factor, as in MXNet's SGD. */
 #define RATES(u)                                                                                   \
     const float lr = (u)->rates[HVD_LEARNING_RATE], wd = (u)->rates[HVD_WEIGHT_DECAY],             \
                 mu = (u)->rates[HVD_MOMENTUM], rescale = (u)->rates[HVD_RESCALE],                  \

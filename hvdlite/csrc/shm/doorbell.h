@@ -1,25 +1,26 @@
-/* A doorbell: wakes a sleeping rank, also from another process of its host.
+/* A doorbell wakes a sleeping rank, even from another process of its host.
  *
- * Only doorbell.c uses futexes: a thread sleeps on a word of shared memory. A zeroed doorbell is
- * ready. One thread sleeps on it; any thread of any process rings. */
+ * A sleeping thread waits on a word of shared memory. Only doorbell.c uses futexes. A zeroed
+ * doorbell is ready. One thread sleeps on a doorbell; any thread of any process rings it. */
 #ifndef HVDLITE_SHM_DOORBELL_H
 #define HVDLITE_SHM_DOORBELL_H
 
 #include <stdatomic.h>
 
-/* On a cache line of its own, so that ringing does not slow its neighbours. */
+/* Fills a cache line, so that ringing does not slow accesses to neighbouring data. */
 struct doorbell {
     _Alignas(64) atomic_uint rings;
-    atomic_uint asleep; /* 0: nobody sleeps */
+    atomic_uint asleep; /* 0: no thread sleeps */
 };
 
 void doorbell_ring(struct doorbell *doorbell);
-/* Take a ticket, look for work, sleep on the ticket: a ring in between ends the sleep at once. */
+/* Returns a ticket. Take the ticket, look for work, then sleep with the ticket: if the doorbell
+ * rings after doorbell_listen, doorbell_sleep returns immediately. */
 unsigned doorbell_listen(struct doorbell *doorbell);
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds);
 
 /* Several threads may sleep on one word. A thread sleeps while the word has this value, until
- * another thread wakes all sleepers; a sleep may also end without a reason. */
+ * another thread calls doorbell_wake_all. A sleep may also end early. */
 void doorbell_sleep_while(atomic_uint *word, unsigned value);
 void doorbell_wake_all(atomic_uint *word);
 

@@ -1,10 +1,10 @@
-/* The flight recorder: what a rank did last, in memory that outlives the rank.
+/* The flight recorder: a record of a rank's last operations, in memory that outlives the rank.
  *
- * A ring of the last operations, this rank's counts, and the last stall or failure. Other
- * processes of this user read it while the job runs; a process that has the file open reads it
- * even after a SIGKILL. The file has no name, so none is left behind. A text at the start of the
- * file lists the fields and their offsets. Any thread writes; a reader skips an operation whose
- * version is odd, or changes during the read. */
+ * The memory contains a ring of the last operations, this rank's counters, and the last stall or
+ * failure. Other processes of this user read it while the job runs; a process that has the file
+ * open can read it even after the rank's SIGKILL. The file has no name, so none is left behind. A
+ * text at the start of the file lists the fields and their offsets. Any thread writes. A reader
+ * skips an operation if its version is odd or changes during the read. */
 #ifndef HVDLITE_SHM_FLIGHT_H
 #define HVDLITE_SHM_FLIGHT_H
 
@@ -14,8 +14,8 @@
 
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
-/* How far an operation has come: some ranks have not submitted it; all have; its data moves; it
- * has ended. */
+/* How far an operation has progressed. WAITS: some ranks have not submitted it. AGREED: all ranks
+ * have. MOVES: its data moves. DONE, FAILED: it has ended. */
 enum flight_phase {
     FLIGHT_NONE,
     FLIGHT_WAITS,
@@ -25,98 +25,101 @@ enum flight_phase {
     FLIGHT_FAILED
 };
 
-/* The kind of an operation of this rank alone; the other kinds are those of tensors. */
+/* The kind of work that this rank does alone; all other kinds are those of tensors. */
 enum { FLIGHT_ALONE = HVD_KINDS };
 
-/* One tensor. Times are those of clock_now; 0: not yet. */
+/* One tensor. Times are those of clock_now; 0: has not happened yet. */
 struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
-    uint64_t number;  /* counted from 1, in order of submission */
+    uint64_t number;  /* counts from 1, in the order of submission */
     uint64_t bytes;
-    /* number of the batch in its group, from 1; for a tensor in pieces that of its first batch */
+    /* number of its batch in the group, from 1; for a tensor in pieces, of its first batch */
     uint64_t batch;
     double submitted, agreed, started, ended;
-    uint16_t fused; /* tensors in that batch */
-    int16_t group;  /* the group's number, equal on its ranks; 0: all ranks */
+    uint16_t fused; /* number of tensors in that batch */
+    int16_t group;  /* number of the group, equal on the group's ranks; 0: all ranks */
     uint8_t phase, kind, dtype;
-    uint8_t waited;         /* 1: the caller waited for the operation and did nothing else */
-    char name[FLIGHT_NAME]; /* the name, or the end of a longer name */
+    uint8_t waited;         /* 1: the caller only waited for the operation and did nothing else */
+    char name[FLIGHT_NAME]; /* the name; of a longer name the end */
 };
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
-/* Hashes of the names of the mark, the tensor that counts steps, and of the candidate that may
- * replace the mark (count_step). */
+/* Hashes of two names. The mark is the tensor whose submissions count the steps; the candidate
+ * (`next`) may replace it. See count_step in flight.c. */
 struct flight_marks {
     _Atomic uint64_t mark, next;
-    /* of the candidate: its operation's number, how often it came, its life */
+    /* of the candidate: its operation's number, its submissions so far, its remaining life */
     _Atomic uint64_t next_at, came, life;
 };
 
-/* The memory that other processes read. */
+/* The memory that other processes map and read. */
 struct flight_memory {
     char layout[2048]; /* "hvdlite flight 1;...;kind.0 allreduce;...;rank i4@2056:4;...;" */
     int64_t pid;
     int32_t rank, size, local_rank;
-    int32_t stacks; /* a signal on which the process appends its stacks to this file; 0: none */
+    int32_t stacks; /* the signal that appends the process's stacks to this file; 0: none */
     char host[HVD_MAX_HOST], job[FLIGHT_LABEL], transport[8];
-    double began; /* by clock_now */
-    /* seconds by which rank 0's clock is ahead of this rank's, and the largest error of that
-     * value */
+    double began; /* time of the start, by clock_now */
+    /* seconds by which rank 0's clock is ahead of this rank's clock, and the largest possible
+     * error */
     double clock_offset, clock_error;
     struct stats stats;
-    _Atomic uint64_t ops;      /* submitted so far */
-    _Atomic uint64_t steps;    /* how often the mark was submitted again */
+    _Atomic uint64_t ops;      /* number of operations submitted so far */
+    _Atomic uint64_t steps;    /* how many times the mark was submitted again */
     struct flight_marks marks; /* the mark and its candidate */
     /* number of texts written to `trouble` so far */
     _Atomic uint64_t troubles;
-    char trouble[FLIGHT_TEXT];                       /* the last stall or failure */
-    int32_t failed;                                  /* 1: the job has failed; `trouble` says why */
+    char trouble[FLIGHT_TEXT]; /* the last stall or failure */
+    /* 1: the job has failed, and `trouble` has the reason */
+    int32_t failed;
     _Atomic uint64_t ring[FLIGHT_OPS][FLIGHT_WORDS]; /* each slot holds a struct flight_op */
 };
 
 struct flight {
     struct flight_memory *memory;
     int file;
-    struct mutex mutex; /* guards the fields below, and the trouble's text */
+    struct mutex mutex; /* guards the fields below and the text of `trouble` */
     int bell;           /* file descriptor; -1: none */
-    char word[32];      /* written to the bell with each trouble */
+    char word[32];      /* each trouble writes this word to the bell */
 };
 
-/* Writes the memory's layout. */
+/* Writes the text that describes the memory's fields. */
 void flight_layout(char *text, size_t size);
 
-/* Opens the recorder of this process, at first as rank 0 of 1. */
+/* Opens the recorder of this process, which is first described as rank 0 of 1. */
 int flight_open(struct flight **out, hvd_error *err);
-void flight_close(struct flight *f); /* here and below a NULL recorder does nothing */
+/* this and the next functions do nothing for a NULL recorder */
+void flight_close(struct flight *f);
 
 void flight_set_rank(struct flight *f, int rank, int size, int local_rank);
 void flight_describe(struct flight *f, const char *job, const char *transport, int stacks);
 void flight_set_clock(struct flight *f, double offset, double error);
 
-/* Notes a submitted tensor of the group; returns the operation's number, 0 without a recorder.
- * `again`: the hash of its name if the name was submitted before, else 0. */
+/* Records a submitted tensor of the group; returns the operation's number, 0 without a recorder.
+ * `again`: the hash of the tensor's name if the name was submitted before, else 0. */
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
                     uint64_t again);
-/* Notes a tensor that has already finished, as a batch of its own. */
+/* Records a tensor that has already finished, as a separate batch. */
 void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
                      uint64_t again, uint64_t batch, double now);
-/* Notes work without other ranks, such as "update". */
+/* Records work that involves no other rank, such as "update". */
 void flight_note(struct flight *f, const char *what, double begin, double end);
-/* Note the operation's next phase, unless a newer operation has its place. */
+/* Record the operation's next phase, unless a newer operation has taken its place in the ring. */
 void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fused, double now);
 void flight_started(struct flight *f, uint64_t number, double now);
 void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
-/* Notes a stall, or the failure that ends the job, and rings the bell. */
+/* Records a stall or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes them to the bell: "?", 1 for a stall or 0, the
- * number of ranks, the first of them. */
+/* If other ranks caused this rank's failure, writes to the bell: "?", 1 for a stall else 0, the
+ * number of these ranks, and the first ones. */
 void flight_blame(struct flight *f, const hvd_error *error);
-/* Sets the file to which each trouble writes `word`. -1: none. The caller closes the file. */
+/* Sets the file to which each trouble writes `word`. -1: no file. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 
-/* Tries once to read the operation at that index of the ring; false: a thread is writing it. */
+/* Tries once to read the operation at this index of the ring. Returns false if a thread is writing
+ * the operation. */
 bool flight_read(const struct flight_memory *memory, size_t index, struct flight_op *out);
 
 #endif

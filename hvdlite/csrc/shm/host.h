@@ -1,8 +1,8 @@
 /* The ranks of one host: their window, and messages through its mailboxes.
  *
- * Ranks here are local ranks. The mailboxes lie behind the window, one for each pair, and take no
- * memory until they are used. Each message rings a doorbell. One thread, except for the
- * doorbells. */
+ * Ranks in this file are local ranks. There is one mailbox for each ordered pair of ranks, behind
+ * the window; mailboxes take no memory until they are used. Each message rings a doorbell. One
+ * thread calls these functions, except for the doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 
@@ -11,25 +11,25 @@
 
 struct host {
     struct window window;
-    /* how much of `written`, the count of this rank's mailboxes, it has seen */
+    /* the value of `written`, the count of this rank's mailboxes, at the last look */
     uint64_t seen;
     struct mail_out *out; /* by local rank */
     struct mail_in *in;   /* by local rank */
 };
 
-/* Size of the memory, which begins with the window. */
+/* Bytes of the memory, which begins with the window. */
 size_t host_bytes(int n);
-/* `memory`: host_bytes(n) from shmem_map; the host owns it from now on. */
+/* `memory`: host_bytes(n) bytes from shmem_map; the host owns it from now on. */
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);
 void host_close(struct host *h);
 
-/* True if messages between this rank and that one pass through mailboxes. */
+/* Returns whether messages to and from this local rank pass through mailboxes. */
 bool host_reaches(const struct host *h, int local_rank);
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err);
-/* The next message and its sender; *data NULL: none. */
+/* Returns the next message and its sender. *data NULL: no message. */
 int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err);
-/* Writes waiting messages into the mailboxes, as far as the mailboxes have room. */
+/* Writes queued messages into the mailboxes, as far as there is room. */
 int host_flush(struct host *h, hvd_error *err);
-bool host_waits(const struct host *h); /* true: a message still waits for room */
+bool host_waits(const struct host *h); /* true: a queued message still waits for room */
 
 #endif

@@ -1,9 +1,9 @@
 /* The window: memory that all ranks of one host map, made once and kept.
  *
- * The window has for each rank a doorbell, flags that show the rank's progress, and slots through
- * which data passes. Collectives in the window work in rounds of one slot for each rank; flags
- * count rounds and never decrease. Each flag has one writer and a cache line of its own, so a wait
- * for a flag does not slow other ranks. */
+ * For each rank the window has a doorbell, flags that show the rank's progress, and slots that
+ * carry data. Collectives in the window work in rounds; in a round each rank uses one slot. Flags
+ * count rounds and never decrease. Each flag has one writer and its own cache line, so waiting for
+ * a flag does not slow other ranks. */
 #ifndef HVDLITE_SHM_WINDOW_H
 #define HVDLITE_SHM_WINDOW_H
 
@@ -16,11 +16,11 @@
 
 enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_FAST_PATH = 1 << 20 };
 
-/* The rounds of which this rank has ... */
+/* A flag counts the rounds in which this rank has ... */
 enum window_flag {
     WINDOW_STAGED,  /* ... written its input to its slot */
-    WINDOW_REDUCED, /* ... added its chunk and written the sum to all slots */
-    WINDOW_TAKEN,   /* ... done with the slots of other ranks */
+    WINDOW_REDUCED, /* ... added up its chunk and written the sum to all slots */
+    WINDOW_TAKEN,   /* ... finished with the other ranks' slots */
     WINDOW_FLAGS
 };
 
@@ -31,7 +31,7 @@ struct window_line {
 enum { WINDOW_CPUS = 1024 };
 
 struct window_cpus {
-    _Alignas(64) atomic_int last; /* 1 + the core on which the rank was last seen; 0: none yet */
+    _Alignas(64) atomic_int last; /* 1 + the core that the rank last ran on; 0: unknown */
     _Alignas(64) bool usable[WINDOW_CPUS];
 };
 
@@ -44,26 +44,25 @@ struct window_rank {
 };
 
 struct window {
-    struct window_rank *ranks; /* array of n, mapped by all */
-    int n, self;               /* ranks of this host; this one's local rank */
-    uint64_t rounds;           /* rounds done so far; equal on all ranks between collectives */
+    struct window_rank *ranks; /* array of n, which all ranks map */
+    int n, self;               /* number of ranks on this host; this rank's local rank */
+    uint64_t rounds;           /* rounds completed; equal on all ranks between collectives */
 };
 
-/* The memory must be zeroed before the first rank calls window_init. */
+/* The memory must be zero before the first rank calls window_init. */
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
-/* Touches the pages that this rank writes, so they are allocated on its NUMA node and later
- * writes do not pay 1.4 us for each first touch. To be called before another rank uses the
- * memory. */
+/* Touches the pages that this rank writes, so that they are allocated on its NUMA node and later
+ * writes do not pay 1.4 us for each first touch. Call it before another rank uses the memory. */
 void window_touch(void *memory, int self);
 
 /* Raises this rank's flag to `round`: the rank has done this step of the round. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
-/* True: that rank has raised the flag to `round` or above. */
+/* Returns whether the rank has raised the flag to `round` or higher. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
-/* A slot serves every WINDOW_SLOTS-th round. */
+/* Returns the rank's slot for a round. Every WINDOW_SLOTS-th round uses the same slot. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
     return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }
@@ -72,38 +71,38 @@ static inline struct window_rank *window_self(struct window *w) { return &w->ran
 
 /* ---- cores: cpus.c ----
  *
- * The window shows which cores each rank of the host may use, and the core on which the rank was
- * last seen. Each rank writes its own core. Others may read an old value: a rank that has moved
- * writes the new core in its next collective. Any thread of a rank. */
+ * For each rank of the host, the window shows which cores the rank may use and which core it was
+ * last seen on. A rank writes its own core only in collectives, so other ranks may read an old
+ * value after the rank has moved. Any thread of a rank. */
 
-/* Publishes which cores this process may use. Called once, before any rank asks for its share. */
+/* Publishes which cores this process may use. Call it once, before any rank asks for its share. */
 void cpus_publish(struct window *w);
-/* This rank's share of the cores, in cores: the ranks that may use a core divide it evenly. 0:
- * not known. */
+/* Returns this rank's share of the cores, in cores; ranks that may use the same core share it
+ * equally. 0: unknown. */
 double cpus_share(const struct window *w);
-/* The container's limit of processor time, in cores; WINDOW_CPUS without a limit. */
+/* Returns the container's limit of processor time, in cores; WINDOW_CPUS if there is no limit. */
 double cpus_quota(void);
 
-/* Publishes the core on which the calling thread runs as this rank's core. */
+/* Publishes the calling thread's present core as this rank's core. */
 void cpus_tell(struct window *w);
-/* The same, before a wait. True: another rank of the host was last seen on this core. If this
- * thread waits for that rank and spins, that rank can't run. */
+/* Like cpus_tell, for a rank that is about to wait. Returns true if another rank of the host was
+ * last seen on this core: if this thread spun, that rank could not run. */
 bool cpus_crowded(struct window *w);
 
 /* ---- copies of memory that two cores write in turn, cache line by cache line: lines.c ----
  *
- * A core that stores to a line which another core has read must wait until that core drops the
- * line. But a line that a core reads and then writes is handed over with the right to write it. So
- * the only reader of another rank's data also writes to it: sums, or the same bytes. Two cores of
- * an AMD EPYC that share only the last cache pass on 64 KB in 10 us this way, and in 34 us
- * otherwise. */
+ * A core that writes to a line which another core has read must wait until that core drops the
+ * line. But if a core reads a line and then writes it, it gets the line together with the right to
+ * write. So the only reader of another rank's data also writes to that data: sums, or the same
+ * bytes. With this, two cores of an AMD EPYC that share only the last-level cache pass on 64 KB in
+ * 10 us; without it, in 34 us. */
 
-/* Copies lines. A rank that sees a flag raised after the copy (memory_order_release) also sees
- * the copy. */
+/* Copies lines. A rank that sees a flag raised after the copy (memory_order_release) also sees the
+ * copied data. */
 void lines_copy(void *to, const void *from, size_t bytes);
-/* Writes back, unchanged, the lines that this rank has just read. */
+/* Rewrites, with the same bytes, the lines that this rank has just read. */
 void lines_take_over(void *lines, size_t bytes);
-/* lines_copy, then lines_take_over of the lines that were read. */
+/* Calls lines_copy, then lines_take_over for the lines that were read. */
 void lines_copy_over(void *to, void *from, size_t bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /* A channel: the traffic of one group of ranks on the job's streams.
  *
- * The frames between two ranks match receives in order. In a job with one group a frame without
- * a receive waits in its socket. In a job with several groups it would block the other groups'
- * frames there, so the channel takes it out and keeps it, also for a group that this rank has
- * not opened yet. Called with the net's lock; peers are ranks of the job. */
+ * Frames between two ranks match receives in order. In a job with one group, a frame without a
+ * receive stays in its socket. In a job with several groups such a frame would block the frames of
+ * other groups, so the channel reads the frame and keeps it, even for a group that this rank has
+ * not opened yet. Callers hold the net's lock. A peer is a rank of the job. */
 #ifndef HVDLITE_TRANSPORT_CHANNEL_H
 #define HVDLITE_TRANSPORT_CHANNEL_H
 
@@ -13,9 +13,9 @@ enum { NOBODY = -1 };
 
 enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
-/* The channel's calls to its owner, also from other threads. */
+/* Functions of the channel's owner. The channel also calls them from other threads. */
 struct channel_owner {
-    void (*ring)(void *arg); /* a frame was sent or has arrived, or channel_check may fail */
+    void (*ring)(void *arg); /* a frame was sent or has arrived, or channel_check would fail */
     void (*lost)(void *arg, int peer);
     void *arg;
 };
@@ -26,11 +26,12 @@ struct channel {
     uint32_t group;
     enum channel_state state;
     struct channel_owner owner;
-    struct frames *posted; /* by peer */
-    struct parcels *kept;  /* by peer: whole frames that no receive waits for yet */
+    struct frames *posted; /* array by peer */
+    struct parcels *kept;  /* array by peer: complete frames that no receive waits for yet */
     struct parcels inbox;
-    struct frame *frames, *free; /* all frames, freed with the channel; the unused ones of them */
-    int over;                    /* 1 + the first peer whose group has failed; 0: none */
+    /* all frames, which are freed with the channel; the unused frames among them */
+    struct frame *frames, *free;
+    int over; /* 1 + the first peer whose group has failed; 0: none */
     double over_since;
     int cut; /* 1 + the peer that sent a frame of another size; 0: none */
 };
@@ -38,31 +39,31 @@ struct channel {
 /* Delivers the frames of all groups to their channels. */
 extern const struct net_reader CHANNELS;
 
-/* The caller owns the channel until it closes it. */
+/* The caller owns the channel until channel_close. */
 int channel_open(struct channel **out, struct net *n, uint32_t group, struct channel_owner owner,
                  hvd_error *err);
 void channel_close(struct channel *c);
 
-/* Begin a transfer. *p is NULL if the transfer is complete at once. */
+/* Begin a transfer. *p is NULL if the transfer is complete already. */
 int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct frame **p,
                   hvd_error *err);
 int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
                   hvd_error *err);
-void channel_done(struct channel *c, struct frame *p); /* the transfer is complete */
+void channel_done(struct channel *c, struct frame *p); /* call it when the transfer is complete */
 /* From now on no transfer touches its buffer. */
 void channel_abandon(struct channel *c);
 
-/* Copies the data. */
+/* Sends a message; copies the data. */
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err);
-/* The next message from the peer `from`, or from any peer (NOBODY). NULL: there is none. */
+/* Returns the next message from the peer `from`, or from any peer (NOBODY). NULL: no message. */
 struct parcel *channel_take(struct channel *c, int from);
-/* Fails if a frame had another size than its receive, if memory for a frame was missing, if this
+/* Fails if a frame and its receive had different sizes, if memory for a frame was short, if this
  * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has
- * closed its group by a failure and has not told the cause within `patience` seconds. Take the
- * arrived messages first. */
+ * closed its group after a failure and has not told the cause within `patience` seconds. Take the
+ * messages that have arrived first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
-/* makes the error of a frame whose size differs from its receive's */
+/* Sets the error of a frame whose size differs from its receive's. */
 int channel_cut(int peer, hvd_error *err);
 
 #endif

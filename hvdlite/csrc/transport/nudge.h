@@ -1,15 +1,14 @@
-/* Nudges: datagrams that wake a rank of another host, which no doorbell reaches.
+/* Nudges: UDP datagrams that wake a rank of another host, where no doorbell reaches.
  *
- * MPI can only be polled. So a rank that has sent a message nudges the receiver: "look at MPI now".
- * A nudge carries no data; it may be lost, or arrive before its message. It only ends a sleep. A
- * separate thread receives nudges and rings this rank's doorbell. Unless noted, only the engine's
- * thread calls these functions.
+ * MPI can only be polled. So a rank that has sent a message also sends the receiver a nudge, which
+ * means "poll MPI now". A nudge carries no data, and only ends a sleep. It may be lost, or arrive
+ * before its message. A separate thread receives nudges and rings this rank's doorbell. Unless a
+ * comment says otherwise, only the engine's thread calls these functions.
  *
- * Each rank sends the others its card: the addresses and ports of its sockets, and a key. A nudge
- * has a tag that needs the receiver's key, and a growing number, so foreign and repeated datagrams
- * are ignored. A rank is nudged at every address, from every socket, until a nudge from that rank
- * shows which pair works.
- */
+ * Each rank sends the other ranks its card: the addresses and ports of its sockets, and a key. A
+ * nudge contains a tag made with the receiver's key and an increasing number, so the receiver can
+ * ignore foreign and repeated datagrams. At first a rank nudges each address of the receiver from
+ * each of its own sockets, until a nudge from the receiver shows which pair works. */
 #ifndef HVDLITE_TRANSPORT_NUDGE_H
 #define HVDLITE_TRANSPORT_NUDGE_H
 
@@ -21,36 +20,38 @@ enum { NUDGE_ADDRESSES = 4 };
 
 struct nudge_card {
     struct siphash_key key;
-    uint32_t addresses[NUDGE_ADDRESSES]; /* IPv4 addresses in network byte order */
-    uint32_t ports[NUDGE_ADDRESSES];     /* ports in network byte order; 0: no further socket */
+    uint32_t addresses[NUDGE_ADDRESSES]; /* IPv4, in network byte order */
+    uint32_t ports[NUDGE_ADDRESSES];     /* in network byte order; 0: no more sockets */
 };
 
 struct nudges;
 
-/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. Binds a socket to each
- * of this host's addresses and to no other. Returns NULL and zeroes the card if sockets are refused
- * or the host has no such address. */
+/* one_host: all ranks are on this host. `interfaces`: as for interfaces_find. Binds one socket to
+ * each address of this host. Returns NULL and zeroes the card if sockets are not allowed or the
+ * host has no such address. */
 struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
-/* `cards`: [size], of all ranks; copied. After a nudge another thread calls `ring`. Fails without
- * memory or without a thread. */
+/* `cards`: array of size, copied. A thread calls `ring` after each nudge. Fails if memory is short
+ * or the thread can't start. */
 int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
                  void (*ring)(void *arg), void *arg);
 
-/* Nudges the rank unless it must be awake. Here and below n may be NULL: nothing happens. */
+/* Nudges the rank unless it is surely awake. This and the next functions do nothing if n is
+ * NULL. */
 void nudges_send(struct nudges *n, int to, double now);
 
-/* A message came from the rank: it is awake, and should have nudged this rank. */
+/* Notes that a message from the rank has arrived: the rank is awake, and its nudge should have
+ * arrived, too. */
 void nudges_heard(struct nudges *n, int from, double now);
 
-/* True: a rank's messages come without nudges, so only polling finds them. */
+/* Returns true if a rank's messages arrive without nudges, so only polling finds them. */
 bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);
 
-/* The IPv4 addresses of this host. Fills in up to `most` addresses, in network order; returns how
- * many there are. `wanted`: names of interfaces and networks ("eth0,10.1.0.0/16"); NULL: all but
- * the loopback. */
+/* Stores up to `most` IPv4 addresses of this host, in network byte order; returns their number.
+ * `wanted`: names of interfaces and networks ("eth0,10.1.0.0/16"); NULL: all except the
+ * loopback. */
 int interfaces_find(const char *wanted, uint32_t *addresses, int most);
 
 #endif

@@ -1,9 +1,10 @@
-/* Pace and cost of a comm: how long a segment is, and how many are in flight in each direction.
+/* Pace and cost of a comm. The pace is the length of a segment and the number of segments in flight
+ * in each direction.
  *
- * A message that its MPI sends at once costs no handshake; with a longer one a request and its
- * answer wait behind data that is queued in the sockets. Open MPI sends up to 64 KiB at once by
- * TCP, its header included. ms of an allreduce of float32, medians, two cores for all hosts, Open
- * MPI 5.0.11, by segment x segments in flight:
+ * MPI sends a short message immediately. For a longer message MPI first sends a request, and the
+ * request and its answer wait behind data that is queued in the sockets. Over TCP, Open MPI sends
+ * up to 64 KiB immediately, header included. Times of a float32 allreduce in ms (medians; two cores
+ * for all hosts; Open MPI 5.0.11) by segment length x segments in flight:
  *
  *                          256 KiB x 4   30 KiB x 32   60 KiB x 16   60 KiB x 32
  *   2 hosts, 200 Mbit/s, 40 MB    2432          1722          1706
@@ -24,36 +25,37 @@ struct pace {
 };
 
 enum {
-    PACE_UNIT = 64, /* a cache line holds whole elements of every dtype */
+    PACE_UNIT = 64, /* a cache line, so a multiple of every element's size */
     PACE_MOST_DEPTH = 64,
-    PACE_SEGMENT = 60 * 1024, /* unless the user sets another */
+    PACE_SEGMENT = 60 * 1024, /* unless the user sets SEGMENT_BYTES */
 };
 
 static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 
-/* What a message between two ranks costs, in seconds. The same on all ranks, which must choose
- * the same algorithm. Bytes of later segments cost less: a core handles one segment while the
- * next one is on the link. */
+/* The cost of a message between two ranks, in seconds. Equal on all ranks, because all ranks must
+ * choose the same algorithm. Later segments cost less per byte, because a core handles one segment
+ * while the next segment is on the link. */
 enum { COST_FEW = 4, COST_MANY = 8 };
 
 struct cost {
-    double alpha; /* cost of a message, apart from its bytes */
-    double first; /* cost of a byte of the first segment, */
-    double next;  /* cost of a byte of the next segments up to COST_FEW, */
-    double beta;  /* and of a byte of all later segments */
-    /* of one more message in a long stream, as a fraction of a whole segment's cost there */
+    double alpha; /* per message, without its bytes */
+    double first; /* per byte of the first segment */
+    double next;  /* per byte of the following segments, up to COST_FEW */
+    double beta;  /* per byte of all later segments */
+    /* per further message in a long stream, as a fraction of the cost of a whole segment there */
     double message;
-    /* factor >= 1 for bytes in algorithms with few steps, which send to far ranks, add and copy */
+    /* factor >= 1 for the bytes of algorithms with few steps, which send to distant ranks, add and
+     * copy */
     double far;
 };
 
-/* A cost in which all bytes cost the same. */
+/* A cost in which every byte costs the same. */
 #define COST_OF(a, b, f) {.alpha = (a), .first = (b), .next = (b), .beta = (b), .far = (f)}
 
-/* Between ranks of one host through MPI, where no cost is measured. */
+/* For messages through MPI between ranks of one host, where nothing is measured. */
 static const struct cost COST_ON_A_HOST = COST_OF(5e-6, 0.3e-9, 1);
 
-/* Between hosts, for choices of algorithms that do not change from run to run. */
+/* For messages between hosts, if the choice of algorithms must not change from run to run. */
 static const struct cost COST_FIXED = COST_OF(100e-6, 10e-9, 1);
 
 #endif

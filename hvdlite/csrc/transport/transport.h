@@ -1,8 +1,8 @@
-/* The transport: moves bytes from rank to rank.
+/* The transport moves bytes from rank to rank. transports.h declares the three implementations.
  *
- * transports.h has the three implementations. Two kinds of traffic: transfers move data,
- * through a comm (comm.h); messages carry the negotiation and are copied. Only the thread that
- * steps the engine calls these functions, except those marked "any thread". */
+ * There are two kinds of traffic. Transfers move data, through a comm (comm.h). Messages carry the
+ * negotiation and are copied. Only the thread that steps the engine calls these functions, except
+ * for functions marked "any thread". */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 
@@ -25,13 +25,13 @@ struct card; /* on_host.h */
 struct transport;
 
 struct transport_ops {
-    const char *name; /* shown in texts for the user */
+    const char *name; /* appears in texts for the user */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
     int (*irecv)(struct transport *, void *data, size_t bytes, int from, struct transfer *,
                  hvd_error *);
     int (*test)(struct transport *, struct transfer *,
-                hvd_error *); /* clears x->active when complete */
+                hvd_error *); /* clears x->active when the transfer is complete */
     int (*send)(struct transport *, int to, const void *data, size_t size, hvd_error *);
     int (*receive)(struct transport *, struct message *, hvd_error *);
     void (*wake)(struct transport *);
@@ -39,21 +39,22 @@ struct transport_ops {
     /* true: unsent messages need more calls, so the engine must not sleep */
     bool (*polls)(struct transport *);
     void (*sleep)(struct transport *, unsigned ticket, double seconds);
-    /* Collective, before the engine starts: `all` has `each` bytes for every rank; the caller
-     * has set this rank's bytes, the call fills in the others. */
+    /* Collective, before the engine starts. `all` has `each` bytes for every rank: the caller sets
+     * this rank's bytes, the call fills in the other ranks' bytes. */
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
-    /* See transport_died. NULL: only this transport learns of the death. */
+    /* See transport_died. NULL: only this transport needs to know of the death. */
     void (*died)(struct transport *, int rank, enum fate fate);
-    void (*forked)(struct transport *); /* NULL: there is nothing to do */
+    void (*forked)(struct transport *); /* NULL: nothing to do */
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
 };
 
-/* What ends the sleep of a rank that has nothing to do. Each value includes those above it. */
+/* What ends the sleep of a rank that has nothing to do. Each value includes the values above it. */
 enum wakes {
-    WAKES_POLL,  /* Nothing, for some messages: only a poll of the transport finds them. */
-    WAKES_NUDGE, /* A nudge (nudge.h) sent beside the message; the message may come later. */
-    /* The arrival of the message. Data wakes no rank: a wait for a transfer polls. */
+    WAKES_POLL, /* For some messages nothing: only polling the transport finds them. */
+    /* A nudge (nudge.h) sent with the message. The message may arrive after the nudge. */
+    WAKES_NUDGE,
+    /* The arrival of a message. Data wakes no rank: a wait for a transfer polls. */
     WAKES_MESSAGE,
     WAKES_DATA, /* The arrival of a message or of data: a wait for a transfer sleeps, too. */
 };
@@ -62,97 +63,102 @@ struct transport {
     const struct transport_ops *ops;
     hvd_topology at;
     const int
-        *job_ranks;  /* by rank: the number of the rank in error texts; NULL: the same number */
+        *job_ranks;  /* array by rank: the rank's number in error texts; NULL: the same number */
     struct comm all; /* all ranks */
-    struct layout layout; /* layout of all ranks */
-    hvd_error no_window;  /* why the ranks of this host share no window */
-    hvd_error no_watch;   /* why the death of a rank of this host may be noticed late */
-    struct stats *stats;  /* counters; NULL: not counted */
+    struct layout layout; /* of all ranks */
+    hvd_error no_window;  /* reason why the ranks of this host share no window */
+    hvd_error no_watch;   /* reason why the death of a rank of this host may be noticed late */
+    struct stats *stats;  /* NULL: nothing is counted */
     struct patience patience;
-    struct helpers *helpers; /* the process's, for large collectives of all groups; NULL: none */
+    /* shared by all groups of the process, for large collectives; NULL: none */
+    struct helpers *helpers;
     struct pace pace;
-    struct cost cost;         /* cost of messages between hosts */
-    atomic_int wakes;         /* enum wakes; ask transport_rings and transport_blocks */
-    const struct card *cards; /* by rank: process and host of the rank; NULL: not known */
-    atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
-    atomic_int fate;          /* enum fate of that rank */
-    atomic_int *awaited;      /* by rank: see transport_await; NULL: nobody waits */
+    struct cost cost;         /* of messages between hosts */
+    atomic_int wakes;         /* an enum wakes; read it with transport_rings and transport_blocks */
+    const struct card *cards; /* array by rank: the rank's process and host; NULL: unknown */
+    atomic_int dead;          /* 1 + the first rank found dead; 0: none */
+    atomic_int fate;          /* that rank's enum fate */
+    atomic_int *awaited;      /* array by rank: see transport_await; NULL: no thread waits */
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
     return job_rank(t->job_ranks, rank);
 }
 
-/* True: the arrival of a message wakes this rank at once. */
+/* Returns whether an arriving message wakes this rank immediately. */
 static inline bool transport_rings(const struct transport *t) {
     return atomic_load_explicit(&t->wakes, memory_order_relaxed) >= WAKES_MESSAGE;
 }
-/* True: the arrival of data wakes this rank at once. */
+/* Returns whether arriving data wakes this rank immediately. */
 static inline bool transport_blocks(const struct transport *t) {
     return atomic_load_explicit(&t->wakes, memory_order_relaxed) == WAKES_DATA;
 }
 
-/* Messages. Neither function blocks. */
+/* Send or receive a message. Neither function blocks. */
 static inline int transport_send(struct transport *t, int to, const void *data, size_t size,
                                  hvd_error *err) {
     return t->ops->send(t, to, data, size, err);
 }
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
 
-/* "rank 2 (process 4711 on host n7)" */
+/* Writes "rank 2 (process 4711 on host n7)". */
 enum { TRANSPORT_WHO = 160 };
 void transport_who(const struct transport *t, int rank, char who[TRANSPORT_WHO]);
-/* Adds the rank as a cause of a set error; returns the error's code. */
+/* Adds the rank to the ranks that caused the error, which must be set already; returns the error's
+ * code. */
 int transport_blame(const struct transport *t, int rank, hvd_error *err);
-/* Fills in process and host of the error's first rank, if that rank is in this transport. */
+/* Fills in process and host of the first rank that the error blames, if that rank is in this
+ * transport. */
 void transport_complete(const struct transport *t, hvd_error *err);
 
-/* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's last message first: the
- * rank may have left before its end. */
+/* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's messages first, because the
+ * rank may have left before its process ended. */
 int transport_check_life(const struct transport *t, hvd_error *err);
-/* Looks for a dead rank for 50 ms, because MPI may fail a moment before the death is noticed. */
+/* Looks for a dead rank for up to 50 ms, because MPI may fail a moment before the death is
+ * noticed. */
 bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
-/* Notes the death in this transport and wakes its engine. Any thread. */
+/* Records the death in this transport and wakes its engine. Any thread. */
 void transport_note_death(struct transport *t, int rank, enum fate fate);
-/* Any thread. Notes the death in all groups of the job. */
+/* Records the death in all groups of the job. Any thread. */
 void transport_died(struct transport *t, int rank, enum fate fate);
-/* No group of the job waits any more for the dead or silent ranks of this error. */
+/* Tells all groups of the job to stop waiting for the dead or silent ranks of this error. */
 void transport_give_up(struct transport *t, const hvd_error *cause);
-/* A thread begins (1) or ends (-1) a wait for the rank outside of any engine. Meanwhile the job's
- * engine checks that the rank answers. */
+/* Notes that a thread begins (by = 1) or ends (by = -1) a wait for the rank outside of any engine.
+ * Meanwhile the job's engine checks that the rank answers. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
-/* Notes that another host is lost; NULL: that this rank leaves and waits for no other rank.
- * t->cards must be set. */
+/* Notes that another host is lost. NULL: this rank leaves and waits for no other rank. t->cards
+ * must be set. */
 void transport_lose_host(struct transport *t, const char *host);
 
-/* Calls the transport for 0.2 s, so that the last messages go out: MPI sends only while it is
+/* Calls the transport for 0.2 s to send the last messages, because MPI sends only while it is
  * called. */
 void transport_linger(struct transport *t);
 
-/* To sleep without missing a message: take a ticket, look for work, sleep on the ticket. The sleep
- * returns at once if a message or a nudge came after the ticket. */
+/* To sleep without missing a message, take a ticket (listen), look for work, then sleep with the
+ * ticket: if a message or a nudge arrives after transport_listen, transport_sleep returns
+ * immediately. */
 static inline unsigned transport_listen(struct transport *t) { return t->ops->listen(t); }
 static inline void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
     t->ops->sleep(t, ticket, seconds);
 }
-/* How long the engine may sleep without missing messages that do not wake it. */
+/* Returns how long the engine may sleep without missing messages that do not wake it. */
 double transport_longest_sleep(struct transport *t, bool pending);
-/* The policy for a wait that begins now: without spinning if another rank of the host uses this
- * core. */
+/* Returns the policy for a wait that begins now. It does not spin if another rank of the host uses
+ * this core. */
 struct wait_policy transport_policy(const struct transport *t);
 /* Any thread. */
 static inline void transport_wake(struct transport *t) { t->ops->wake(t); }
 
-/* Collective, before the engine starts. Returns `each` bytes of every rank, by rank; the caller
- * frees them. NULL: see *err. */
+/* Collective, before the engine starts. Returns an array by rank, with `each` bytes from every
+ * rank; the caller frees the array. NULL: see *err. */
 void *transport_gather(struct transport *t, const void *own, size_t each, hvd_error *err);
-/* Collective: fails on every rank if `code` (that of *err) is an error on any rank. Else ranks
- * would wait for a rank that can't start. */
+/* Collective. Fails on every rank if `code` (the code of *err) is an error on any rank. Otherwise
+ * ranks would wait for a rank that can't start. */
 int transport_agree(struct transport *t, int code, hvd_error *err);
 
-/* In a forked child: closes files that would hide the parent's end from the other ranks. */
+/* In a forked child: closes the files that would hide the parent's end from the other ranks. */
 static inline void transport_forked(struct transport *t) {
     if (t->ops->forked) t->ops->forked(t);
 }
@@ -160,8 +166,8 @@ static inline void transport_forked(struct transport *t) {
 /* After a failure: from now on no transfer uses its buffer. */
 static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
-/* clean: every rank calls it and nothing is under way. If not clean, resources that can't be
- * released leak. */
+/* clean: every rank calls it, and nothing is under way. Not clean: resources that can't be released
+ * leak. */
 static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
 
 #endif

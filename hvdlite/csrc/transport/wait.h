@@ -1,8 +1,8 @@
-/* The wait policy: spin for some tens of microseconds, then yield, then nap ever longer.
+/* The wait policy: spin for some tens of microseconds, then yield, then nap for longer and longer.
  *
  * A spinning thread takes its core from training. So a rank spins only if every rank of the host
- * has a core of its own. Naps grow with the time waited, because a long wait may end a little
- * late. A struct waiter serves one wait, or a series of similar waits; one thread. */
+ * has its own core. Naps grow with the time waited, because the end of a long wait may be noticed a
+ * little late. A struct waiter serves one wait or a series of similar waits. One thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
@@ -10,49 +10,48 @@
 
 #include <stdatomic.h>
 
-/* All waits of a process share this. A yield that has taken longer than `yield` below sets the
- * time. */
+/* Shared by all waits of a process. Set after a yield that took longer than `yield` below. */
 struct crowd {
-    _Atomic double until; /* until this time computing threads are taken to use the cores */
+    _Atomic double until; /* until this time, other threads are assumed to compute on the cores */
 };
 
-/* Seconds of one wait: spins until `spin`, then yields until `yield`, then naps. While the cores
- * are crowded, a wait naps instead of yielding. */
+/* Seconds since the wait began: the wait spins until `spin`, yields until `yield`, then naps. While
+ * the cores are crowded, it naps instead of yielding. */
 struct wait_policy {
     double spin, yield;
-    struct crowd *crowd; /* NULL: the cores never count as crowded */
+    struct crowd *crowd; /* NULL: never assume that the cores are crowded */
 };
 
 /* How a transport waits, and when it gives up. */
 struct patience {
     struct wait_policy policy;
     double timeout; /* seconds without progress until a wait fails; 0: never */
-    /* called during waits; its error ends the wait; NULL: nothing */
+    /* called during waits; if it fails, the wait fails; NULL: nothing is called */
     int (*meanwhile)(void *arg, hvd_error *err);
     void *arg;
 };
 
 struct waiter {
-    double since; /* time of the first check without success; 0: none yet */
-    double usual; /* seconds of the last wait of the stream; 0: none yet */
+    double since; /* time of the first unsuccessful check; 0: none yet */
+    double usual; /* seconds that the last wait of the stream took; 0: none yet */
     double now;   /* time of the last check */
     struct wait_policy policy;
 };
 
-/* What to do after a check without success. 0: check again at once; < 0: yield; > 0: nap so many
- * seconds. */
+/* Call it after an unsuccessful check. Returns 0: check again immediately; < 0: yield; > 0: nap for
+ * that many seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
-/* The wait has ended; the next one of the stream begins. */
+/* Notes that the wait has ended; the stream's next wait begins. */
 void waiter_done(struct waiter *w, double now);
 
-/* Does what waiter_next returned. */
+/* Spins, yields or naps as waiter_next's result says. */
 void waiter_do(struct waiter *w, double next);
 
 bool wait_is_crowded(struct wait_policy policy, double now);
 
-/* True: this process may use enough cores for all ranks of the host. A rank that is bound to one
- * core never spins, because its training shares that core. */
+/* Returns whether this process may use enough cores for all ranks of the host. A rank bound to one
+ * core never spins, because training uses the same core. */
 bool wait_may_spin(int local_size);
 
 #endif
