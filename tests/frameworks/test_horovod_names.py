@@ -1,4 +1,4 @@
-"""The tables of docs/horovod.md for PyTorch, TensorFlow and Keras: are those names there?"""
+"""Names of Horovod for PyTorch, TensorFlow and Keras: the tables of docs/horovod.md are true."""
 
 import json
 import re
@@ -12,7 +12,7 @@ PAGES = {
     "keras": "tensorflow.md",
     "tensorflow.keras": "tensorflow.md",
 }
-# One process imports all of them, and each test looks at a part of what it has found.
+# One process imports all modules; each test checks a part of its findings.
 LOOK = """
 import importlib, inspect, json, sys
 from hvdlite import keras, tensorflow, torch
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.xdist_group("names")
 
 
 def tables() -> dict:
-    """The names of each module under each of same, differs and missing."""
+    """Return module -> "same", "differs" or "missing" -> names, from the tables of the page."""
     page = (ROOT / "docs" / "horovod.md").read_text(encoding="utf-8")
     found: dict = {}
     for line in page.splitlines():
@@ -77,7 +77,7 @@ def test_the_table_of_horovods_names_is_true(module, found):
 
 
 @pytest.mark.parametrize("module", PAGES)
-def test_the_table_explains_each_name_that_differs_from_horovods(module):
+def test_a_table_row_explains_each_name_that_differs_from_horovods(module):
     page = (ROOT / "docs" / PAGES[module]).read_text(encoding="utf-8")
     described = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| "))
     names = tables()[module]["differs"]
@@ -86,7 +86,7 @@ def test_the_table_explains_each_name_that_differs_from_horovods(module):
     assert not wrong, f"docs/{PAGES[module]} has no row of {', '.join(wrong)}"
 
 
-# Imports in programs for Horovod; those of horovod.mxnet are in tests/test_as_horovod.py.
+# Imports in programs for Horovod; tests/test_as_horovod.py has those of horovod.mxnet.
 IMPORTS = """
 common
 common.basics HorovodBasics
@@ -135,6 +135,6 @@ def test_lines_that_import_horovod_work(found):
         assert text.startswith(f"ModuleNotFoundError: no {line[7:]}: ") and "hvdliterun" in text
 
 
-def test_every_public_name_is_on_a_page(found):
-    """The reference leaves out what has no docstring."""
+def test_every_public_name_has_a_docstring(found):
+    """docs/reference.md lists only names with a docstring."""
     assert found["untold"] == []

@@ -1,4 +1,4 @@
-"""Jobs of JAX's processes: failures, launchers, and the order of imports."""
+"""Jobs with JAX: failures, launchers, and the order of imports."""
 
 import os
 import re
@@ -48,13 +48,13 @@ if hvd.rank() == last:
     if mode == "absent":
         while True: signal.pause()
 if mode == "crossed":
-    hvd.barrier()  # so that the time of all begins together
+    hvd.barrier()  # so that the time limits of all ranks begin together
     tell(total, 64, Mesh(mesh.devices[:2], ("i",)) if hvd.rank() == 0 else mesh)
-    hvd.barrier()  # a rank whose time is up first must not come to the others yet
+    hvd.barrier()  # no rank may go on before the time limits of all ranks have passed
     sys.exit()
-if mode == "opens":  # a group, while one of its ranks dies
+if mode == "opens":  # ranks open a group while one of its ranks dies
     if hvd.rank() == last:
-        for rank in range(last):  # until they wait for this one
+        for rank in range(last):  # wait until the other ranks wait for this one
             jax._src.distributed.global_state.client.blocking_key_value_get(
                 f"hvdlite/{[last, rank]}/here/{rank}", 60_000)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -82,7 +82,7 @@ def hvdliterun(tmp_path: Path, mode: str, ranks: int, *options: str, **env: str)
 
 
 def told(output: str, rank: int) -> list:
-    """What the rank has printed: pairs of seconds and words."""
+    """Return what the rank has printed: pairs of seconds and text."""
     found = re.findall(rf"RANK {rank} ([\d.]+) (.*)", output)
     return [(float(seconds), words) for seconds, words in found]
 
@@ -96,13 +96,15 @@ def told(output: str, rank: int) -> list:
         ("raises", r"raised KeyError: 'label'"),
     ],
 )
-def test_a_rank_that_ends_is_named_inside_a_program(mode, text, transport, tmp_path):
+def test_the_error_inside_a_jitted_program_names_the_rank_that_ended(
+    mode, text, transport, tmp_path
+):
     output = hvdliterun(tmp_path, mode, 3, "--transport", transport)
     for rank in (0, 1):
         assert re.search(text, told(output, rank)[0][1]), output
 
 
-def test_ranks_with_different_programs_get_an_error_and_go_on(tmp_path):
+def test_ranks_with_different_programs_get_errors_and_the_job_goes_on(tmp_path):
     output = hvdliterun(tmp_path, "differs", 3, "--transport", "tcp")
     for rank in range(3):
         *differ, (_, after) = told(output, rank)
@@ -118,13 +120,13 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("mode", ["stops", "absent"])
-def test_a_rank_that_does_not_come_is_named(mode, tmp_path):
+def test_the_error_of_a_timeout_names_the_rank_that_is_missing(mode, tmp_path):
     output = hvdliterun(tmp_path, mode, 3, "--transport", "tcp", **LIMITS)
     for rank in (0, 1):
         assert re.search(r"error .*rank 2", told(output, rank)[0][1]), output
 
 
-def test_groups_used_in_the_opposite_order_end_in_errors(tmp_path):
+def test_groups_used_in_opposite_order_time_out_with_errors(tmp_path):
     output = hvdliterun(tmp_path, "crossed", 3, "--transport", "tcp", **LIMITS)
     for rank in range(3):
         assert "error" in told(output, rank)[0][1], output
@@ -149,7 +151,7 @@ print(f"BEGUN AT {begun}\\n", end="")
 """
 
 
-def test_the_launcher_restarts_a_job_from_what_it_has_saved(tmp_path):
+def test_the_launcher_restarts_a_job_and_it_resumes_from_its_file(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(RESTARTED)
     options = ["-n", "2", "--transport", "tcp", "--restarts", "1"]
@@ -160,12 +162,12 @@ def test_the_launcher_restarts_a_job_from_what_it_has_saved(tmp_path):
     assert "BEGUN AT 0" not in output, output
 
 
-def test_elastic_training_is_refused_with_what_to_do_instead():
+def test_the_error_of_elastic_names_the_option_restarts_instead():
     code = "import hvdlite.jax as hvd\ntry: hvd.elastic\nexcept AttributeError as e: print(e)"
     assert "start it by `hvdliterun --restarts N`" in alone(code)
 
 
-def test_jax_before_hvdlite_is_refused_with_the_line_to_add():
+def test_importing_jax_before_hvdlite_is_an_error_with_the_line_to_add():
     code = "import os; os.environ.pop('MPITRAMPOLINE_LIB', None)\nimport jax\n"
     code += "import hvdlite.jax\ntry: hvdlite.jax.init()\nexcept ImportError as error: print(error)"
     assert "import hvdlite.jax before jax" in alone(code)
@@ -220,7 +222,7 @@ def test_several_devices_in_a_process_are_refused(tmp_path):
 
 
 def test_programs_of_the_jax_page_run(tmp_path):
-    """Both train: the losses that they print are small."""
+    """The programs print small losses, so they have trained."""
     text = (ROOT / "docs" / "jax.md").read_text()
     for i, piece in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
         program = tmp_path / f"program{i}.py"
@@ -229,8 +231,8 @@ def test_programs_of_the_jax_page_run(tmp_path):
         assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5
 
 
-def test_calls_are_right_where_no_thread_can_be_started(tmp_path):
-    """A thread completes the results of custom calls that take long, as these do."""
+def test_long_calls_are_right_even_if_no_thread_can_be_started(tmp_path):
+    """Without a thread, hvdlite must complete long custom calls in the calling thread."""
     header = tmp_path / "none.h"
     header.write_text(
         "#include <errno.h>\n#include <pthread.h>\n#define pthread_create(...) EAGAIN"

@@ -1,4 +1,4 @@
-"""The examples as their users run them; what is imported when; models whose ranks are killed."""
+"""The examples; which modules import which frameworks; training when a rank is killed."""
 
 import importlib.util
 import re
@@ -14,8 +14,8 @@ from places import results_without, start_ranks
 class Example(NamedTuple):
     library: str  # the library that the program needs
     ending: str  # the last line that the program prints
-    accuracy: float  # the least accuracy that is enough
-    accuracy_alone: float = 0  # the least accuracy of the script without hvdlite
+    accuracy: float  # the accuracy must be above this
+    accuracy_alone: float = 0  # the same for the script without hvdlite
     arguments: tuple = ()
     arguments_alone: tuple = ()
 
@@ -49,7 +49,7 @@ def test_each_example_learns_on_two_ranks(name):
     assert float(accuracy) > example.accuracy and int(shown) == 2
 
 
-def test_without_its_marked_lines_it_is_a_script_for_one_process(name, tmp_path):
+def test_an_example_without_its_marked_lines_is_a_script_for_one_process(name, tmp_path):
     example = EXAMPLES[name]
     lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines(keepends=True)
     alone = "".join(line for line in lines if not line.endswith("# hvdlite\n"))
@@ -63,7 +63,7 @@ def test_without_its_marked_lines_it_is_a_script_for_one_process(name, tmp_path)
     assert float(accuracy) > example.accuracy_alone
 
 
-# ---- hvdlite itself needs none of the frameworks, even where all are there ----
+# ---- hvdlite imports no framework, even if all are installed ----
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "xgboost", "lightgbm")
 
@@ -96,9 +96,9 @@ MODELS = str(TESTS / "scripts" / "elastic_models.py")
 
 
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
-def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(dead, where):
+def test_survivors_train_torch_on_from_the_last_commit(dead, where):
     results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
-    # After backward the dead rank may have sent all gradients; then the others end the step.
+    # After backward the dead rank may have sent all gradients; the other ranks then end the step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
     for result in results.values():
         assert result["went_on"] in commits
@@ -107,10 +107,10 @@ def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(d
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend, dead", [("tensorflow", 0), ("jax", 2)])
-def test_keras_fits_as_if_the_others_had_gone_on_from_the_commit_alone(backend, dead):
-    """Killed after batch 3 of the second epoch; each second batch is committed.
+def test_survivors_fit_keras_on_from_the_last_commit(backend, dead):
+    """A rank is killed after batch 3 of the second epoch; every second batch is committed.
 
-    On these backends the failure comes out of a graph. Training of 3 processes takes 25 s.
+    On these backends a graph raises the error. Training with 3 processes takes 25 s.
     """
     ended = start_ranks(
         3, MODELS, "keras", str(dead), "7", "", timeout=500, env={"KERAS_BACKEND": backend}
@@ -131,7 +131,7 @@ ALONE = {
 
 @pytest.mark.parametrize("library", ALONE)
 def test_one_process_needs_no_libmpi(library):
-    """A Python with mpi4py, on a host without an MPI."""
+    """mpi4py is installed, but its MPI library is missing."""
     code = f"import hvdlite; import hvdlite.{library} as hvd\n"
     code += "getattr(hvd, 'init', hvdlite.init)()\n" + ALONE[library]
     done = alone(code, MPI4PY_LIBMPI="/nowhere/libmpi.so")

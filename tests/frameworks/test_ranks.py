@@ -1,8 +1,8 @@
-"""Runs tests/contract and tests/frameworks/parallel in MPI jobs on 1 and 3 ranks, part on others.
+"""Run tests/contract and tests/frameworks/parallel in MPI jobs of 1 and 3 ranks, some of 2 and 4.
 
-What ranks send is NumPy's in every library: tests/test_parallel.py has it on 1 to 4 ranks. PyTorch
-has jobs of its own. Keras and TensorFlow share one: importing TensorFlow takes longer than most of
-their tests.
+All libraries send through hvdlite.numpy, which tests/test_parallel.py tests on 1 to 4 ranks.
+Keras and TensorFlow share a job, because importing TensorFlow takes longer than most of their
+tests. PyTorch and JAX have separate jobs.
 """
 
 import os
@@ -32,7 +32,7 @@ TOGETHER = {
     "jax": ("jax",),
 }
 
-# PyTorch tests in which two ranks behave otherwise than three: process groups.
+# PyTorch tests of process groups, in which two ranks may behave differently from three.
 OF_PAIRS = [
     "tests/contract/test_prepared.py",
     *(
@@ -48,7 +48,7 @@ CONTRACT_OF = {
     "jax": ("jax", "tests/contract/test_trainers.py tests/contract/test_verbs.py"),
 }
 
-pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit of its own
+pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit
 
 
 def framework_of(file: Path) -> str:
@@ -77,7 +77,7 @@ def test_tensorflow_and_keras_files_pass_on_several_ranks(ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_jax(ranks):
+def test_jax_files_pass_on_several_ranks(ranks):
     passed("jax", ranks)
 
 
@@ -87,11 +87,11 @@ def test_every_framework_test_file_is_run():
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_keras_tests_pass_on_other_backends(backend):
-    """Beside TensorFlow, its default."""
+    """Other tests use TensorFlow, the default backend."""
     passed("keras", 2, KERAS_BACKEND=backend)
 
 
-# PyTorch is tested below, with mpirun -n 2
+# test_commands_on_the_pages_run tests the program for PyTorch
 @pytest.mark.parametrize("framework", ["keras", "xgboost"])
 def test_the_whole_program_of_the_docs_learns(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
@@ -110,7 +110,7 @@ MORE = re.compile(r" -H | -s |--nnodes|--kvstore|RANK=|--as-horovod")
 
 
 def commands() -> set:
-    """Return the pages' commands that start train.py here: on two ranks, without arguments."""
+    """Return the pages' commands that start train.py on one host, with 2 ranks, no arguments."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     lines = [re.findall(rf"^(?:    )?(?:\$ )?({START})", page.read_text(), re.M) for page in pages]
     here = [line for line in sum(lines, []) if not MORE.search(line)]
@@ -119,7 +119,7 @@ def commands() -> set:
     }
 
 
-# A command with another option differs from these by the launcher: it starts what counts its ranks.
+# These commands run the whole program; any other tests only the launcher and runs COUNTED.
 WHOLE = re.compile("(|mpirun -n 2 |hvdliterun -n 2 )python train.py|.*(gloo|GLOO|torchrun).*")
 COUNTED = """
 import numpy, hvdlite as hvd

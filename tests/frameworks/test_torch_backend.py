@@ -1,4 +1,4 @@
-"""hvdlite as PyTorch's backend: programs for torchrun as they are, and compilation."""
+"""hvdlite as PyTorch's backend: unchanged programs for torchrun, and compilation of the backend."""
 
 import os
 import re
@@ -16,9 +16,9 @@ PROGRAMS = str(SCRIPTS / "torch_programs.py")
 
 
 def test_programs_give_the_same_result_as_with_gloo():
-    """By hvdliterun over MPI, and by torchrun where there is no MPI: equal to the last digit.
+    """hvdliterun over MPI and torchrun without MPI give equal digits; Gloo's may differ slightly.
 
-    How Gloo's ends does not matter: PyTorch aborted once at its exit, after all results.
+    The exit status of the run with Gloo is ignored: PyTorch once aborted after all results.
     """
     torchrun = (*TORCHRUN, "2", PROGRAMS)
     gloo = started_by(*torchrun, "gloo")
@@ -35,8 +35,8 @@ def test_programs_give_the_same_result_as_with_gloo():
 
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "2")], ids=" ".join)
-def test_futures_that_many_threads_look_at_fail_only_if_the_call_did(launch):
-    """Over MPI, and by sockets where there is no MPI."""
+def test_futures_used_by_many_threads_fail_only_if_their_call_failed(launch):
+    """hvdliterun uses MPI, torchrun uses sockets without MPI."""
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
     ended = started_by(*launch, str(SCRIPTS / "torch_futures.py"), "1000", **env)
     said = re.findall(r"CALLS 1000 on rank \d: (\d+) problems", ended.stdout)
@@ -45,7 +45,7 @@ def test_futures_that_many_threads_look_at_fail_only_if_the_call_did(launch):
 
 @pytest.mark.parametrize("asked", ["1", "0"])
 def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(asked):
-    """In a job of torchrun; HVDLITE_AS_GLOO=0 is a program without hvdlite."""
+    """HVDLITE_AS_GLOO=1 asks for it; with 0 the program uses Gloo."""
     hows = ["gloo", "cpu:gloo", "no backend", "a mesh"] if asked == "1" else ["gloo"]
     line = str(SCRIPTS / "torch_as_gloo.py"), *hows
     ended = started_by(*TORCHRUN, "2", *line, **WITHOUT_MPI, HVDLITE_AS_GLOO=asked)
@@ -56,7 +56,7 @@ def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(asked):
     assert ended.stderr.count("gloo is hvdlite") == int(asked)
 
 
-def test_the_launcher_puts_hvdlite_in_the_place_of_gloo():
+def test_the_launchers_option_as_gloo_replaces_gloo_by_hvdlite():
     ended = started_by(
         "hvdliterun", "--as-gloo", "-n", "3", str(SCRIPTS / "torch_as_gloo.py"), "gloo"
     )
@@ -64,8 +64,8 @@ def test_the_launcher_puts_hvdlite_in_the_place_of_gloo():
 
 
 @pytest.mark.parametrize("name", ["Llama, Transformers", "compiled blocks"])
-def test_sharded_models_print_the_same_as_with_gloo(name, tmp_path):
-    """Two ranks have the halves of each layer."""
+def test_sharded_models_give_the_same_output_as_with_gloo(name, tmp_path):
+    """Each of two ranks has half of each layer."""
     pytest.importorskip("transformers")
     serving.make_llama(str(tmp_path))
     theirs, ours = (serving.run(name, each, 2, 8, str(tmp_path)) for each in serving.SYSTEMS)
@@ -79,7 +79,7 @@ MEMBERS_ONLY = """
 import torch, torch.distributed as dist
 dist.init_process_group("hvdlite")
 rank, size = dist.get_rank(), dist.get_world_size()
-# No rank calls for a group that it is not in. PyTorch demands equally many groups on the members.
+# Only members call new_group. PyTorch requires equally many groups on all members of a group.
 groups = []
 for bit in (1, 2):
     pair = sorted({rank, rank ^ bit} & set(range(size)))
@@ -100,7 +100,7 @@ print(f"ALL RIGHT {rank}\\n", end="", flush=True)
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "4")], ids=" ".join)
 def test_a_group_may_be_made_by_its_members_only(launch, tmp_path):
-    """Over MPI and by sockets; of 3 ranks some have no partner."""
+    """hvdliterun uses MPI, torchrun uses sockets. With 3 ranks some pairs are incomplete."""
     (tmp_path / "pairs.py").write_text(MEMBERS_ONLY)
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
     ended = started_by(*launch, str(tmp_path / "pairs.py"), timeout=120, **env)
@@ -134,7 +134,7 @@ for names in ([], ["cpu:hvdlite,cuda:gloo"]):
 
 
 def test_a_program_that_names_no_backend_or_several_gets_hvdlite(tmp_path):
-    """DistributedDataParallel, FSDP2 and DTensor find it, and PyTorch warns of nothing."""
+    """DistributedDataParallel, FSDP2 and DTensor use it, and PyTorch prints no warning."""
     script = tmp_path / "default.py"
     script.write_text(DEFAULT)
     ended = started_by(*TORCHRUN, "2", str(script), OMP_NUM_THREADS="1")
@@ -170,15 +170,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_a_program_may_start_its_ranks_itself(method, tmp_path):
-    """No launcher tells them where they meet; a rank that ends first has not died."""
+def test_ranks_that_a_program_starts_itself_form_a_job(method, tmp_path):
+    """There is no launcher. A rank that ends before the others does not count as dead."""
     script = tmp_path / "spawns.py"
     script.write_text(SPAWNS)
     ended = started_by("python", str(script), method, "goes well")
     assert ended.returncode == 0, ended.stderr
     assert came_to(ended.stdout) == dict.fromkeys("012", "30.0")
     assert "hvdlite" not in ended.stderr
-    if method != "spawn":  # the same in the others
+    if method != "spawn":  # the failure below does not depend on the method
         return
     failed = started_by("python", str(script), method, "fails")
     assert failed.returncode == 1
@@ -195,7 +195,7 @@ def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
 
 
 def test_one_process_compiles_and_the_others_wait(tmp_path):
-    """A compiler of ten lines, which tells how often it was called."""
+    """A fake compiler counts its calls."""
     compiler = tmp_path / "compiler"
     compiler.write_text(
         f"#!/bin/sh\necho x >>{tmp_path}/calls\nsleep 1\n"

@@ -29,7 +29,7 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_a_death_while_another_library_moves_the_data_is_named(when, tmp_path):
+def test_an_error_names_the_rank_that_dies_while_gloo_moves_the_data(when, tmp_path):
     (tmp_path / "dies.py").write_text(DIES_WHILE_DELEGATED)
     ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "dies.py"), when)
     raised = sorted(re.findall(r"RAISED .*", ended.stdout))
@@ -126,11 +126,11 @@ for turn in range(3):
         print(f"CAME TO {rank}{turn} {t[0].item()}\\n", end="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
-    time.sleep(1 - rank)  # the store has what rank 0 told before
+    time.sleep(1 - rank)  # rank 0 hosts the store, so it must not begin the next turn later
 """
 
 
-def test_groups_are_made_anew_after_destroy_and_abort(tmp_path):
+def test_a_process_group_can_be_made_again_after_destroy_and_abort(tmp_path):
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
     ended = started_by(*TORCHRUN, "2", str(script))

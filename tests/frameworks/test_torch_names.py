@@ -1,10 +1,10 @@
-"""The parameters and defaults of the names of horovod.torch."""
+"""The functions of hvdlite.torch have the parameters and defaults of horovod.torch."""
 
 import inspect
 
 import pytest
 
-# Of Horovod 0.28.1.
+# The parameters in Horovod 0.28.1.
 ALLREDUCE = (
     "average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set"
 )
@@ -56,7 +56,7 @@ def hvd():
 
 
 def parameters(function) -> list:
-    """As in the table: without annotations, and without defaults that are objects."""
+    """Return the parameters in the form of HOROVOD: only plain defaults, no annotations."""
     if inspect.isclass(function):
         made = function.__new__ if "__new__" in vars(function) else function.__init__
         given = list(inspect.signature(made).parameters.values())[1:]
@@ -76,7 +76,7 @@ def test_each_function_of_torch_takes_horovods_parameters(name, hvd):
         assert "=" in more or more == "process_set"
 
 
-def test_reductions_are_averages_by_default(hvd):
+def test_reductions_average_by_default(hvd):
     for name in ("reducescatter", "grouped_reducescatter_async", "DistributedOptimizer"):
         function = getattr(hvd, name)
         made = function.__new__ if inspect.isclass(function) else function

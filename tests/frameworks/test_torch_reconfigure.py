@@ -1,4 +1,4 @@
-"""Process groups whose ranks change in processes that live on."""
+"""Process groups whose ranks change while their processes go on running."""
 
 import os
 import subprocess
@@ -25,8 +25,8 @@ def started(*arguments: str, **env: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_ranks_go_on_without_the_dead_and_with_new_ones():
-    """One is killed, one comes, one is left behind."""
+def test_survivors_go_on_without_a_dead_rank_and_with_a_new_one():
+    """One rank is killed, a new one joins, and one is left out later."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     line = str(SCRIPTS / "torch_rejoin.py"), str(store.port)
     ranks = [started(*line, str(number), **WITHOUT_MPI) for number in range(4)]
@@ -37,7 +37,7 @@ def test_ranks_go_on_without_the_dead_and_with_new_ones():
     assert [rank.returncode for rank in ranks] == [0, -9, 0, 0]
 
 
-def test_torchft_trains_on_without_the_dead_and_heals_a_new_replica():
+def test_torchft_trains_on_without_a_dead_replica_and_heals_a_new_one():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lighthouse = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=2000
@@ -45,7 +45,7 @@ def test_torchft_trains_on_without_the_dead_and_heals_a_new_replica():
     store.set("lighthouse", lighthouse.address())
     line = str(SCRIPTS / "torch_replica.py"), str(store.port)
     ranks = [started(*line, name, **WITHOUT_MPI) for name in REPLICAS]
-    with ThreadPoolExecutor() as readers:  # all at once: torchft logs more than a pipe holds
+    with ThreadPoolExecutor() as readers:  # read all pipes: torchft logs more than a pipe holds
         said = list(readers.map(lambda rank: rank.communicate(timeout=150)[0], ranks))
     lighthouse.shutdown()
     step = store.get("last").decode()
@@ -72,7 +72,7 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 
 @pytest.mark.parametrize("how", ["an MPI job can't", "hvd.init() or another process group"])
-def test_a_job_that_cannot_be_left_is_an_error_and_goes_on(how, tmp_path):
+def test_joining_another_job_from_one_that_cannot_be_left_is_an_error(how, tmp_path):
     (tmp_path / "refused.py").write_text(REFUSED)
     by_mpi = ["-m", "hvdlite.launch", "-n", "2", sys.executable] if "MPI" in how else []
     env = {} if by_mpi else WITHOUT_MPI
@@ -110,7 +110,7 @@ print("ALL RIGHT", t.item(), flush=True)
 
 
 @pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="PyTorch 2.14 brought it")
-def test_a_group_without_ranks_gets_them_by_reconfigure(tmp_path):
+def test_reconfigure_gives_ranks_to_a_group_without_ranks(tmp_path):
     (tmp_path / "ranks.py").write_text(RECONFIGURED)
     line = str(tmp_path / "ranks.py"), str(tmp_path / "store")
     ranks = [started(*line, str(rank), **WITHOUT_MPI) for rank in range(2)]

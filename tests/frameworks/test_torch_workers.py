@@ -1,4 +1,4 @@
-"""Processes that PyTorch starts: workers of a data loader, in each way, and torchrun's."""
+"""Processes that PyTorch starts: workers of data loaders, ranks of torchrun, spawned children."""
 
 import os
 
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_data_loader_may_have_workers(tmp_path):
+def test_a_data_loader_with_forked_or_spawned_workers_works(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     contexts = ["--contexts", "fork", "spawn"]  # tests/test_start.py tests forkserver
@@ -47,7 +47,7 @@ print(f"SUM {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=Tr
 """
 
 
-def test_an_example_under_torchrun_gives_the_bits_of_mpi():
+def test_an_example_gives_the_same_bits_under_torchrun_and_mpi():
     line = ["examples/pytorch_mnist.py", "--epochs", "1"]
     theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
     example = str(TESTS / "scripts" / "example_bits.py")
@@ -86,8 +86,8 @@ if __name__ == "__main__":
 """
 
 
-def test_children_of_a_process_that_had_a_group_make_groups_of_their_own(tmp_path):
-    """Also one that is alone in its group."""
+def test_spawned_children_of_a_process_that_had_a_group_make_new_groups(tmp_path):
+    """A child may also be the only rank of its group."""
     (tmp_path / "child.py").write_text(CHILD)
     line = str(tmp_path / "child.py"), str(tmp_path / "store")
     ended = started_by("python", *line, timeout=150, **WITHOUT_MPI)

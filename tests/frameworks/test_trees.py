@@ -1,4 +1,4 @@
-"""XGBoost and LightGBM on ranks: their models, LibSVM's files, rabit's names."""
+"""XGBoost and LightGBM on several ranks: models, LibSVM files, and names of rabit."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from jobs import ROOT, Job, assert_passed, mpirun
 
 pytest.importorskip("xgboost")
 SCRIPT = str(Path(__file__).parent / "scripts" / "trees.py")
-# tolerance of the loss; nonzero, because each rank proposes cuts from its own rows
+# tolerance of the loss: not 0, because each rank proposes cuts from its part of the rows
 TOLERANCE = {"xgboost": 0.01, "lightgbm": 0.01}
 
 
@@ -36,8 +36,8 @@ def loss_of_one_process() -> dict:
 
 
 @pytest.mark.parametrize("library", TOLERANCE)
-def test_all_ranks_have_the_model_of_one_process(library, loss_of_one_process):
-    """The jobs on two ranks are those of the test on two hosts, below."""
+def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_one_process):
+    """The test on two hosts below has two ranks."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]
@@ -67,7 +67,7 @@ def test_trees_are_trained_between_two_hosts(library, loss_of_one_process):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_scripts_of_rabit_find_its_names(ranks):
+def test_scripts_for_rabit_work_with_hvdlite(ranks):
     job = assert_passed(script(ranks, "rabit"))
     total, most = sum(range(1, ranks + 1)), ranks - 1
     for rank, result in job.results().items():
@@ -84,7 +84,7 @@ ROWS = [[2, 0, 0, 4.5, 0], [0, 1e3, 0, 0, 0], [0] * 5, [-1, 0, 0.25, 0, 7]] * 3
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_every_line_of_a_libsvm_file_is_on_one_rank(ranks, tmp_path):
+def test_every_line_of_a_libsvm_file_is_loaded_by_exactly_one_rank(ranks, tmp_path):
     files = [tmp_path / name for name in ("lines", "no_end", "one_line", "empty")]
     texts = ["\n".join(LINES) + "\n", "\n".join(LINES), "1 0:2 3:4.5 4:0\n", ""]
     for file, text in zip(files, texts):
@@ -106,7 +106,7 @@ def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
     for file, line in zip(files, wrong):
         Path(file).write_text(f"1 0:1  # as many bytes as any line below\n{line}\n")
     results = assert_passed(script(2, "libsvm", *files, str(tmp_path / "none"))).results()
-    for result in results.values():  # every rank uses the widest line of all ranks
+    for result in results.values():
         for i, file in enumerate(files):
             assert f"{file}, part 1 of 2: " in result[f"error{i}"]
         assert "No such file" in result[f"error{len(wrong)}"]
@@ -115,7 +115,7 @@ def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("where", ["fail", "fail_before_finalize"])
 def test_a_rank_that_raises_ends_the_job(where, failing):
-    """Formerly, finalize() in a ``finally`` waited for ranks that waited for this rank."""
+    """finalize() in a ``finally`` must not wait for ranks that wait for the rank that raised."""
     job = script(2, where, str(failing))
     assert job.status != 0
     assert "KeyError: 'label'" in job.output

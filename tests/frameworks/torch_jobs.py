@@ -1,4 +1,4 @@
-"""Starts programs of PyTorch as their users do: by torchrun, by hvdliterun or as they are."""
+"""Start PyTorch programs with torchrun, with hvdliterun or directly."""
 
 import os
 import re
@@ -13,7 +13,7 @@ TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
 
 
 def started_by(*command: str, timeout=250, **env) -> subprocess.CompletedProcess:
-    """Run a program of this Python's folder."""
+    """Run a command from the folder of this Python's executable."""
     line = [str(Path(sys.executable).parent / command[0]), *command[1:]]
     env = {**os.environ, **MPI_SETTINGS, "GLOO_SOCKET_IFNAME": "lo", **env}
     return subprocess.run(line, capture_output=True, text=True, env=env, timeout=timeout)

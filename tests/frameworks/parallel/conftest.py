@@ -1,7 +1,7 @@
-"""Tests of the bindings to PyTorch, Keras and others that every rank runs, at any number of ranks.
+"""Fixtures of the tests of PyTorch, Keras, TensorFlow and JAX that all ranks run together.
 
-A file is named for its framework, test_torch_*.py, as tests/frameworks/test_ranks.py picks them by
-that; ``mpirun -n 3 .venv-frameworks/bin/pytest tests/frameworks/parallel`` runs them all.
+tests/frameworks/test_ranks.py finds the framework of a file by its name, as in test_torch_*.py.
+``mpirun -n 3 .venv-frameworks/bin/pytest tests/frameworks/parallel`` runs all tests.
 """
 
 import os
@@ -12,13 +12,13 @@ from meeting import *  # noqa: F403
 
 @pytest.fixture(scope="module")
 def groups():
-    """PyTorch's groups of all ranks: one over hvdlite, one over Gloo."""
+    """Yield two process groups of all ranks, one with hvdlite and one with Gloo."""
     import torch.distributed as dist
 
-    import hvdlite.torch.backend  # noqa: F401 - test_torch_backend.py beside this folder does without
+    import hvdlite.torch.backend  # noqa: F401
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # tests/contract/torch_trainers.py may have made a group already
+    # tests/contract/torch_trainers.py may already have made a group
     new = not dist.is_initialized()
     if new:
         dist.init_process_group("hvdlite", init_method="hvdlite://")

@@ -1,4 +1,4 @@
-"""JAX: hvdlite's collectives inside and outside of programs, and XLA's own on several processes."""
+"""JAX: hvdlite's collectives in and outside jitted programs, and XLA's collectives over hvdlite."""
 
 import os
 import threading
@@ -83,7 +83,7 @@ def test_results_outside_of_programs_are_not_copied(verb, dtype, monkeypatch):
     assert got.unsafe_buffer_pointer() == rooms[0].ctypes.data
 
 
-def test_jax_gradients_through_collectives_are_horovods(rank, size):
+def test_jax_gradients_through_collectives_have_horovods_scale(rank, size):
     def gradient(verb, **how):
         def loss(x):
             out = getattr(hvd, verb)(x, **how)
@@ -122,7 +122,7 @@ def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
     same(jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3)), np.ones(3))
 
 
-def test_rows_that_differ_by_rank_are_gathered(rank, size):
+def test_collectives_outside_programs_take_different_rows_per_rank(rank, size):
     same(hvd.allgather(jnp.full(rank, 1.0), "uneven"), np.ones(sum(range(size))))
     splits = list(range(size))
     rows, came = hvd.alltoall(jnp.full(sum(splits), 1j * rank), splits, "uneven")
@@ -133,7 +133,7 @@ def test_rows_that_differ_by_rank_are_gathered(rank, size):
             jax.jit(lambda a: hvd.reducescatter(a, "uneven"))(jnp.ones(2 * size + 1))
 
 
-# ---- programs of several processes ----
+# ---- programs on the devices of several processes ----
 def mesh_of(ranks=None) -> Mesh:
     devices = np.array(jax.devices())
     return Mesh(devices if ranks is None else devices[list(ranks)], ("i",))
@@ -145,7 +145,7 @@ def spread(mesh: Mesh, whole: np.ndarray, spec=None):
 
 
 def own(mesh: Mesh, f, whole: np.ndarray) -> np.ndarray:
-    """This rank's part of what f makes of its part, in one program of the mesh."""
+    """Run f on all parts of `whole` in one program of the mesh; return this rank's result."""
     mapped = jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
     return np.asarray(jax.jit(mapped)(spread(mesh, whole)).addressable_shards[0].data)
 
@@ -178,8 +178,8 @@ def test_collectives_of_xla_give_right_results(dtype, rank, size):
 
 
 @several
-def test_a_program_may_run_on_some_processes_only(rank, size):
-    """In any order, while the others do nothing or run another; also with devices turned round."""
+def test_a_program_may_run_on_only_some_processes(rank, size):
+    """The other processes do nothing or run another program; devices may be in any order."""
     for ranks in [*([r, (r + 1) % size] for r in range(size)), [*range(size)][::-1]]:
         if rank in ranks and len(set(ranks)) == len(ranks):
             whole = 10.0 ** np.array(ranks)
@@ -194,7 +194,7 @@ def test_a_program_may_run_on_some_processes_only(rank, size):
 def test_an_all_to_all_with_large_parts_is_right_on_two_processes(parts, rank, size):
     ranks = sorted({rank, rank ^ 1})[::-1]
     if ranks[0] < size:
-        whole = np.arange(parts, dtype="float32")  # parts of 4 bytes, two for each rank
+        whole = np.arange(parts, dtype="float32")
         got = own(mesh_of(ranks), lambda a: lax.all_to_all(a, "i", 0, 0, tiled=True), whole)
         assert np.array_equal(got, whole.reshape(2, 2, -1)[:, ranks.index(rank)].ravel())
 
@@ -217,8 +217,8 @@ def test_collectives_along_axes_of_a_mesh_are_right(rank, size):
 
 
 @several
-def test_training_by_sharding_equals_one_process(rank, size):
-    """The compiler puts the gradients' allreduce into the program."""
+def test_training_on_sharded_batches_equals_one_process(rank, size):
+    """XLA inserts the allreduce of the gradients into the program."""
     mesh = mesh_of()
     random = np.random.default_rng(2)
     data, weights = random.normal(size=(8 * size, 6)), random.normal(size=(6, 3))
@@ -238,7 +238,7 @@ def test_training_by_sharding_equals_one_process(rank, size):
 
 
 @several
-def test_a_program_of_several_processes_refuses_calls_for_one(rank):
+def test_hvdlite_collectives_in_programs_of_several_processes_are_refused(rank):
     with pytest.raises(RuntimeError, match=r"need a program of one process: use jax.lax.psum"):
         own(mesh_of(), lambda a: hvd.allreduce(a, "wrong"), np.ones(hvd.size()))
     with pytest.raises(ValueError, match="lies on several processes"):
@@ -273,9 +273,9 @@ def test_a_second_thread_with_the_same_processes_is_refused(joins, text, ahead, 
     same(program(x), np.full(1, size))
 
 
-@pytest.mark.skipif("hvd.size() < 3", reason="two have no order that nobody else uses")
+@pytest.mark.skipif("hvd.size() < 3", reason="2 ranks have no unused order of devices")
 def test_threads_may_run_programs_of_different_processes(rank, size):
-    """Nobody else has used these devices in this order, and the first thread has ended."""
+    """No other test uses this order of devices, and the first thread has ended."""
     got, ranks = [], [*range(1, size), 0]
 
     def work():
@@ -305,7 +305,7 @@ def test_the_first_collective_may_be_a_permutation_of_some_devices(rank, size):
 
 @several
 def test_top_why_and_reports_show_a_collective_that_waits(rank, size):
-    """The last rank looks at the others, and comes when all of them wait for it."""
+    """The last rank inspects the other ranks and joins the collective when all wait for it."""
     if rank == size - 1:
         recorders, waits = watching.Here(watching.job_of(str(os.getpid()))), []
         while [wait.ranks for wait in waits if wait] != [[rank]] * rank:
@@ -328,7 +328,7 @@ def test_top_why_and_reports_show_a_collective_that_waits(rank, size):
 
 @several
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
-def test_sums_of_float16_are_rounded_once(check, rank, size):
+def test_a_psum_of_float16_is_rounded_once(check, rank, size):
     whole = np.array([2048.0, *[1.25] * (size - 1)], "float16")
     mapped = jax.shard_map(
         lambda a: lax.psum(a, "i"), mesh=mesh_of(), in_specs=P("i"), out_specs=P(), check_vma=check
@@ -338,7 +338,7 @@ def test_sums_of_float16_are_rounded_once(check, rank, size):
 
 
 @several
-def test_float16_that_xla_sums_itself_is_refused_before_the_program_runs(rank, size):
+def test_an_allreduce_of_float16_added_by_xla_is_refused_at_compilation(rank, size):
     x = spread(mesh_of(), np.ones(size, "float16"))
     with pytest.raises(RuntimeError, match="can't pass float16 to MPI, .* has added all-reduce"):
         jax.jit(lambda a: a.sum(dtype="float16"), out_shardings=NamedSharding(mesh_of(), P()))(x)

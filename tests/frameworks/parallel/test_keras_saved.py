@@ -1,4 +1,4 @@
-"""Keras models that are saved and loaded: each step is what it would have been without."""
+"""Keras models that are saved, loaded or copied train on as if this had not happened, or raise."""
 
 import contextlib
 import copy
@@ -25,7 +25,7 @@ def in_two_passes(**options):
 
 
 def unit_model(rank, optimizer):
-    """One weight, whose gradient is rank + 1 in each batch."""
+    """Return a model of one weight, and data with which its gradient is rank + 1 in each batch."""
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((1,)), layer])
     model.compile(optimizer, linear)
@@ -50,7 +50,7 @@ def refused_if(several):
 @pytest.mark.parametrize("batches", [4, 3])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_a_loaded_model_goes_on_with_steps_of_the_same_size(how, batches, rank, size, tmp_path):
-    """Also where it is saved between the passes of a step, by each rank."""
+    """With 3 batches, each rank saves it between two passes of a step."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **how)
     model, x = unit_model(rank, optimizer)
     passes = how.get("backward_passes_per_step", 1)
@@ -104,8 +104,10 @@ def test_a_model_loaded_on_one_rank_is_broadcast(rank, size, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["another optimizer", "other settings", "iteration 7"])
-def test_a_rank_at_another_step_is_named_in_the_error(what, rank, size, several, tmp_path):
-    """As one that alone has loaded a model: every rank gets the error, and none waits."""
+def test_the_error_names_the_rank_whose_optimizer_is_at_another_step(
+    what, rank, size, several, tmp_path
+):
+    """For example, only one rank has loaded a model. Every rank gets the error; none waits."""
     made = in_two_passes(average_aggregated_gradients=what == "other settings" and rank == 0)
     model, x = unit_model(rank, made)
     if what != "other settings":
@@ -124,11 +126,11 @@ def test_a_rank_at_another_step_is_named_in_the_error(what, rank, size, several,
         trained(model, x, 2)
     assert re.search(shown[what], str(caught.value)), str(caught.value)
     if rank and what == "another optimizer":
-        # now all ranks have made equally many optimizers again
+        # later tests need equal numbers of optimizers on all ranks
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
 
 
-def test_a_file_that_does_not_say_how_passes_are_added_is_refused(rank, tmp_path):
+def test_a_file_without_average_aggregated_gradients_is_refused(rank, tmp_path):
     model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / f"{rank}.h5")
@@ -139,7 +141,7 @@ def test_a_file_that_does_not_say_how_passes_are_added_is_refused(rank, tmp_path
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copying_a_distributed_keras_optimizer_is_refused(copied):
-    """Formerly, each rank trained alone with the copy, in silence."""
+    """Each rank would silently train alone with the copy."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="ranks would train alone: give a plain optimizer"):
         copied(optimizer)
@@ -153,14 +155,14 @@ def from_configuration(model):
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, from_configuration])
-def test_a_copy_of_a_model_does_not_train_alone(copied, scaled, rank, size):
-    """Formerly, Keras gave the copy a plain optimizer, and each rank trained alone in silence."""
+def test_training_a_copy_of_a_model_without_recompiling_is_refused(copied, scaled, rank, size):
+    """Keras gives the copy a plain optimizer, with which each rank would silently train alone."""
     plain = keras.optimizers.SGD(0.1)
     plain = keras.optimizers.LossScaleOptimizer(plain) if scaled else plain
     model, x = unit_model(rank, hvd.DistributedOptimizer(plain))
     with refused_if(size > 1):
         trained(copied(model), x)
-    again = copied(model)  # on JAX the first one has lost its weights
+    again = copied(model)  # on JAX the first copy has lost its weights
     again.compile(hvd.DistributedOptimizer(again.optimizer), linear)
     before = float(again.get_weights()[0].item())
     assert trained(again, x) - before == pytest.approx(-0.4 * (size + 1) / 2)

@@ -1,4 +1,4 @@
-"""Keras 3 on ranks, on the backend that KERAS_BACKEND names: optimizer, callbacks, saved models."""
+"""Keras 3 on the backend that KERAS_BACKEND names: optimizer, callbacks, saved models."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 import hvdlite.keras as hvd
 
-SAMPLES, BATCH, EPOCHS = 96, 24, 3  # BATCH is of all ranks together, and divisible by 1 to 4 ranks
+SAMPLES, BATCH, EPOCHS = 96, 24, 3  # BATCH is the global batch size, divisible by 1 to 4 ranks
 BACKEND = keras.backend.backend()
 
 
@@ -35,7 +35,7 @@ def difference(model, other) -> float:
 
 def check_equal(model) -> None:
     values = [*model.get_weights(), *optimizer_values(model)]
-    own = [(value + 0).tobytes() for value in values]  # + 0 because PyTorch may clear to -0.0
+    own = [(value + 0).tobytes() for value in values]  # + 0: PyTorch may set zeros to -0.0
     assert all(other == own for other in hvd.allgather_object(own))
 
 
@@ -43,7 +43,7 @@ def optimizer_values(model) -> list:
     return [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.optimizer.variables]
 
 
-OPTIMIZERS = {  # momentum is tested in tests/contract
+OPTIMIZERS = {  # tests/contract tests momentum
     "adam": lambda: keras.optimizers.Adam(0.01),
     "clipped": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
 }
@@ -56,7 +56,7 @@ def test_keras_training_equals_one_process(kind, rank, size, report_parity):
     fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    mine = x[rank::size], y[rank::size]  # so that its batches are parts of the joined ones
+    mine = x[rank::size], y[rank::size]  # batch i of all ranks is batch i of `alone`
     fit(model, optimizer, *mine, BATCH // size, first)
     check_equal(model)
     report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)
@@ -99,7 +99,7 @@ def test_initial_weights_are_broadcast_and_metrics_averaged(rank, size):
 
 
 def rates_of(callback, optimizer, epochs: int, batches: int) -> list:
-    """The learning rate of each batch, and what the callback has done to the momentum gathered."""
+    """Return the learning rate of each batch; check the rate that the history has per epoch."""
     rates = []
 
     class Look(keras.callbacks.Callback):
@@ -139,7 +139,7 @@ def test_weights_of_bfloat16_stay_equal_on_all_ranks(rank, size):
     check_equal(model)
 
 
-def test_warm_up_raises_the_rate_at_each_batch(size):
+def test_warmup_raises_the_rate_at_each_batch(size):
     warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
     rates = rates_of(warm_up, hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), 3, 4)
     rising = [0.4 / size * (1 + (i + 1) / 8 * (size - 1)) for i in range(8)]
@@ -156,8 +156,8 @@ def test_a_schedule_sets_the_rate_of_its_epochs():
 
 
 @pytest.mark.parametrize("correct", [False, True])
-def test_momentum_is_corrected_when_the_rate_changes(correct, size):
-    """Velocity is a sum of gradients times rates: the old part is scaled as the rate is."""
+def test_momentum_correction_scales_velocity_when_the_rate_changes(correct, size):
+    """Velocity sums gradients times rates: the callback scales the old part like the rate."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.zeros((1, 1))])
     change = hvd.callbacks.LearningRateScheduleCallback(
@@ -170,9 +170,9 @@ def test_momentum_is_corrected_when_the_rate_changes(correct, size):
     assert model.get_weights()[0][0, 0] == pytest.approx(-(0.1 + (old + 1.0)))
 
 
-def test_a_loaded_model_has_its_distributed_optimizer(rank, size, tmp_path):
+def test_a_loaded_model_has_a_distributed_optimizer_again(rank, size, tmp_path):
     x, y = data()
-    mine = x[rank::size], y[rank::size]  # so that its batches are parts of the joined ones
+    mine = x[rank::size], y[rank::size]
     model = net(0)
     fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), *mine, BATCH // size)
     path = str(tmp_path / "model.keras")
@@ -188,7 +188,7 @@ def test_a_loaded_model_has_its_distributed_optimizer(rank, size, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow and JAX bring tensors to the CPU")
-def test_gradients_on_another_device_are_averaged():
+def test_gradients_on_an_unsupported_device_are_refused():
     import torch
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())

@@ -1,4 +1,4 @@
-"""Collectives on TensorFlow's tensors: eagerly, inside tf.function, in a session; and gradients."""
+"""Collectives on TensorFlow tensors, eagerly, in tf.function and in sessions, with gradients."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ everywhere = pytest.mark.parametrize("how", [Eager.how, InFunction.how, InSessio
 
 
 @everywhere
-def test_alltoall_where_ranks_have_different_rows(how, rank, size):
-    """The gradient sends back as many rows as came, not as many as this rank sent."""
+def test_the_gradient_of_an_uneven_alltoall_has_the_rows_of_its_input(how, rank, size):
+    """The gradient sends back as many rows as were received, not as many as this rank sent."""
 
     def exchange(x):
         with tf.GradientTape() as tape:
@@ -30,8 +30,8 @@ def test_alltoall_where_ranks_have_different_rows(how, rank, size):
 
 
 @everywhere
-def test_allgather_joins_different_rows_of_all_ranks(how, rank, size):
-    """IndexedSlices become those of all ranks."""
+def test_allreduce_of_indexed_slices_joins_the_rows_of_all_ranks(how, rank, size):
+    """allreduce of IndexedSlices gathers the values and indices of all ranks."""
 
     def reduce_(values, indices):
         slices = tf.IndexedSlices(values, indices, tf.constant([9, 2]))
@@ -56,7 +56,7 @@ def test_graph_operations_return_rank_and_size(how, rank, size):
 
 
 def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
-    """Names pair them: a graph starts what it has, then waits."""
+    """Names pair the collectives: a graph starts all that are ready before it waits for one."""
 
     @tf.function
     def program(x):
@@ -69,8 +69,8 @@ def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
     assert got == [size * ord(name) for name in "abc"]
 
 
-def test_many_collectives_at_once_in_a_session_do_not_deadlock(rank, size):
-    """More than TensorFlow has threads on this host."""
+def test_many_concurrent_collectives_in_a_session_do_not_deadlock(rank, size):
+    """They are more than TensorFlow's threads, and ranks start them in opposite order."""
     with tf.Graph().as_default():
         parts = [hvd.allreduce(tf.fill([10], float(i + rank)), op=hvd.Sum) for i in range(30)]
         with tf.compat.v1.Session() as session:
@@ -79,8 +79,7 @@ def test_many_collectives_at_once_in_a_session_do_not_deadlock(rank, size):
     assert [r[0] for r in (results if rank % 2 else results[::-1])] == expected
 
 
-def test_a_function_that_is_traced_again_keeps_its_names(size):
-    """On one rank more often than on others, too."""
+def test_a_function_that_is_traced_again_keeps_its_tensor_names(size):
 
     @tf.function
     def program(x):
@@ -90,7 +89,7 @@ def test_a_function_that_is_traced_again_keeps_its_names(size):
         np.testing.assert_array_equal(program(tf.ones(length)), np.full(length, 3 * size))
 
 
-def test_a_process_set_in_a_graph_excludes_other_ranks(rank, size, several):
+def test_process_set_ops_tell_whether_a_rank_is_included(rank, size, several):
     some = hvd.add_process_set([1])
     if rank == 1:
         assert int(hvd.size_op(some.process_set_id)) == 1
@@ -99,7 +98,7 @@ def test_a_process_set_in_a_graph_excludes_other_ranks(rank, size, several):
 
 
 def test_a_session_may_fetch_only_gradients(rank, size):
-    """All ranks take part in a broadcast's gradient, also those to which it gives zeros."""
+    """All ranks take part in the gradient of a broadcast, also ranks whose gradient is zero."""
     with tf.Graph().as_default():
         x = tf.constant([rank + 1.0, 2.0])
         y = [hvd.broadcast(x, root) for root in range(size)]
@@ -119,19 +118,19 @@ def test_wrong_arguments_of_collectives_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
-    if hvd.rank() == 0:  # raises before anything is sent, so only rank 0 calls it
+    if hvd.rank() == 0:  # raises before it sends anything, so no other rank must call it
         with pytest.raises(NotImplementedError, match="is IndexedSlices"):
             hvd.grouped_allreduce([tf.ones(1), slices], op=hvd.Max)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
         hvd.allreduce(tf.ones(1, tf.complex64))
     with pytest.raises(ValueError, match="root_rank is '0': expected a rank of the job"):
-        # the error comes when the function is traced
+        # tracing the function raises the error
         tf.function(lambda x: hvd.reducescatter(hvd.broadcast(x, "0")))(tf.ones(2))
 
 
 @everywhere
-def test_threads_may_call_tensorflow_collectives_at_once(how, rank, size):
-    """Each names its tensors; TensorFlow's own threads start them and wait for them."""
+def test_threads_may_call_tensorflow_collectives_concurrently(how, rank, size):
+    """Each thread uses its own tensor names; TensorFlow's threads start and await the calls."""
 
     def work(thread: int) -> None:
         def step(x):
@@ -150,7 +149,7 @@ def test_threads_may_call_tensorflow_collectives_at_once(how, rank, size):
 
 
 def test_threads_that_share_handles_get_the_same_results(size):
-    """A graph's node has such a handle."""
+    """A node of a graph keeps such a handle."""
     names, arrays = ["a", "b", "c"], [np.ones(3), np.ones(2, int), np.zeros(0)]
     everyone, scales = hvd.global_process_set, (1.0, 1.0)
     for _ in range(100):
@@ -159,7 +158,7 @@ def test_threads_that_share_handles_get_the_same_results(size):
         assert [each.tolist() for each in results] == [[size] * 3, [size] * 2, []]
 
 
-def test_unnamed_calls_of_a_graph_within_a_graph_have_the_names_of_their_lines(rank, size):
+def test_unnamed_calls_in_nested_graphs_are_named_after_their_lines(rank, size):
     @tf.function
     def step(x):
         outer = hvd.allreduce(x, op=hvd.Sum)
@@ -175,7 +174,7 @@ def test_unnamed_calls_of_a_graph_within_a_graph_have_the_names_of_their_lines(r
 
 
 def test_collectives_in_loops_and_repeated_functions_run(size):
-    """The next one does not need the last one's result; both have one name."""
+    """Iterations do not depend on each other but use one name."""
 
     @tf.function
     def total(x):
@@ -203,7 +202,7 @@ def test_results_that_a_graph_does_not_use_are_freed(size):
     assert len(exchange._graphs.started) == before + most
 
 
-def test_failure_of_finds_a_graphs_own_failure_but_not_text_that_quotes_it():
+def test_failure_of_finds_the_failure_of_a_graph_but_not_a_quotation_of_it():
     @tf.function
     def send(splits):
         return hvd.alltoall(tf.zeros([2]), splits, name="too-many")

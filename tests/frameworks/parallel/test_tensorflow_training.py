@@ -1,4 +1,4 @@
-"""Training with TensorFlow: tape, variables, Keras's and sessions' optimizers, batch statistics."""
+"""Training with TensorFlow: tapes, broadcasts of variables, optimizers, SyncBatchNormalization."""
 
 import contextlib
 from functools import partial
@@ -15,7 +15,7 @@ v1 = tf.compat.v1
 
 
 def test_the_broadcast_hook_makes_variables_equal(rank, size):
-    """As scripts of TensorFlow 1 have it; what a session trains is in tests/contract."""
+    """Scripts for TensorFlow 1 use the hook; tests/contract tests training in sessions."""
     with tf.Graph().as_default():
         v = v1.get_variable("v", initializer=np.float32(rank))
         optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0))
@@ -111,7 +111,7 @@ def test_wrong_arguments_of_optimizers_are_refused():
 
 @pytest.mark.parametrize("in_session", [False, True])
 def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
-    """Variables are rank 0's after sync, and those of the commit after restore."""
+    """sync() gives all ranks rank 0's variables; restore() brings back the last commit."""
     with contextlib.ExitStack() as stack:
         if in_session:
             stack.enter_context(tf.Graph().as_default())

@@ -1,4 +1,4 @@
-"""What torch.distributed's backends are given: lists of tensors, and arguments that do not fit."""
+"""Arguments of torch.distributed's backends: lists of tensors, and wrong arguments."""
 
 import pytest
 import torch
@@ -7,14 +7,14 @@ import torch.distributed as dist
 
 @pytest.fixture(params=["hvdlite", "gloo"])
 def backend(request, groups):
-    """PyTorch's functions give a backend one tensor; PyTorch's tests give it several."""
+    """Return a backend, to pass lists of tensors to it, which PyTorch's functions never do."""
     group = groups[request.param == "gloo"]
     return group._get_backend(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_rank_gives_several_tensors_for_one_result(number, backend):
-    """All are summed into each; one of the root's goes to all; a rank's follow each other."""
+def test_collectives_with_several_tensors_per_rank_give_right_results(number, backend):
+    """allreduce sums all tensors of all ranks; allgather orders them by rank and position."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def given(salt=0):
@@ -44,11 +44,11 @@ def test_all_to_all_single_may_receive_into_rows_of_another_length(groups):
         assert out.tolist() == expected
 
 
-def test_wrong_arguments_are_errors_at_once(groups):
+def test_wrong_sizes_and_splits_are_refused_immediately(groups):
     size = dist.get_world_size()
     with pytest.raises(
         RuntimeError, match="invalid tensor size"
-    ):  # the rows would lie behind its end
+    ):  # otherwise the call would write behind the end of the output
         dist.all_to_all_single(torch.ones(size), torch.ones(size, 300), group=groups[0])
     with pytest.raises(RuntimeError, match="as many elements"):
         dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2 * size + 1), group=groups[0])
@@ -85,15 +85,15 @@ def options_of(kind: str, root: int, tensor: int = 0):
         ("scatter", lambda t, n: ([], []), "requires a single-element output tensor list"),
     ],
 )
-def test_an_argument_that_does_not_fit_is_refused_in_the_words_of_gloo(call, given, why, backend):
-    """At once, on the rank that gives it."""
+def test_a_wrong_argument_is_refused_with_the_error_text_of_gloo(call, given, why, backend):
+    """The rank that passes it gets the error immediately."""
     arguments = given(torch.ones(3), dist.get_world_size())
     with pytest.raises((RuntimeError, ValueError), match=why):
         getattr(backend, call)(*arguments)
 
 
-def test_lists_of_the_root_are_refused_in_the_words_of_gloo(backend):
-    """The root gives a list of one tensor for each rank; no other rank gives a list."""
+def test_wrong_lists_of_gather_and_scatter_are_refused_with_gloos_text(backend):
+    """The root must pass a list with one tensor per rank; no other rank may pass a list."""
     t, rank, size = torch.ones(3), dist.get_rank(), dist.get_world_size()
     calls = {
         "Gather": ("output", lambda lists, o: backend.gather(lists, [t], o)),

@@ -1,4 +1,4 @@
-"""torch.distributed over hvdlite beside Gloo: the same calls, the same results, on every rank."""
+"""torch.distributed over hvdlite: results on every rank equal those of the same calls with Gloo."""
 
 import datetime
 import time
@@ -20,7 +20,7 @@ TYPES = (
 
 
 def values(dtype, *shape, salt=0) -> torch.Tensor:
-    """Small whole numbers, of which sums and products are exact, other ones on each rank."""
+    """Return small whole numbers that differ by rank: their sums and products are exact."""
     numbers = torch.arange(torch.Size(shape).numel()).reshape(shape)
     small = (numbers * 3 + dist.get_rank() * 5 + salt) % 3 + 1
     return (small > 1) if dtype is torch.bool else small.to(dtype)
@@ -115,14 +115,14 @@ REDUCES = (allreduce, reduce, reducescatter, reducescatter_tensor)
 
 
 def same(ours, theirs) -> bool:
-    """Of truths Gloo sums the bytes, which makes 2 of two."""
+    """Compare tensors bit by bit, bools by truth: Gloo adds their bytes, so True may be 2."""
     truths = [t.view(torch.uint8) > 0 if t.dtype is torch.bool else t for t in theirs]
     return len(ours) == len(theirs) and all(map(torch.equal, ours, truths))
 
 
 @pytest.fixture(params=[False, True], ids=["", "staged"])
 def staged(request, groups):
-    """Tensors pass through memory of the host, as those on a GPU do: all but the GPU's copies."""
+    """Stage CPU tensors through host memory as if they were on a GPU, if the parameter is True."""
     glue = compiled.load(process_groups.bucket)
     glue.stage(request.param)
     yield request.param
@@ -141,7 +141,7 @@ def test_results_equal_those_of_gloo(call, groups, staged):
 
 
 def of_one_memory(call: str, n: int, group) -> list:
-    """Return what a call makes of lists whose tensors lie one after the other in one memory."""
+    """Return the result of a call with lists whose tensors are consecutive in one memory block."""
     rank, size = dist.get_rank(), dist.get_world_size()
     whole, into = values(torch.float32, size * n), values(torch.float32, size * n, salt=1)
     parts, outs = list(whole.split(n)), list(into.split(n))
@@ -171,8 +171,8 @@ def of_one_memory(call: str, n: int, group) -> list:
     ["all_gather", "all_gather in place", "reduce_scatter", "reduce_scatter in place", "scatter",
      "scatter in place", "gather", "all_to_all"],
 )  # fmt: skip
-def test_lists_of_tensors_that_share_memory_are_gathered_right(call, n, groups, staged):
-    """They are moved without a copy, unless the call writes to what it still reads."""
+def test_lists_of_tensors_in_one_memory_block_give_the_results_of_gloo(call, n, groups, staged):
+    """hvdlite moves such lists without a copy, unless the call would overwrite its input."""
     ours, theirs = (of_one_memory(call, n, group) for group in groups)
     if call == "all_to_all":  # with lists of tensors, which Gloo does not take
         size = dist.get_world_size()
@@ -196,8 +196,8 @@ def test_reduce_ops_give_the_results_of_gloo(call, op, groups, staged):
         assert same(call(dtype, 7, groups[0], how), theirs), dtype
 
 
-def test_noncontiguous_and_lazily_negated_tensors_are_reduced(groups, staged):
-    """PyTorch's own calls give a backend a copy of such a tensor, and so lose the result."""
+def test_a_lazily_negated_tensor_with_gaps_is_reduced_in_place(groups, staged):
+    """Call the backend: PyTorch's function would pass a copy to it and lose the result."""
     t = values(torch.complex64, 5, 4) * (1 + 2j)
     before, view = t.clone(), t.conj().imag
     whole = view.resolve_neg().contiguous()
@@ -215,7 +215,7 @@ def test_floating_point_averages_of_all_widths_are_right(groups):
 
 
 def test_averages_of_integers_are_rounded_to_zero(groups):
-    """As Lightning's `log(..., sync_dist=True)` has them; rounded to zero, as NCCL's."""
+    """NCCL rounds to zero, too. Lightning's `log(..., sync_dist=True)` averages integers."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for sign in (1, -1):
         t = torch.tensor([sign * (rank + 3), sign * 7])
@@ -224,7 +224,7 @@ def test_averages_of_integers_are_rounded_to_zero(groups):
 
 
 def test_buckets_of_ddp_are_in_shared_memory(groups, staged):
-    """DistributedDataParallel asks for them so. What is staged is another tensor."""
+    """DistributedDataParallel calls allocate_tensor. Staged tensors are copied elsewhere."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     assert backend.supports_tensor_alloc(cpu) == (dist.get_world_size() > 1)
     if dist.get_world_size() > 1:
@@ -238,12 +238,12 @@ def test_buckets_of_ddp_are_in_shared_memory(groups, staged):
             with pytest.raises(RuntimeError, match="timed out: some rank has not made the call"):
                 backend.allocate_tensor(100, dtype=torch.float64, device=cpu)
         else:
-            owner_name("array")  # counts like the call on rank 0, so that later names stay equal
+            owner_name("array")  # count as rank 0 has, so that later names are equal on all ranks
         dist.barrier(group=groups[0])
 
 
 def test_a_hook_that_enlarges_a_bucket_gets_right_sums(groups):
-    """As PowerSGD's hook by batches does, which pads a bucket to a square."""
+    """PowerSGD's batched hook pads a bucket to a square."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     if dist.get_world_size() > 1:
         t = backend.allocate_tensor(1000, dtype=torch.float32, device=cpu).fill_(1).resize_(1024)
@@ -255,7 +255,7 @@ def test_callbacks_of_futures_run_and_give_results(groups, staged):
     def start(value):
         return dist.all_reduce(torch.full((4,), value), group=groups[0], async_op=True)
 
-    def nested(future):  # waits on a thread that completes futures
+    def nested(future):  # this wait runs on a thread that completes futures
         return future.value()[0] + start(1.0).get_future().wait()[0]
 
     futures = [start(float(i)).get_future() for i in range(5)]
@@ -265,7 +265,7 @@ def test_callbacks_of_futures_run_and_give_results(groups, staged):
 
 
 def test_a_waiting_thread_returns_when_another_completes_the_work(groups):
-    """The copy back into a tensor with gaps takes long: a wait begins while a thread does it."""
+    """Copying back into a tensor with gaps is slow: some waits begin while a thread copies."""
     ones, t = torch.ones(1500, 1500), torch.zeros(1500, 3000)[:, ::2].t()
 
     def start():

@@ -1,4 +1,4 @@
-"""Every collective on PyTorch tensors: every dtype, in place or not, with a handle or without."""
+"""Collectives of hvdlite.torch: strides, shared memory, staged and sparse tensors, autograd."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_tensors_of_any_strides_are_reduced(rank, size):
 
 
 def test_tensors_of_one_call_that_share_memory(rank, size):
-    """Formerly, each took of the other what that had written so far."""
+    """No tensor may take partial results that another has written."""
     for number in range(5):
         whole = torch.full((100_000,), rank + 1.0)
         given = [whole, whole[:60_000], whole[40_000:], whole]
@@ -34,7 +34,7 @@ def test_alltoall_takes_its_splits_in_a_tensor(rank, size):
 
 
 def test_tensors_on_a_gpu_pass_through_the_host(rank, size, monkeypatch):
-    """hvdlite takes every tensor for one on a GPU; only copies from and to a GPU are missing."""
+    """hvdlite treats every tensor as one on a GPU; only copies from and to a GPU are missing."""
     for module in (tensors, exchange):
         monkeypatch.setattr(module, "is_staged", lambda tensor: True)
     x, total = torch.full((size, 2), rank + 1.0), size * (size + 1) / 2
@@ -62,7 +62,7 @@ def test_sparse_tensors_are_summed(rank, size):
     assert torch.allclose(again().to_dense(), expected * size)
 
 
-# ---- gradients, beside those of tests/contract ----
+# ---- gradients that tests/contract does not test ----
 
 
 def leaf(*shape) -> torch.Tensor:
@@ -113,8 +113,8 @@ IN_PLACE = {
 
 @pytest.mark.parametrize("verb", IN_PLACE)
 def test_backward_refuses_what_a_verb_has_overwritten(verb):
-    """Before, backward used the new values, and the gradients were wrong in silence."""
-    for _ in range(4):  # calls that come again take another path
+    """With the new values, backward would silently compute wrong gradients."""
+    for _ in range(4):  # repeated calls take another path
         kept, loss = _saved_by_autograd(torch.ones(2, requires_grad=True))
         IN_PLACE[verb](kept, name=verb)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -122,7 +122,7 @@ def test_backward_refuses_what_a_verb_has_overwritten(verb):
 
 
 def test_tensors_of_inference_mode_are_reduced_in_place(rank, size):
-    """PyTorch counts no versions of them."""
+    """PyTorch keeps no version counter for them."""
     with torch.inference_mode():
         x = torch.full((2,), rank + 1.0)
     for _ in range(4):

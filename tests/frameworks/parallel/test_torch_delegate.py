@@ -1,4 +1,4 @@
-"""hvdlite agrees on tensors, another library moves them: Gloo on the CPU, in place of NCCL."""
+"""Delegation: ranks agree through hvdlite, and Gloo on the CPU stands in for NCCL to move data."""
 
 import random
 
@@ -34,7 +34,7 @@ def test_the_gpu_checks_pass_on_cpus(check, rank, size):
     assert len(MOVERS) == max(made, 1), "one group moves all tensors of all ranks"
 
 
-def test_delegated_calls_match_though_each_rank_has_its_own_order(rank, size):
+def test_delegated_calls_pair_by_name_in_any_order(rank, size):
     order = random.Random(rank)
     for _ in range(10):
         numbers = order.sample(range(20), 20)
@@ -60,7 +60,7 @@ def test_delegated_tensors_may_have_different_rows(rank, size):
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_tensors_of_inference_mode_are_moved_by_a_thread_that_is_not_in_it(mode):
+def test_delegated_tensors_of_inference_mode_are_reduced_and_gathered(mode):
     with torch.inference_mode(mode):
         mean = hvd.allreduce_async_(torch.full((3,), 2.0), op=hvd.Average)
         rows = hvd.allgather_async(torch.ones(2))
@@ -79,10 +79,10 @@ def test_delegation_works_for_one_rank_and_for_empty_tensors(rank, size):
         hvd.remove_process_set(each)
 
 
-def test_a_tensor_on_the_host_on_only_one_rank_is_refused(rank, size):
+def test_a_tensor_on_a_gpu_on_only_some_ranks_is_refused(rank, size):
     if size == 1:
         return
-    hvd.allreduce(torch.ones(1), name="first")  # ranks first agree on which gradients are moved
+    hvd.allreduce(torch.ones(1), name="first")  # so that the next call does not set up delegation
     if rank:
         tensors.DELEGATED.discard("cpu")
     match = r"disagree on the memory: rank 0: a GPU's; ranks? 1.*: the host's.*HVDLITE_GPU=host"

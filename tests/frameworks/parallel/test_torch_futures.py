@@ -1,6 +1,6 @@
-"""torch.distributed over hvdlite: futures, and waits with limits.
+"""torch.distributed over hvdlite: futures and time-outs.
 
-Many threads at once: tests/frameworks/scripts/torch_futures.py.
+tests/frameworks/scripts/torch_futures.py uses futures on many threads concurrently.
 """
 
 import datetime
@@ -20,8 +20,8 @@ def start(group, t):
     return dist.all_reduce(t, group=group, async_op=True)
 
 
-def test_a_future_fails_by_a_time_out_only_if_the_call_was_late(groups):
-    """The copy back into a tensor with gaps takes long: the future is told while a wait does it."""
+def test_a_future_of_a_completed_call_does_not_time_out(groups):
+    """The future may complete while a wait copies back into a tensor with gaps, which is slow."""
     t = torch.ones(1500, 3000)[:, ::2].t()
     for _ in range(12):
         work = start(groups[0], t.fill_(1))
@@ -31,8 +31,8 @@ def test_a_future_fails_by_a_time_out_only_if_the_call_was_late(groups):
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_a_thread_delivers_tensors_of_inference_mode(mode, groups):
-    """Results with gaps are copied, by a thread that is in no such mode."""
+def test_tensors_with_gaps_made_in_inference_mode_get_their_results(mode, groups):
+    """A thread outside of inference mode copies results into tensors with gaps."""
     rank, size = dist.get_rank(), dist.get_world_size()
     with torch.inference_mode(mode):
         outs = [torch.zeros(3, 2)[:, 0] for _ in range(size)]
@@ -47,7 +47,7 @@ def test_a_thread_delivers_tensors_of_inference_mode(mode, groups):
     assert [t.is_inference() for t in (*outs, sums)] == [mode] * (size + 1)
 
 
-def test_a_call_without_tensors_ends_at_once(groups):
+def test_a_call_without_tensors_completes_immediately(groups):
     group = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=5))
     nothing = [[] for _ in range(dist.get_world_size())]
     work = group._get_backend(torch.device("cpu")).allgather_coalesced(nothing, [])
@@ -55,11 +55,11 @@ def test_a_call_without_tensors_ends_at_once(groups):
 
 
 @pytest.mark.parametrize("days", [400_000, 100_000_000, LONGEST.days])
-def test_a_limit_of_many_years_is_no_time_out(days, groups, several):
+def test_a_time_out_of_many_years_does_not_overflow(days, groups, several):
     limit, t = datetime.timedelta(days), torch.ones(4)
     group = dist.new_group(backend="hvdlite", timeout=limit)
     if dist.get_rank() == 1:
-        time.sleep(0.1)  # so that the other threads have to wait
+        time.sleep(0.1)  # so that the other ranks have to wait
     work = start(groups[0], t)
     group.monitored_barrier(limit)
     if dist.get_rank() == 1:
@@ -69,7 +69,7 @@ def test_a_limit_of_many_years_is_no_time_out(days, groups, several):
     assert start(group, t).get_future().wait() == [t]
 
 
-def test_a_monitored_barrier_of_no_time_ends_at_once(groups, several):
+def test_a_monitored_barrier_with_a_time_out_of_0_ends_immediately(groups, several):
     if dist.get_rank() == 0:
         group = dist.new_group([0], backend="hvdlite", use_local_synchronization=True)
         group.monitored_barrier(NONE)
@@ -81,7 +81,7 @@ def test_a_monitored_barrier_of_no_time_ends_at_once(groups, several):
             groups[0].monitored_barrier(NONE)
 
 
-def test_a_callback_waits_for_a_future_that_ends_by_its_time_out(groups, several):
+def test_a_callback_that_waits_for_a_future_gets_its_time_out(groups, several):
     short = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
     for _ in range(3):
         if dist.get_rank() == 0:
@@ -97,7 +97,7 @@ def test_a_callback_waits_for_a_future_that_ends_by_its_time_out(groups, several
             start(groups[0], torch.ones(3)).wait()
 
 
-def test_a_callback_that_raises_fails_its_own_future_only(groups):
+def test_a_callback_that_raises_fails_only_its_own_future(groups):
     def fails(future):
         raise ValueError("on purpose")
 
@@ -109,7 +109,7 @@ def test_a_callback_that_raises_fails_its_own_future_only(groups):
             after.wait()
 
 
-def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, several):
+def test_waiting_for_the_parents_call_in_a_forked_child_is_an_error(groups, several):
     if dist.get_rank() == 0:
         work = start(groups[0], torch.ones(3))
         child = os.fork()
@@ -130,7 +130,7 @@ def test_a_forked_child_learns_that_its_parents_call_is_not_its_own(groups, seve
         work.wait()
 
 
-def test_calls_that_nobody_waits_for_end(groups):
+def test_many_calls_complete_though_no_one_waits_for_earlier_ones(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
     # more tensors than prepared names

@@ -1,4 +1,4 @@
-"""Process groups over hvdlite: several at once, disagreement, late ranks, abort."""
+"""Process groups over hvdlite: concurrent groups, disagreement, late ranks, abort."""
 
 import datetime
 import threading
@@ -13,7 +13,7 @@ from hvdlite.torch.backend import groups as process_groups
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_rank_does_not_ask_a_lost_store_again(groups):
-    """Formerly, a rank kept asking a lost store for the others until the group's time-out."""
+    """Otherwise it would ask until the group's time-out."""
 
     class Gone:
         asked = 0
@@ -28,7 +28,7 @@ def test_a_rank_does_not_ask_a_lost_store_again(groups):
     assert store.asked == 1
 
 
-def test_several_process_groups_work_at_once(groups):
+def test_concurrent_calls_in_several_process_groups_are_right(groups):
     rank, size = dist.get_rank(), dist.get_world_size()
     made = [dist.new_group(list(range(first, size)), backend="hvdlite") for first in range(size)]
     works, tensors = [], [torch.full((3,), float(rank)) for _ in range(rank + 1)]
@@ -56,7 +56,7 @@ def test_a_disagreement_is_an_error_on_every_rank(wrong, groups, several):
     assert (right == dist.get_world_size()).all()
 
 
-def test_a_late_rank_is_an_error_and_the_group_goes_on(groups, several):
+def test_after_a_time_out_because_of_a_late_rank_other_groups_work(groups, several):
     short = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
     t = torch.ones(3)
     if dist.get_rank() == 0:
@@ -73,7 +73,7 @@ def test_a_late_rank_is_an_error_and_the_group_goes_on(groups, several):
 
 
 @pytest.mark.parametrize("call", ["all_reduce", "recv", "monitored_barrier"])
-def test_abort_ends_waits_for_a_rank_that_never_comes(call, groups, several):
+def test_abort_ends_waits_for_a_rank_that_never_makes_the_call(call, groups, several):
     """All three groups have the same ranks, so one engine moves their data."""
     hangs, other = (dist.new_group(backend="hvdlite") for _ in range(2))
     ours = torch.ones(3)

@@ -1,4 +1,4 @@
-"""What backward tells the optimizer of PyTorch: which gradients are there, in any order."""
+"""Hooks by which backward reports gradients to the distributed optimizer of PyTorch."""
 
 import gc
 import sys
@@ -22,7 +22,7 @@ def distributed(params, **options):
 
 
 def step(params, optimizer, factor) -> None:
-    """Up to the update. Backward reaches the last parameter first."""
+    """Do all of a step but the update. Backward reaches the last parameter first."""
     optimizer.zero_grad()
     sum_of(params, factor).backward()
 
@@ -34,7 +34,7 @@ def sum_of(params, factor) -> torch.Tensor:
     return total
 
 
-def test_small_gradients_cost_no_call_of_python_each(rank):
+def test_small_gradients_need_fewer_python_calls_than_one_each(rank):
     params, calls = parameters(), []
     optimizer = distributed(params)
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_small_gradients_cost_no_call_of_python_each(rank):
     assert same_everywhere(*params)
 
 
-def test_allreduces_begin_in_backward_though_its_order_has_changed(rank, size):
+def test_allreduces_begin_during_backward_after_its_order_has_changed(rank, size):
     params = parameters()
     optimizer = distributed(params)
     begun = []
@@ -65,7 +65,7 @@ def test_allreduces_begin_in_backward_though_its_order_has_changed(rank, size):
 
 
 @pytest.mark.parametrize("which", [0, N // 4, -1])
-def test_one_gradient_that_is_computed_too_often_is_named(which):
+def test_the_error_names_a_gradient_that_is_computed_too_often(which):
     params = parameters()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(params, 1.0), [(f"p{i}", p) for i, p in enumerate(params)], num_groups=2
@@ -83,7 +83,7 @@ def test_one_gradient_that_is_computed_too_often_is_named(which):
     assert params[which].grad.tolist() == [2] * 3
 
 
-def test_an_optimizer_that_is_gone_leaves_no_hook_and_keeps_no_parameter(rank):
+def test_a_deleted_optimizer_leaves_no_hook_and_keeps_no_parameter(rank):
     params = parameters()
     optimizer = distributed(params)
     for _ in range(2):

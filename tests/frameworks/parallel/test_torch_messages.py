@@ -13,8 +13,8 @@ import hvdlite.torch as hvd
 from hvdlite.monitor import live, memory, report
 
 
-def test_messages_of_two_ranks_come_in_order_by_tag(groups, several):
-    """Tags apart, each in order; of any size, with gaps, from any rank; nobody waits in between."""
+def test_messages_with_one_tag_arrive_in_order(groups, several):
+    """Messages of a tag keep their order; other tags, sizes, gaps and sources do not matter."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), groups[0]
     after, before, lengths = (rank + 1) % size, (rank - 1) % size, (3, 0, 500_000, 40_000)
     works = [
@@ -58,7 +58,7 @@ def test_mismatched_sends_and_receives_are_errors_on_both_ranks(groups):
 
 
 def test_reports_show_waiting_sends_and_receives(groups):
-    """While a receive waits, and when it has ended: no other rank is blamed for it."""
+    """A report shows a waiting receive without blaming a rank, and later as done."""
     if dist.get_rank() > 1 or dist.get_world_size() == 1:
         return
     t, other = torch.ones(5), 1 - dist.get_rank()

@@ -1,4 +1,4 @@
-"""Parameters that several optimizers have, and those that backward reaches late."""
+"""Parameters with several optimizers, unused parameters, loaded states, extra optimizers."""
 
 import copy
 import gc
@@ -36,7 +36,7 @@ def alone(numbers):
 @pytest.mark.parametrize("call", ["step", "synchronize"])
 @pytest.mark.parametrize("used", [0, 2])
 def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call, used, rank):
-    """Formerly, a step of the first one took gradients of this rank alone."""
+    """A step of the first optimizer would use gradients of this rank alone."""
     model = multilayer()
     first = sgd(model, "a.")
     steps(model, first, rank, range(used))
@@ -72,8 +72,8 @@ def test_optimizers_made_one_after_another_train_right(how, rank, report_parity)
     assert same_everywhere(*model.parameters())
 
 
-def test_an_optimizer_of_other_parameters_does_not_disturb(rank, size):
-    """As of a generator and a discriminator, whose gradients come from one backward."""
+def test_two_optimizers_of_different_models_both_train_right(rank, size):
+    """One backward may compute the gradients of both, for example, in a GAN."""
     one, two = multilayer(), copy.deepcopy(multilayer())
     optimizers = sgd(one, "one."), sgd(two, "two.")
     for step in range(3):
@@ -85,8 +85,8 @@ def test_an_optimizer_of_other_parameters_does_not_disturb(rank, size):
     assert difference(one, alone(range(3))) < 5e-6 and difference(two, one) == 0
 
 
-def test_a_second_optimizer_between_backward_and_step_is_refused(rank):
-    """Averages that have been made stay what they are; sums would be made twice."""
+def test_a_second_optimizer_between_backward_and_step_is_refused_for_sums(rank):
+    """Averaging an average again would do no harm, but sums would be summed twice."""
     model = multilayer()
     first = sgd(model)
     steps(model, first, rank, range(2))
@@ -126,7 +126,7 @@ class Tables(torch.nn.Module):
 def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
     sparse, as_dense, grouped, rank, size
 ):
-    """The table has no gradient, and so no update, until a rank needs the table."""
+    """A table has no gradient, and therefore no update, until a rank uses it."""
     kind = torch.optim.SparseAdam if sparse else torch.optim.AdamW
     model, expected = Tables(sparse), Tables(sparse)
     optimizer, plain = kind(model.parameters(), 0.1), kind(expected.parameters(), 0.1)
@@ -151,7 +151,7 @@ def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
     assert same_everywhere(*model.parameters())
 
 
-def test_sparse_gradients_are_averaged_after_a_rank_has_joined(rank, size, several):
+def test_sparse_gradients_after_a_rank_has_joined_are_an_error(rank, size, several):
     model = Tables(sparse=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(model.parameters(), 0.1))
     model(torch.tensor([0]), [0, 1, 2]).backward()
@@ -164,7 +164,7 @@ def test_sparse_gradients_are_averaged_after_a_rank_has_joined(rank, size, sever
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
-    """Formerly, weights differed between ranks: hvdlite and DDP wrote to the same gradients."""
+    """hvdlite and DDP would both write to the gradients, and weights would differ between ranks."""
     model = multilayer()
     wrap = torch.nn.parallel.DistributedDataParallel
     module = model if late else wrap(model)
@@ -175,7 +175,7 @@ def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
         optimizer.step()
 
 
-# ---- states that are saved and loaded, beside tests/contract/test_saved.py ----
+# ---- saved and loaded states that tests/contract/test_saved.py does not test ----
 
 
 def momentum_of(model, **options):
@@ -191,8 +191,8 @@ def step(model, optimizer, rank, number) -> None:
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_states_loaded_into_the_plain_optimizer_on_one_rank_are_noticed(op, when, rank, several):
-    """Before or after it is distributed."""
+def test_states_loaded_into_the_plain_optimizer_on_one_rank_are_an_error(op, when, rank, several):
+    """The rank loads them before or after it makes the DistributedOptimizer."""
     model = multilayer()
     trained = momentum_of(model, op=op)
     step(model, trained, rank, 0)
@@ -212,7 +212,7 @@ def test_states_loaded_into_the_plain_optimizer_on_one_rank_are_noticed(op, when
 
 
 def test_each_rank_loads_its_own_states_of_adasum(rank):
-    """Each rank takes its own step, so momenta differ by rank, and so do checkpoints of ranks."""
+    """With Adasum each rank steps with its own gradients, so momenta differ between ranks."""
     model = multilayer()
     optimizer = momentum_of(model, op=hvd.Adasum)
     step(model, optimizer, rank, 0)
@@ -221,8 +221,8 @@ def test_each_rank_loads_its_own_states_of_adasum(rank):
     assert same_everywhere(*model.parameters())
 
 
-def test_states_of_sparse_parameters_loaded_on_one_rank_are_noticed(rank, several):
-    """Ranks send only the tables' rows, and no dense gradient with a digest of the states."""
+def test_states_of_sparse_parameters_loaded_on_one_rank_are_an_error(rank, several):
+    """No dense gradient is sent, which would carry the digest of the states."""
     table = torch.nn.Embedding(6, 3, sparse=True)
     hvd.broadcast_parameters(table.state_dict(), 0)
     plain = torch.optim.SparseAdam(table.parameters())
@@ -246,7 +246,7 @@ def test_states_of_sparse_parameters_loaded_on_one_rank_are_noticed(rank, severa
 
 
 def test_equal_states_loaded_on_every_rank_are_accepted(rank, size):
-    """Also while gradients of a step wait, some of which have been sent."""
+    """Ranks also load states between backward and step, when some gradients have been sent."""
     model = multilayer()
     optimizer = momentum_of(model)
     for number in range(3):
@@ -261,15 +261,15 @@ def test_equal_states_loaded_on_every_rank_are_accepted(rank, size):
 
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
-def test_reading_param_groups_averages_the_gradients_first(op, rank, size):
-    """As a progress bar reads the rate. Formerly, each reading averaged: sums were made twice."""
+def test_reading_param_groups_between_passes_averages_only_once(op, rank, size):
+    """A progress bar reads the rate between passes. Only the first reading may average."""
     model, expected = multilayer(), multilayer()
     optimizer = momentum_of(model, backward_passes_per_step=2, op=op)
     plain = torch.optim.SGD(expected.parameters(), 0.1, 0.9)
     for number in range(3):
         optimizer.zero_grad()
         plain.zero_grad()
-        if number == 1:  # the optimizer is dropped
+        if number == 1:  # drop the gradients of a pass
             loss_of(model, batch_of(rank, 9)).backward()
             optimizer.zero_grad()
         for each in (2 * number, 2 * number + 1):
@@ -299,8 +299,8 @@ def sync_batch_norm():
 
 
 @pytest.mark.parametrize("make", [adasum, guard, sync_batch_norm])
-def test_a_rank_that_made_one_more_torch_optimizer_gets_an_error(make, rank, several):
-    """Formerly, ranks waited for each other's tensors. Other owners: test_trainers.py."""
+def test_an_extra_torch_optimizer_or_guard_on_one_rank_is_an_error(make, rank, several):
+    """Otherwise ranks would wait for each other's tensors. test_trainers.py tests other owners."""
     if rank == 1:
         make()
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""torch.distributed over hvdlite: tensors of one call that share memory or do not fit together."""
+"""torch.distributed over hvdlite: tensors of one call that share memory or have wrong sizes."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def test_tensors_of_one_call_that_share_memory(groups, rank, size):
 
 @pytest.mark.parametrize("call", ["splits", "lists"])
 def test_parts_of_unexpected_sizes_are_errors(call, groups, rank, size, several):
-    """The sum is what it expects. Formerly, it took rows of one rank for those of another."""
-    # parts that each rank sends to rank 0, 1, ...
+    """Rank 0 expects the right total, but one row too many of itself and one too few of rank 1."""
+    # the numbers of rows that each rank sends to rank 0, 1, ...
     parts = [2 + (to == 0) - (to == 1) for to in range(size)]
     own = parts[rank] * size
     expected = [parts[rank]] * size

@@ -1,4 +1,4 @@
-"""What scripts do to an optimizer and to gradients beside calling them, as PyTorch lets them."""
+"""Scripts that change param_groups, gradients or requires_grad, as PyTorch allows."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def add_after_a_removal(optimizer, _plain, param) -> None:
 @OPS
 @pytest.mark.parametrize("add", [append, replace, add_to_the_given, add_after_a_removal])
 @pytest.mark.parametrize("used", [0, 2])
-def test_a_parameter_that_came_to_the_optimizer_by_any_way_is_averaged(used, add, op, rank):
+def test_a_parameter_added_to_the_optimizer_in_any_way_is_averaged(used, add, op, rank):
     first, second, later = weight(), weight(), weight()
     optimizer, plain = distributed(first, second, op=op)
     for _ in range(used):
@@ -57,7 +57,7 @@ def test_a_parameter_that_came_to_the_optimizer_by_any_way_is_averaged(used, add
     assert len(set(optimizer._parameter_names.values())) == 3
 
 
-def test_a_parameter_that_is_added_between_the_passes_of_a_step(rank, size):
+def test_a_parameter_added_between_the_passes_of_a_step_is_averaged(rank, size):
     first, later = weight(), weight()
     optimizer, plain = distributed(first, backward_passes_per_step=2)
     step(optimizer, rank, first)
@@ -72,11 +72,11 @@ def test_a_parameter_that_is_added_between_the_passes_of_a_step(rank, size):
 
 @OPS
 @pytest.mark.parametrize("closure", [False, True])
-def test_the_wrapped_optimizer_does_not_step_alone(closure, op, rank):
+def test_a_step_of_the_wrapped_optimizer_before_averaging_is_refused(closure, op, rank):
     param = weight()
     optimizer, plain = distributed(param, op=op)
     if op == hvd.Average:
-        plain.step()  # as to make its states: there are no gradients so far
+        plain.step()  # allowed without gradients: scripts create the states in this way
     (param * (rank + 1)).sum().backward()
     with pytest.raises(RuntimeError, match="step.. of the SGD given to hvd.DistributedOptimizer"):
         plain.step((lambda: param.sum()) if closure else None)
@@ -84,7 +84,7 @@ def test_the_wrapped_optimizer_does_not_step_alone(closure, op, rank):
     assert same_everywhere(param)
 
 
-def test_the_wrapped_optimizer_steps_with_averages(rank, size):
+def test_after_synchronize_the_wrapped_optimizer_steps_with_averages(rank, size):
     param = weight()
     optimizer, plain = distributed(param)
     (param * (rank + 1)).sum().backward()
@@ -93,8 +93,8 @@ def test_the_wrapped_optimizer_steps_with_averages(rank, size):
     assert param.tolist() == [-(size + 1) / 2] * 3
 
 
-def test_gradients_that_a_script_has_kept_stay_what_they_were(rank, size):
-    """A script keeps gradients, for example, to compare those of several losses."""
+def test_gradients_that_a_script_keeps_are_not_overwritten(rank, size):
+    """A script may keep gradients, for example, to compare gradients of several losses."""
     params, kept = [weight(), weight()], []
     optimizer, _ = distributed(*params)
     for number in range(4):
@@ -106,8 +106,8 @@ def test_gradients_that_a_script_has_kept_stay_what_they_were(rank, size):
     assert [[grad.tolist() for grad in grads] for grads in kept] == expected
 
 
-def test_a_gradient_that_is_taken_before_the_average_becomes_the_average(rank, size):
-    """A function may take the gradient, and clip it later."""
+def test_a_gradient_array_taken_before_the_average_gets_the_average(rank, size):
+    """A function may take the gradient before the average and clip it later."""
     param = weight()
     optimizer, _ = distributed(param)
     for number in range(1, 4):
@@ -122,7 +122,7 @@ def test_a_gradient_that_is_taken_before_the_average_becomes_the_average(rank, s
         assert param.tolist() == [-number * (size + 1) / 4] * 3
 
 
-def test_a_parameter_that_is_frozen_between_backward_and_step(rank, size):
+def test_a_parameter_frozen_between_backward_and_step_is_still_updated(rank, size):
     param = weight()
     optimizer, _ = distributed(param)
     for number in range(1, 4):

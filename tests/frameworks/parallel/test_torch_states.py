@@ -1,4 +1,4 @@
-"""Weights and states of one rank on all; compression; SyncBatchNorm; the hook of PyTorch's DDP."""
+"""Broadcasts of weights and states; SyncBatchNorm; the communication hook for PyTorch's DDP."""
 
 import types
 
@@ -24,7 +24,7 @@ def test_broadcast_parameters_takes_parameters_in_each_form(rank, size):
             assert difference(model, multilayer(10 + root)) == 0
 
 
-def test_buffers_are_broadcast_too(rank):
+def test_broadcast_parameters_also_broadcasts_buffers(rank):
     layer = torch.nn.BatchNorm1d(3)
     layer(torch.randn(5, 3) + rank)
     hvd.broadcast_parameters(layer.state_dict(), root_rank=0)
@@ -43,8 +43,8 @@ def test_the_error_about_different_models_names_the_parameter(rank, several):
 
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
-def test_broadcast_optimizer_state_of_one_rank_that_has_trained(kind, wrap, rank, several):
-    """The root has trained; the ranks that receive its state have not."""
+def test_broadcast_optimizer_state_gives_all_ranks_the_state_of_the_root(kind, wrap, rank, several):
+    """Only the root has trained, so only the root has a state."""
     model = multilayer()
     options = {"SGD": {"momentum": 0.9}, "Adam": {"betas": (0.8, 0.9)}, "LBFGS": {"max_iter": 2}}
     plain = getattr(torch.optim, kind)(model.parameters(), lr=0.1 + rank, **options[kind])
@@ -73,7 +73,7 @@ def test_broadcast_optimizer_state_of_one_rank_that_has_trained(kind, wrap, rank
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "SparseAdam", "LBFGS"])
 def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wrap, rank):
-    """As scripts of Horovod's read them; a gradient that is there, and a frozen one, stay."""
+    """Scripts for Horovod read these gradients. Existing and frozen ones are not changed."""
     table, frozen = torch.nn.Embedding(4, 3, sparse=kind == "SparseAdam"), multilayer()[0].weight
     given, frozen.requires_grad = torch.nn.Parameter(torch.ones(2)), False
     given.grad = torch.ones(2).to_sparse() if kind == "SparseAdam" else torch.ones(2)
@@ -136,7 +136,7 @@ def test_wrong_arguments_of_torch_functions_are_refused(arguments, text):
 
 
 def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(rank, size, report_parity):
-    """Of uneven batches, with averaged gradients of the sum of losses."""
+    """Ranks have batches of different sizes."""
 
     def net(layer):
         torch.manual_seed(3)
@@ -182,9 +182,9 @@ def test_sync_batch_norm_has_gradients_of_gradients(rank, size):
     assert torch.allclose(own, expected[4 * rank : 4 * rank + 4])
 
 
-def test_sync_batch_norm_counts_anew_in_a_new_job(rank, size):
+def test_sync_batch_norm_numbers_its_calls_from_0_in_a_new_job(rank, size):
     layer = hvd.SyncBatchNorm(3)
-    # the step fails on rank 0 only, as if it had trained before the others
+    # one call fails on rank 0 only, so its count of calls differs from that of other ranks
     if rank == 0 and size > 1:
         with pytest.raises(ValueError, match="dtype"):
             layer(torch.ones(4, 3, dtype=torch.complex64))
@@ -205,7 +205,7 @@ def test_sync_batch_norm_is_accurate_far_from_zero():
 
 
 def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
-    """PyTorch refuses it, too: its deviation is 0."""
+    """PyTorch refuses it, too, because the variance is 0."""
     layer = hvd.SyncBatchNorm(3)
     if size > 1:
         assert torch.isfinite(layer(torch.full((1, 3), float(rank)))).all()  # one row per rank

@@ -1,4 +1,4 @@
-"""Training with PyTorch: what many ranks come to is what one process does on the joined batch."""
+"""Training with PyTorch: the ranks train what one process trains on the joined batch."""
 
 import copy
 import gc
@@ -55,7 +55,7 @@ def test_gradients_in_channels_last_layout_are_averaged(rank, report_parity):
     ids=["plain", "fp16", "one_bit"],
 )
 def test_gradients_on_a_gpu_pass_through_the_host(compression, rank, monkeypatch):
-    """All but the copies from and to the GPU: hvdlite takes every tensor for one on a GPU."""
+    """hvdlite treats every tensor as one on a GPU; only copies from and to a GPU are missing."""
     passed = []
 
     def trained():
@@ -70,7 +70,7 @@ def test_gradients_on_a_gpu_pass_through_the_host(compression, rank, monkeypatch
     assert passed
 
 
-def test_training_in_bfloat16_comes_close_to_one_process(rank, report_parity):
+def test_training_in_bfloat16_is_close_to_one_process(rank, report_parity):
     model, alone = multilayer(dtype=torch.bfloat16), multilayer(dtype=torch.bfloat16)
     batches = [batch.bfloat16() for batch in own_batches(rank)]
     train(model, distributed(model), batches)
@@ -82,7 +82,7 @@ def test_training_in_bfloat16_comes_close_to_one_process(rank, report_parity):
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_gradients_live_in_memory_that_the_ranks_share(set_to_none, rank, several):
+def test_gradients_are_in_memory_that_the_ranks_share(set_to_none, rank, several):
     model = multilayer()
     optimizer = distributed(model)
     for batch in own_batches(rank):
@@ -118,7 +118,7 @@ def test_a_rank_without_a_batch_counts_as_zero_after_a_skipped_step(rank):
     optimizer = distributed(model)
     train(model, optimizer, [batch_of(rank, 0)])
     loss_of(model, batch_of(rank, 1)).backward()
-    assert optimizer.param_groups  # like GradScaler, which reads them and may skip the step
+    assert optimizer.param_groups  # GradScaler also reads them and may then skip the step
     optimizer.zero_grad()
     if rank == 0:
         loss_of(model, batch_of(rank, 2)).backward()
@@ -152,7 +152,7 @@ def test_step_after_synchronize_warns_unless_it_is_skipped(skip, rank):
         optimizer.step()  # synchronize() has not been called since the last step
 
 
-def test_each_parameter_has_a_name_of_its_own_on_all_ranks():
+def test_parameters_have_distinct_names_that_are_equal_on_all_ranks():
     model = multilayer()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD([{"params": [param]} for param in model.parameters()], 0.1)
@@ -212,7 +212,7 @@ def test_schedulers_made_before_or_after_the_optimizer_work(before, rank, report
         warnings.simplefilter("error")
         assert run(model, hvd.DistributedOptimizer, own_batches(rank)) == expected
     gc.enable()
-    assert used[-1]() is None  # freed at once, so there is no cycle of references
+    assert used[-1]() is None  # freed without gc, so there is no cycle of references
     report_parity("PyTorch, scheduler", difference(model, alone), 5e-6)
 
 
@@ -281,7 +281,7 @@ def test_adasum_combines_parameters_that_were_added_later(rank):
     assert same_everywhere(later)
 
 
-def test_a_thawed_parameter_is_averaged_once(rank, size):
+def test_a_parameter_unfrozen_later_is_averaged_only_once(rank, size):
     trained, frozen = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], 0.1), op=hvd.Sum)

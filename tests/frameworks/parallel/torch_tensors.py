@@ -1,4 +1,4 @@
-"""PyTorch tensors whose sums are known, and small models: every rank can make those of all."""
+"""PyTorch batches and small models; each rank can also make the batches of all other ranks."""
 
 import hashlib
 
@@ -22,7 +22,7 @@ def multilayer(seed: int = 1, dtype=torch.float32) -> torch.nn.Module:
 
 
 def convolutional(seed: int = 1) -> torch.nn.Module:
-    """Return a net like LeNet whose convolution's weights lie channels last."""
+    """Return a net whose convolution has weights in the channels_last memory format."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last),

@@ -1,4 +1,4 @@
-"""Trains with PyTorch or Keras, a value of all ranks now and then; prints the recorder's steps."""
+"""Train with PyTorch or Keras, gather an object every 20 steps, and report the recorded steps."""
 
 import os
 import sys

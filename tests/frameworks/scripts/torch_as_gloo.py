@@ -1,4 +1,4 @@
-"""A program that names Gloo, or no backend; each argument says how, one after the other."""
+"""Use PyTorch's collectives with Gloo or no backend named; each argument is a way to name it."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ def run(how: str) -> None:
     t = torch.full((4,), rank + 1.0)
     dist.all_reduce(t)
     assert t.tolist() == [size * (size + 1) / 2] * 4
-    if dist.get_backend() == "gloo":  # this is PyTorch's own test
+    if dist.get_backend() == "gloo":  # PyTorch allows monitored_barrier only under this name
         dist.monitored_barrier(timeout=timedelta(seconds=30))
     pair = dist.new_group([0, 1], backend="gloo", timeout=timedelta(seconds=30))
     if rank < 2:
@@ -44,7 +44,7 @@ def run(how: str) -> None:
         )
         direct.barrier().wait()
         assert direct.name() == dist.group.WORLD._get_backend(torch.device("cpu")).name()
-        direct.create_device(interface="lo")  # PyTorch's own tests ask a group
+        direct.create_device(interface="lo")  # PyTorch's tests call it on an instance
 
     parallel = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
     parallel(torch.full((2, 4), rank + 1.0)).sum().backward()

@@ -1,12 +1,11 @@
-"""Calls of PyTorch's backend, at once and later, looked at by several threads at the same time.
+"""Collectives of PyTorch's backend whose works and futures several threads use concurrently.
 
-    torchrun --nproc-per-node 2 torch_futures.py 100000
+    torchrun --nproc-per-node 2 torch_futures.py CALLS [SEED]
 
-So many calls in all, by threads that each have a group of their own: on the fast path, queued,
-decided by the engine, ended by the keeper, or dropped, which each rank mixes in its own way.
-Meanwhile groups are aborted with calls in them. Nothing may fail that did not fail: no error but
-those of callbacks that raise and of aborted calls, and each result right. The number after that of
-calls is the seed.
+Each thread has a separate group. A call may take the fast path, be queued, be started by the
+engine, be completed by the keeper thread, or be dropped; each rank chooses differently. Meanwhile
+other groups are aborted with calls in progress. Only callbacks that raise and aborted calls may
+give errors, and every result must be right.
 """
 
 import random
@@ -24,7 +23,7 @@ LIMIT = timedelta(seconds=120)
 problems: list = []
 
 
-# ---- calls: each returns a work to wait for, or None, and a function that checks the result ----
+# ---- calls: each returns a work (None if complete) and a function that checks the result ----
 
 
 def all_reduce(group, n, value, later):
@@ -34,7 +33,7 @@ def all_reduce(group, n, value, later):
 
 
 def all_reduce_with_gaps(group, n, value, later):
-    """Start an all_reduce whose result is copied back, which takes a while."""
+    """Start an all_reduce of a tensor with gaps: hvdlite copies the result back, which is slow."""
     t = torch.full((n // 8 + 1, 32), value + dist.get_rank()).t()
     total = sum(value + r for r in range(dist.get_world_size()))
     work = group._get_backend(t.device).allreduce([t])
@@ -73,7 +72,7 @@ def ring(group, n, value, later):
 
 
 def another_follows(group, n, value, later):
-    """A callback makes a call of the same group."""
+    """Start an all_reduce whose callback calls all_reduce on the same group."""
 
     def goes_on(future):
         (t,) = future.value()
@@ -90,7 +89,7 @@ CALLS = (all_reduce, all_reduce_with_gaps, all_gather, broadcast, reduce_scatter
          another_follows)  # fmt: skip
 
 
-# ---- looks at a work, on any thread ----
+# ---- uses of a work, on any thread ----
 
 
 def waits(work):
@@ -140,7 +139,7 @@ def note(what, look, *args):
 
 
 def finish(lookers, started):
-    """Look at the work in these ways; a work that is dropped has its result some time."""
+    """Use the work in the given ways; for a dropped work, wait up to 30 s for the result."""
     what, work, is_right, looks = started
     started.clear()  # this thread has the only reference to the work
     others = [lookers.submit(note, what, look, work) for look in looks[1:]]
@@ -156,7 +155,7 @@ def finish(lookers, started):
 
 
 def calls_of(thread, group, calls, seed, lookers):
-    """Make the calls, in the same order on all ranks; each rank looks at them in its own way."""
+    """Make the calls, in the same order on all ranks; each rank uses the works differently."""
     alike = random.Random(f"{seed} {thread}")
     own = random.Random(f"{seed} {thread} {dist.get_rank()}")
     left, later = [], 0
@@ -168,7 +167,7 @@ def calls_of(thread, group, calls, seed, lookers):
         work, is_right = call(group, n, value, own.random() < later)
         looks = own.sample(LOOKS, own.randint(0, 3)) if work else []
         started = [what, work, is_right, looks]
-        # the call that the callback makes must precede the next one
+        # the callback's call must precede the next call
         if work and call is not another_follows:
             left.append(started)
         else:
@@ -179,7 +178,7 @@ def calls_of(thread, group, calls, seed, lookers):
 
 
 def abort_one(all_ranks, lookers):
-    """Rank 0 gives up a group with two calls in it, which the other ranks make afterwards."""
+    """Rank 0 aborts a group with two calls in progress; the other ranks make them afterwards."""
     group, size = dist.new_group(backend="hvdlite", timeout=LIMIT), dist.get_world_size()
     t, gaps = torch.ones(100), torch.ones(100, 9).t()
 

@@ -1,6 +1,6 @@
-"""Programs for torchrun, as users write them: torch_programs.py BACKEND.
+"""Programs for torchrun that import nothing of hvdlite: torch_programs.py BACKEND.
 
-Nothing of hvdlite is imported. Rank 0 prints what training has come to.
+Rank 0 prints the result of each program.
 """
 
 import sys
@@ -71,13 +71,13 @@ def ddp_power_sgd() -> float:
         powerSGD_hook,
     )
 
-    # The hook starts collectives in callbacks, whose order is equal on all ranks only with one
-    # bucket.
+    # The hook starts collectives in callbacks. Only with one bucket is their order equal on all
+    # ranks.
     return ddp((PowerSGDState(None, 2, start_powerSGD_iter=3), powerSGD_hook), bucket_cap_mb=25)
 
 
 class Branches(nn.Module):
-    """Uses one of its layers in each step."""
+    """Use one of two layers in each step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Processes that leave a job for another one; arguments: the port of the test's store, a number."""
+"""A process that leaves a job for another; arguments: the port of the test's store, its number."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ if ME < 3:
     pair = joined("pair", 2, 0)  # the ranks in another order
     assert "reconfigure has ended its job" in error_of(first)
 three = joined("three", 0, 2, 3)  # rank 3 has joined
-if ME == 0:  # rank 0 leaves the group but goes on running
+if ME == 0:  # the next group leaves out process 0, which goes on running
     why = error_of(three)
     assert "it goes on with other ranks" in why, why
     store.wait(["end of 2", "end of 3"], timedelta(seconds=60))

@@ -1,6 +1,6 @@
 """A replica of a torchft job; arguments: the port of the test's store, a name.
 
-Each replica sends ones, so every committed step takes one from the weights, however many take part.
+Each replica sends ones. The average is one, so each committed step subtracts one from the weights.
 """
 
 import os
@@ -17,7 +17,7 @@ from hvdlite.torch.torchft import ProcessGroupHvdlite
 PORT, NAME = int(sys.argv[1]), sys.argv[2]
 store = dist.TCPStore("127.0.0.1", PORT, is_master=False, wait_for_workers=False)
 if NAME == "new":
-    store.wait(["two"], timedelta(seconds=120))  # until two have gone on without the victim
+    store.wait(["two"], timedelta(seconds=120))  # until two replicas train without the victim
 own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 weights = torch.zeros(5)
 manager = Manager(
@@ -28,7 +28,7 @@ manager = Manager(
     store_addr="127.0.0.1", store_port=own.port, hostname="127.0.0.1",
     lighthouse_addr=store.get("lighthouse").decode(),
 )  # fmt: skip
-seen = [0]  # how many took part, each time that this changed
+seen = [0]  # the numbers of participants, one entry per change
 while not store.check(["last"]) or manager.current_step() < int(store.get("last")):
     manager.start_quorum()
     ones = torch.ones(5)

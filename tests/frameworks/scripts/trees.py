@@ -1,4 +1,4 @@
-"""What ranks do with trees; the arguments name it and what it takes."""
+"""Call the function of this file that the first argument names, with the other arguments."""
 
 import hashlib
 import sys
@@ -33,7 +33,7 @@ def lightgbm_model(x, y):
     parameters = {"objective": "binary", "num_threads": 1, "verbosity": -1, "deterministic": True}
     parameters = {**parameters, **hvd.lightgbm.network_parameters()}
     booster = lgb.train(parameters, lgb.Dataset(x, y), ROUNDS)
-    own = f"[local_listen_port: {parameters['local_listen_port']}]"  # all other lines are equal
+    own = f"[local_listen_port: {parameters['local_listen_port']}]"  # differs between ranks
     machines = parameters["machines"].split(",")
     ranks = [
         [m.endswith(f":{parameters['local_listen_port']}") for m in machines].index(True),
@@ -43,7 +43,7 @@ def lightgbm_model(x, y):
 
 
 def train(library: str) -> None:
-    """Train on this rank's part of made data."""
+    """Train on this rank's part of synthetic data."""
     x, y = made_data()
     ranks, model, predict = globals()[f"{library}_model"](
         x[rank :: hvd.size()], y[rank :: hvd.size()]
@@ -55,7 +55,7 @@ def train(library: str) -> None:
 
 
 def fail(failing: str) -> None:
-    """That rank raises in XGBoost's block, where the others train."""
+    """Raise on one rank inside XGBoost's communicator, while the other ranks train."""
     import xgboost as xgb
 
     with hvd.xgboost.communicator():
@@ -65,7 +65,7 @@ def fail(failing: str) -> None:
 
 
 def fail_before_finalize(failing: str) -> None:
-    """The same between rabit's init and finalize."""
+    """Raise on one rank between init and finalize of rabit, while the other ranks train."""
     import xgboost as xgb
 
     from hvdlite.xgboost import rabit
@@ -92,7 +92,7 @@ def libsvm(*files: str) -> None:
 
 
 def rabit() -> None:
-    """Do what a script for the old ``xgboost.rabit`` does; only its import is changed."""
+    """Run the calls of a script for the old ``xgboost.rabit``; only its import is changed."""
     from hvdlite.xgboost import rabit
 
     rabit.init()
