@@ -1,7 +1,7 @@
-/* The allreduce of coded tensors: takes encoded messages, returns float32 sums of the decoded
- * values.
+/* The allreduce of encoded tensors: takes each rank's encoded message, returns the float32 sums of
+ * the decoded values.
  *
- * Like the algorithms of coll.h, a function of the transport and its arguments. */
+ * Like the algorithms of coll.h, it depends only on the comm and its arguments. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
 #define HVDLITE_COLLECTIVES_CODED_H
 
@@ -9,12 +9,12 @@
 #include "kernels/codec.h"
 
 struct coded_tensor {
-    void *message; /* codec_bytes(n) bytes; the call overwrites a cast's message */
+    void *message; /* codec_bytes(n) bytes; float16 and bfloat16: the call overwrites them */
     float *out;    /* array of n */
     size_t n;
 };
 
-/* Equal on every rank except for the pointers. */
+/* Equal on all ranks except for the pointers. */
 struct coded_args {
     struct codec codec;
     int contributors; /* number of ranks with data; the others have joined */
@@ -22,7 +22,7 @@ struct coded_args {
     const struct coded_tensor *tensors;
     size_t ntensors;
     struct scratch *buffer;          /* memory for the messages */
-    struct scratch *scratch, *outer; /* the buffers of coll_args */
+    struct scratch *scratch, *outer; /* as in coll_args */
 };
 
 struct coded_algorithm {
@@ -31,14 +31,14 @@ struct coded_algorithm {
     int (*run)(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 };
 
-/* The first row of the table that takes the collective. The last row takes every collective. */
+/* Returns the first row of the table that accepts the collective. The last row accepts every
+ * collective. */
 const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args);
 
 /* Chooses an algorithm and runs it. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* One of the algorithms, for tests. Needs more than one rank, and codec_kernels() other than
- * NULL. */
+/* One of the algorithms, for tests. Needs more than one rank and a codec with codec_kernels(). */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

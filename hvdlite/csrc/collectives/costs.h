@@ -1,20 +1,21 @@
-/* Chooses the cheapest allreduce or broadcast by messages, from the cost of a message on the comm.
+/* Chooses the cheapest allreduce or broadcast by messages, given the cost of a message on the comm.
  *
- * b(m) is the time of a message's bytes, q = ceil(log2 p). All costs are measured when the job
- * starts (pace.h):
+ * a is the cost of a message, b(m) the time of its m bytes, q = ceil(log2 p). All costs are
+ * measured when the job starts (pace.h). An allreduce costs:
  *
- *   doubling q (a + f b(S)), f b(S) once more where p is no power of two circulant a + f b(m)
- *   for each message: twice about S/2, S/4, ... S/p ring 2(p-1) times the longest of three: a
- *   chunk's segments one after another on the link; the same at a core; one segment's way to the
- *   next rank but one
+ *   doubling    q (a + f b(S)), and f b(S) once more if p is not a power of two
+ *   circulant   a + f b(m) for each message: two messages each of about S/2, S/4, ... S/p
+ *   ring        2(p-1) times the longest of three times: all segments of a chunk on the link; the
+ *               same on a core; one segment's way to the rank after the next one
  *
  * f is the factor by which bytes take longer if all ranks send far in each step: racks share links,
- * late ranks meet other ranks' bytes, and nothing hides additions and copies. On 8 emulated hosts
- * with two cores f was 1.25.
+ * bytes for late ranks collide with others, and nothing hides additions and copies. On 8 emulated
+ * hosts with two cores f was 1.25.
  *
  * Up to 4 KiB doubling is always chosen, because engine/fast_hosts.c then needs no negotiation.
- * Doubling sends sums in the accumulator's dtype, the circulant in half of its steps. On 2 and 3
- * ranks the circulant saves no step. docs/scaling.md shows the choices in simulated clusters. */
+ * Doubling sends sums in the accumulator's dtype; the circulant does so in half of its steps. On 2
+ * and 3 ranks the circulant saves no step. docs/scaling.md shows the choices in simulated
+ * clusters. */
 #ifndef HVDLITE_COLLECTIVES_COSTS_H
 #define HVDLITE_COLLECTIVES_COSTS_H
 
@@ -23,36 +24,38 @@
 
 enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 
-/* The cheapest algorithm for an allreduce of `bytes`; equal on all ranks. */
+/* Returns the cheapest algorithm for an allreduce of `bytes`; equal on all ranks. */
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes);
 
-/* Seconds of a message's bytes between neighbours, without its alpha. */
+/* Returns the seconds of a message's bytes between neighbours, without alpha. */
 double coll_bytes_seconds(struct cost cost, size_t segment, double bytes);
 
-/* The segment of a chain: the length sqrt(S a / ((p-2) b)), which minimises (p - 2 + n) (a + S/n b)
- * for n segments of S bytes, but no longer than the pace's segment. */
+/* Returns the segment of a chain. sqrt(S a / ((p-2) b)) minimises (p - 2 + n) (a + S/n b), the time
+ * of n segments of S/n bytes; the result is at most the pace's segment. */
 size_t coll_chain_segment(const struct comm *comm, size_t bytes);
 
-/* Broadcast: a tree costs ceil(log2 p) (a + f b(S)), less than the chain. */
+/* Returns whether a broadcast by a tree, which costs ceil(log2 p) (a + f b(S)), is cheaper than a
+ * chain. */
 bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 
-/* How many segments are in flight between two ranks, so that the link is never idle. */
+/* Returns how many segments must be in flight between two ranks to keep the link busy. */
 size_t coll_depth(struct cost cost, size_t segment);
 
-/* The same for algorithms whose next message goes to another rank. No more than needed, because
- * segments sent ahead compete with the segment that the receiver waits for. 4 MB by the
- * circulant on 64 simulated hosts with 10 Gbit/s took 9.0 ms with 16 segments ahead and 7.3 ms
- * with 2. */
+/* Like coll_depth, for algorithms whose next message goes to another rank. Returns no more than
+ * needed, because segments sent ahead compete with the segment that the receiver waits for: the
+ * circulant took 9.0 ms for 4 MB on 64 simulated hosts with 10 Gbit/s with 16 segments ahead, and
+ * 7.3 ms with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 
-/* The largest power of two of bytes for which doubling is chosen for every floating-point dtype. */
+/* Returns the largest power of two of bytes for which every floating-point dtype uses doubling. */
 size_t coll_doubling_bytes(const struct comm *comm);
 
-/* Collective, when a job starts: measures the cost of a message between hosts, in some 10 ms. One
- * rank of each host exchanges messages with the next hosts: 1 byte for alpha, then more and more
- * segments until a trial takes some ms, then messages as far away as the circulant's. All ranks use
- * the slowest rank's times, so they choose alike. On one host nothing is measured or sent. */
+/* Collective, when a job starts: measures the cost of a message between hosts, in about 10 ms. One
+ * rank of each host exchanges messages with the next hosts: first 1 byte, for alpha; then more and
+ * more segments, until a trial takes some ms; then messages that go as far as the circulant's. All
+ * ranks use the slowest rank's times, so they choose the same algorithms. On one host it does
+ * nothing. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

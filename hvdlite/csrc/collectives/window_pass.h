@@ -1,7 +1,8 @@
-/* A pass of a window collective: where it is in the tensors, which it packs into slots and back.
+/* A pass of a window collective: its position in the tensors, which it packs into slots and
+ * unpacks.
  *
- * What window.c and window_copies.c share. A pass is this rank's; threads that share its work have
- * cursors of their own. */
+ * window.c and window_copies.c share it. Each rank has its own pass; threads that share the rank's
+ * work have their own cursors. */
 #ifndef HVDLITE_COLLECTIVES_WINDOW_PASS_H
 #define HVDLITE_COLLECTIVES_WINDOW_PASS_H
 
@@ -18,7 +19,7 @@ struct pass {
     const struct coll_args *args;
     struct window *w;
     size_t rounds;
-    struct cursor at[3]; /* positions that staging, reducing and taking have reached */
+    struct cursor at[3]; /* positions of staging, reducing and taking */
 };
 
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,
@@ -33,13 +34,13 @@ static inline char *slot_of(const struct pass *p, int local_rank, uint64_t round
     return window_slot(p->w, local_rank, round);
 }
 
-/* Bytes that lie together in one tensor. */
+/* Contiguous bytes of one tensor. */
 struct span {
     const struct coll_tensor *tensor;
     size_t at, bytes;
 };
 
-/* The next span, of at most `most` bytes; moves the cursor behind it. */
+/* Returns the next span, of at most `most` bytes, and moves the cursor to the span's end. */
 static inline struct span next_span(const struct pass *p, struct cursor *c, size_t most) {
     const struct coll_tensor *tensor = &p->args->tensors[c->tensor];
     size_t left = tensor->bytes - c->at;
@@ -49,7 +50,7 @@ static inline struct span next_span(const struct pass *p, struct cursor *c, size
     return span;
 }
 
-/* Packs the next `bytes` of the tensors. */
+/* Packs the next `bytes` of the tensors into `to`. */
 static inline void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct span span = next_span(p, c, bytes - done);
@@ -62,7 +63,8 @@ static inline void skip(const struct pass *p, struct cursor *c, size_t bytes) {
     for (size_t done = 0; done < bytes;) done += next_span(p, c, bytes - done).bytes;
 }
 
-/* Copies from a slot; with two ranks takes over its lines, which no third rank reads. */
+/* Copies from a slot. With two ranks, takes over the slot's lines (lines.c), which no third rank
+ * reads. */
 static inline void take_copy(const struct pass *p, void *to, char *from, size_t bytes) {
     if (p->w->n == 2)
         lines_copy_over(to, from, bytes);
@@ -78,7 +80,7 @@ static inline void unpack(const struct pass *p, struct cursor *c, char *from, si
     }
 }
 
-/* The number of bytes of round k. */
+/* Returns the number of bytes of round k. */
 static inline size_t round_bytes(const struct pass *p, size_t k) {
     return coll_length(coll_segment((struct coll_range){0, p->args->bytes}, WINDOW_SLOT, k));
 }

@@ -1,13 +1,12 @@
-/* The engine: a background thread of each rank, which takes tensors from submission to
- * completion.
+/* The engine: a background thread of each rank that takes tensors from submission to completion.
  *
- * submit -> negotiate (negotiate.h) -> run log -> execute (execute.c) -> complete. The thread is
- * event-driven: with nothing pending it sleeps until a submission or a message wakes it. A thread
- * that waits for a tensor steps in its place (progress.h). One thread at a time uses the transport.
- * Every rank runs the coordinator's log in order.
+ * submit -> negotiate (negotiate.h) -> run log -> execute (execute.c) -> complete. If nothing is
+ * pending, the thread sleeps until a submission or a message wakes it. A caller that waits for a
+ * tensor may step the engine instead of this thread (progress.h). Only one thread at a time uses
+ * the transport. Every rank runs the coordinator's log in order.
  *
- * After a transport failure, on this or another rank, all pending tensors and all later submissions
- * fail with the first cause. A disagreement between ranks fails only its tensor. */
+ * If the transport fails, on this rank or another, all pending tensors and all later submissions
+ * fail with the first cause. If ranks disagree about a tensor, only that tensor fails. */
 #ifndef HVDLITE_ENGINE_ENGINE_H
 #define HVDLITE_ENGINE_ENGINE_H
 
@@ -25,11 +24,11 @@ struct engine;
 struct engine_config {
     struct options options;
     struct log log;
-    struct stats *stats;       /* counters; NULL: nothing is counted */
-    struct timeline *timeline; /* owned by the caller; NULL: none */
-    struct flight *flight;     /* owned by the caller; NULL: none */
-    int group;                 /* the group's number in the flight recorder */
-    /* Tells the job's other groups of a dead or silent rank; NULL: there are no other groups. */
+    struct stats *stats;       /* NULL: nothing is counted */
+    struct timeline *timeline; /* the caller's; NULL: no timeline */
+    struct flight *flight;     /* the caller's; NULL: no recorder */
+    int group;                 /* number of the group in the flight recorder */
+    /* Tells the job's other groups about a dead or silent rank; NULL: there are no other groups. */
     void (*give_up)(const hvd_error *cause);
 };
 
@@ -37,42 +36,44 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. Submits a tensor whose request has passed request_check. Checks the rest, finds
- * the tensor's region, and encodes the tensor if it has a codec. The tensor and the memory that
- * it points to must live until it completes. On an error nothing is submitted and `complete` is
- * not called. */
+/* Any thread. Submits a tensor whose request request_check has accepted: checks the rest, finds the
+ * tensor's region, encodes the tensor if it has a codec. The tensor and the memory that it points
+ * to must live until it completes. After an error nothing is submitted and `complete` is not
+ * called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
-/* Steps the engine in the calling thread until done(arg), or until the wait policy says to
- * sleep; then the engine's thread steps on. Any thread may call; the tensor was submitted with
- * `waited`. */
+/* Steps the engine in the calling thread until done(arg) returns true or the wait policy says to
+ * sleep; then the engine's thread continues. Any thread may call it. The tensor must have been
+ * submitted with `waited`. */
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 
-/* While corked, the engine takes no submitted tensors; afterwards it takes all at once. Calls
- * nest. */
+/* While corked, the engine leaves submitted tensors in the table; after uncorking, it takes all of
+ * them together. Calls nest. */
 void engine_cork(struct engine *e, bool corked);
 
 /* Adds a region; every rank must add it. Tensors that are reduced in place in a region are not
- * copied. The region's memory must stay until the region is removed; then no tensor in it may be
- * under way. Any thread. */
+ * copied. The region's memory must exist until the region is removed. When it is removed, none of
+ * its tensors may be under way. Any thread. */
 void engine_add_region(struct engine *e, struct region *region);
 void engine_remove_region(struct engine *e, struct region *region);
 
-/* Says that this rank submits nothing more: later submissions fail. A tensor that all ranks have
- * submitted still runs; a tensor that needs a rank that left fails with that rank's reason. */
+/* Tells the other ranks that this rank submits nothing more; later submissions fail. A tensor that
+ * all ranks have submitted still runs. A tensor that needs a rank that has left fails with that
+ * rank's `reason`. */
 void engine_leave(struct engine *e, const char *reason);
 
-/* Waits at most `seconds`. True: every rank has left, or the engine has failed. Any thread. */
+/* Waits for at most `seconds`. Returns true if every rank has left or the engine has failed. Any
+ * thread. */
 bool engine_ended(struct engine *e, double seconds);
 
-/* True after a transport failure; *why gets the first cause. Any thread. */
+/* Returns true after a transport failure and sets *why to the first cause. Any thread. */
 bool engine_failed(struct engine *e, hvd_error *why);
 
-/* The algorithm of the last batch; NULL: no batch ran. Any thread. */
+/* Returns the algorithm of the last batch; NULL: no batch has run. Any thread. */
 const char *engine_algorithm(struct engine *e);
 
-/* Ends the thread, fails pending tensors and frees the engine. If engine_ended was not true
- * before, the other ranks consider this rank dead. */
+/* Ends the thread, fails pending tensors and frees the engine. If engine_ended has not returned
+ * true before, the other ranks consider this rank dead. */
 void engine_stop(struct engine *e);
 
 #endif

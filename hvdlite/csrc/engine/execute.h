@@ -1,8 +1,8 @@
-/* Execution of a batch: pack, one collective, unpack, complete.
+/* Execution of a batch: pack, run one collective, unpack, complete.
  *
- * A batch of one tensor runs in the user's memory; several tensors are copied to the fusion buffer
- * and back, except on a window. execute_batch returns when this rank is done. The engine's thread,
- * unless marked otherwise. */
+ * A batch of one tensor runs in the user's memory. Several tensors are copied to the fusion buffer
+ * and back, except if all ranks share a window. execute_batch returns when this rank's work is
+ * done. Only the engine's stepping thread calls these functions, unless marked "any thread". */
 #ifndef HVDLITE_ENGINE_EXECUTE_H
 #define HVDLITE_ENGINE_EXECUTE_H
 
@@ -18,19 +18,21 @@ struct executor {
     const struct comm *comm; /* all ranks of the group */
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;                /* NULL: none */
-    struct flight *flight;                    /* the same */
+    struct timeline *timeline;                /* NULL: no timeline */
+    struct flight *flight;                    /* NULL: no recorder */
     struct stats *stats;                      /* NULL: nothing is counted */
-    struct scratch fusion, work, outer, list; /* kept between batches, which saves page faults */
-    uint64_t turns;                           /* number of delegated tensors so far */
-    /* algorithm of the last batch; NULL: no batch yet. Any thread reads it */
+    struct scratch fusion, work, outer, list; /* kept between batches, to avoid page faults */
+    /* number of delegated tensors that have had their turn */
+    uint64_t turns;
+    /* the last batch's algorithm; NULL: no batch has run. Any thread reads it */
     _Atomic(const char *) algorithm;
 };
 
-/* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */
+/* Runs the batch and completes its tensors. After an error, which names the batch, the tensors stay
+ * in the table. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
 void execute_count(const struct executor *x,
-                   size_t tensors); /* counts the tensors of a batch; any thread */
+                   size_t tensors); /* counts a batch's tensors; any thread */
 void execute_free(struct executor *x);
 
 #endif

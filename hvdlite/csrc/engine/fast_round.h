@@ -1,4 +1,4 @@
-/* The word of a round in a window, in which ranks count themselves.
+/* The word in the window with which the ranks of a round count themselves.
  *
  * generation (40 bits) | round (8) | closed (1) | number of ranks that have arrived (15). */
 #ifndef HVDLITE_ENGINE_FAST_ROUND_H
@@ -9,7 +9,7 @@
 
 #include <stdatomic.h>
 
-enum { UNTIMED = 16 }; /* how many times to read memory before reading the clock once */
+enum { UNTIMED = 16 }; /* reads of the memory between two reads of the clock */
 
 static inline uint64_t word_of(uint64_t generation, uint64_t round) {
     return generation << 24 | (round & 0xff) << 16;
@@ -20,10 +20,10 @@ static inline uint64_t word_of(uint64_t generation, uint64_t round) {
 static inline uint64_t round_of(uint64_t word) { return word >> 16; }
 static inline uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
 
-/* Counts this rank. False: the round is closed. */
+/* Counts this rank in the round. Returns false if the round is closed. */
 static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
-    /* Guesses the word that the last round has left: reading it before the swap would fetch the
-     * cache line twice. */
+    /* Guesses the value that the last round has left. Reading the word before the swap would fetch
+     * the cache line twice. */
     uint64_t w = own - word_of(0, 1) + n, next;
     do {
         bool here = round_of(w) == round_of(own);
@@ -34,12 +34,13 @@ static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n
     return true;
 }
 
-/* Closes the round; `arrived`: this rank is counted in it. False: the round is full. */
+/* Closes the round; `arrived`: this rank is counted in it. Returns false if all ranks have
+ * arrived. */
 static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
         bool here = round_of(w) == round_of(own);
-        /* the round is over, and others are in the next one */
+        /* the round has ended, and other ranks are in the next round */
         if (here ? count_of(w) == n : arrived) return false;
         next = (here ? w : own) | CLOSED;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
@@ -47,7 +48,7 @@ static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrive
     return true;
 }
 
-/* True: all n ranks have arrived. False: the round is closed. */
+/* Returns true if all n ranks have arrived, false if the round is closed. */
 static inline bool round_wait(_Atomic uint64_t *word, uint64_t own, uint64_t n,
                               const struct transport *t) {
     struct wait_policy policy = {0};

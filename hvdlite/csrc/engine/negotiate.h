@@ -1,9 +1,9 @@
-/* Negotiation: between this rank and the coordinator, up to the run log.
+/* Negotiation between this rank and the coordinator. Its result is the run log.
  *
- * Submitted tensors become items of a message to the coordinator: the whole request the first time,
- * a cache id later. The coordinator's decisions become batches in the run log, or errors. Rank 0
- * calls its coordinator directly, without the transport. Messages go up and down the tree. The
- * stepping thread; nothing blocks. */
+ * Submitted tensors become items of a message to the coordinator: the whole request at first, later
+ * only a cache id. The coordinator's decisions become batches in the run log, or errors. Rank 0
+ * calls its coordinator directly, without the transport. Messages go up and down the tree. Only the
+ * stepping thread calls these functions, and none of them blocks. */
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 
@@ -21,84 +21,83 @@ struct negotiation {
     struct tensors *tensors;
     struct fast_path *fast;
     struct p2p *p2p;
-    struct cache *cache;             /* what this rank knows about its own tensors */
-    struct coordinator *coordinator; /* on rank 0, else NULL */
-    struct wire_writer out, decided; /* messages that go up the tree, and down the tree */
+    struct cache *cache;             /* the requests that this rank has sent */
+    struct coordinator *coordinator; /* NULL except on rank 0 */
+    struct wire_writer out, decided; /* the next messages up the tree and down the tree */
     double now;                      /* time of this step, by clock_now */
     struct run_log run_log;
-    struct flight *flight; /* the flight recorder; NULL: none */
-    int group;             /* the group's number in the flight recorder */
+    struct flight *flight; /* NULL: no recorder */
+    int group;             /* number of the group in the flight recorder */
     bool left;             /* this rank has sent LEAVE */
-    struct tensor *joins;  /* a join that waits until this rank's rounds are over; NULL: none */
+    struct tensor *joins;  /* a join that waits for the end of this rank's rounds; NULL: none */
     struct tree tree;
     struct aggregate aggregate;
     struct watch watch;
-    double reported; /* submission time of the last send or receive whose wait was reported */
+    double reported; /* when the last reported late send or receive was submitted */
     const struct log *log;
-    hvd_error lost; /* the error about a silent rank; code 0: no rank is silent */
+    hvd_error lost; /* the error about a silent rank; code 0: none */
     int lost_rank;
-    hvd_error abort_cause; /* the cause in another rank's ABORT; code 0: no ABORT came */
+    hvd_error abort_cause; /* the cause in another rank's ABORT; code 0: no ABORT has arrived */
     bool sent_abort;
     bool bye; /* every rank has left */
 };
 
-/* Rank 0 opens a coordinator of this configuration. negotiate_close also accepts a zeroed
+/* On rank 0 also opens a coordinator with this configuration. negotiate_close accepts a zeroed
  * struct. */
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
                    const struct coordinator_config *config, const struct log *log, hvd_error *err);
 void negotiate_close(struct negotiation *n);
 
-/* Reports submitted tensors, handles messages, decides. Sets *progress if there was anything to
- * do. An error ends the job: another rank's ABORT, a silent rank, or this rank's own failure. */
+/* Reports submitted tensors, handles messages and decides. Sets *progress if it had anything to do.
+ * An error ends the job: another rank's ABORT, a silent rank, or a failure of this rank. */
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 
-/* Tells the other ranks, as far as possible, that this rank can't go on. */
+/* Tells the other ranks that this rank can't continue, if they can still be reached. */
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
-/* The oldest batch of the run log has finished. */
+/* Notes that the oldest batch of the run log has finished. */
 void negotiate_finished(struct negotiation *n);
 
-/* ---- rank 0: its coordinator ---- */
-/* Configures batches and pieces so that equal inputs give equal bits. */
+/* ---- rank 0: the coordinator ---- */
+/* Configures batches and pieces so that equal inputs give results with equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 
-/* ---- follow.c: each rank reports its tensors and follows the decisions ---- */
-/* Adds the tensors submitted since the last call to the message to the coordinator. */
+/* ---- follow.c: each rank reports its tensors and follows the coordinator's decisions ---- */
+/* Adds the newly submitted tensors to the message to the coordinator. */
 int follow_report(struct negotiation *n, hvd_error *err);
 
-/* Takes a message of a round of the fast path. Reports the tensor that comes back from the
- * round, if any. */
+/* Handles a message of a fast-path round. If the round gives a tensor back, reports that tensor. */
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
 
-/* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left;
- * it reports once. */
+/* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left
+ * is true; it sends one report. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
-/* Follows one item from the coordinator: a part of a batch, an error, or a question. */
+/* Follows one item from the coordinator: part of a batch, an error, or a question. */
 int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
-/* Takes another rank's ABORT: keeps its text and fails with this text. */
+/* Handles another rank's ABORT: keeps its text and fails with that text. */
 int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err);
 
 /* ---- silence.c: ranks that do not answer ----
  *
- * The coordinator waits for all ranks. Another rank waits for the coordinator, for the ranks
- * between them in the tree, and for the peers of its sends and receives. */
-/* Takes the limits from the options: seconds until a silent rank is reported, and until it fails
- * the job; 0: never. */
+ * The coordinator waits for all ranks. Any other rank waits for the coordinator, for the ranks
+ * between itself and the coordinator in the tree, and for the peers of its sends and receives. */
+/* Reads two limits from the options: the seconds until a silent rank is reported, and until it
+ * makes the job fail; 0: never. */
 void silence_limits(struct negotiation *n, const struct options *options);
 
-/* Reports stalls and silent ranks; fails with HVD_RANK_DEAD when a rank has been silent beyond
- * the limit. Called in each step. */
+/* Reports stalls and silent ranks. Fails with HVD_RANK_DEAD if a rank has been silent for longer
+ * than the limit. Called in each step. */
 int silence_look(struct negotiation *n, hvd_error *err);
 
 /* Answers another rank's ASK. */
 int silence_answer(struct negotiation *n, int from, hvd_error *err);
 
-/* Takes the coordinator's report of a silent rank, and logs it if this rank waits for a tensor. */
+/* Handles the coordinator's report of a silent rank: logs it if this rank waits for a tensor. */
 void silence_report(struct negotiation *n, int rank, const char *text);
 
-/* Adds the silent ranks to the text and the causes of a failed transfer's error. */
+/* Adds the silent ranks to the error of a failed transfer: to its text and to its blamed ranks. */
 void silence_blame(const struct negotiation *n, hvd_error *why);
 
 #endif

@@ -1,12 +1,12 @@
 /* Point-to-point: tensors that one rank sends to another, without the coordinator.
  *
- * The first send of a name to a rank matches the first receive of the name there that names the
- * sender, or any rank. The sender offers its tensor, with the data if the tensor is short. A
- * receiver with a matching receive asks for the rest, a little ahead of what has arrived. So no
- * rank stores long data that it may not want, and the data does not hold up messages of the
- * negotiation. On a host long data passes through shared memory instead: a bounce buffer
- * (p2p_state.h). A send has ended when a receive has matched it and its data is sent. A rank that
- * has left refuses offers, and tells the ranks that wait for it. */
+ * A send matches the oldest receive of the same name on the receiving rank that names the sender or
+ * accepts any rank. The sender offers its tensor; if the tensor is short, the offer includes the
+ * data. When a receive matches, the receiver asks for the rest in steps, a little ahead of the data
+ * that has arrived. So no rank stores long data that it may never want, and long data does not
+ * delay negotiation messages. On one host long data goes through shared memory, a bounce buffer
+ * (p2p_state.h). A send ends when a receive has matched it and all its data has been sent. A rank
+ * that has left refuses offers and tells the ranks that wait for it. */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 
@@ -15,41 +15,41 @@
 #include "shm/flight.h"
 #include "transport/transport.h"
 
-enum { P2P_ANY = -1 }; /* root of a receive that takes a tensor from any rank */
+enum { P2P_ANY = -1 }; /* root of a receive that accepts any rank's tensor */
 
 struct p2p {
     struct transport *t;
-    struct flight *flight;     /* NULL: none */
-    int group;                 /* the group's number in the flight recorder */
-    struct timeline *timeline; /* NULL: none */
+    struct flight *flight;     /* NULL: no recorder */
+    int group;                 /* number of the group in the flight recorder */
+    struct timeline *timeline; /* NULL: no timeline */
     struct mutex mutex;        /* guards `fresh`, `closed` and `why` */
     struct tensor_list fresh;
     bool closed;
     hvd_error why;
-    atomic_size_t count; /* number of tensors submitted and not finished */
-    /* Only the stepping thread uses these: */
-    /* unmatched sends; unmatched receives; matched receives, whose data is arriving */
+    atomic_size_t count; /* number of tensors that are submitted and not finished */
+    /* Only the stepping thread uses the following fields. */
+    /* unmatched sends; unmatched receives; matched receives whose data is arriving */
     struct tensor_list sends, receives, coming;
-    /* offers that no receive has matched; the oldest first */
+    /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
     struct p2p_peer *peers; /* by rank; NULL until the first use */
-    uint64_t number;        /* number of the last send */
+    uint64_t number;        /* number of this rank's last send */
     bool left;
     char reason[256];
 };
 
 void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group,
               struct timeline *timeline);
-void p2p_free(struct p2p *p); /* after p2p_close */
+void p2p_free(struct p2p *p); /* call it after p2p_close */
 
 bool p2p_is(const struct request *r);
 
 /* ---- any thread ---- */
-/* Checks a tensor's request; at: this rank. */
+/* Checks a tensor's request. at: this rank. */
 int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err);
-/* The tensor has its node by name; see engine_submit. */
+/* Submits a tensor whose node by name is set; see engine_submit. */
 int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err);
-/* refuses later submissions, with the `why` of the first call */
+/* makes later submissions fail with the `why` of the first call */
 void p2p_refuse(struct p2p *p, const hvd_error *why);
 
 /* ---- the stepping thread ---- */
@@ -57,12 +57,12 @@ void p2p_refuse(struct p2p *p, const hvd_error *why);
 int p2p_step(void *p2p, bool *progress, hvd_error *err);
 bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
-/* True: a send or receive waits for `rank`. */
+/* Returns whether a send or a receive waits for `rank`. */
 bool p2p_awaits(const struct p2p *p, int rank);
-/* the oldest that waits; NULL: nothing waits */
+/* the oldest tensor that waits; NULL: none */
 const struct tensor *p2p_oldest(const struct p2p *p);
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
-/* Fails the sends and receives under way, and all later ones. */
+/* Fails all sends and receives, those under way and later ones. */
 void p2p_close(struct p2p *p, const hvd_error *why);
 
 #endif

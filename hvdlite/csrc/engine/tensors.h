@@ -1,8 +1,8 @@
 /* The tensor table: the tensors that this rank has submitted and that are not complete.
  *
- * Any thread submits; the engine thread takes, finds and finishes. One lock guards the table's
- * members; no completion is called under it. The caller's struct tensor is not copied into the
- * table: 500 small tensors in flight exceed a core's cache. */
+ * Any thread submits; only the engine's stepping thread takes, finds and finishes tensors. One lock
+ * guards the table; completions are called without it. The table links the callers' tensors instead
+ * of copying them, because 500 small tensors under way are more than a core's cache holds. */
 #ifndef HVDLITE_ENGINE_TENSORS_H
 #define HVDLITE_ENGINE_TENSORS_H
 
@@ -11,121 +11,126 @@
 #include "negotiation/request.h"
 #include "shm/shmem.h"
 
-/* The stepping thread calls it exactly once, with NULL or the error; never if the submission fails.
- * After the call the engine uses neither the tensor's memory nor `arg`. */
+/* The stepping thread calls it exactly once, with NULL or the error, unless the submission failed.
+ * After that call the engine uses neither the tensor's memory nor `arg`. */
 typedef void tensor_complete(void *arg, const hvd_error *error);
 
-/* Not reported yet; reported, waits for the decision; in a batch until it finishes. */
+/* NEW: not reported to the coordinator. SAID: reported, waits for the decision. AGREED: in a batch,
+ * until it finishes. */
 enum tensor_stage { TENSOR_NEW, TENSOR_SAID, TENSOR_AGREED };
 
 struct tensor {
     const void *in; /* request_bytes() bytes */
-    void *out; /* allreduce, broadcast: as many bytes as `in`, may be `in`; else out_rows rows */
+    void *out; /* allreduce, broadcast: as large as `in`, may be `in`; other kinds: out_rows rows */
     int64_t out_rows;
-    /* Ranges of weights that this rank settles when all ranks have submitted the tensor, so that
-     * no rank reads the weights any more. */
+    /* Ranges of weights that this rank settles when all ranks have submitted the tensor: from then
+     * on no rank reads the weights. */
     const struct host_range *views;
     size_t nviews;
-    hvd_update update; /* the update by request.rule, for an allreduce */
-    float *residual;   /* the codec's, as many values as `in`; used only during the submission */
-    void *message;     /* the codec's encoding of `in`, freed by the table; NULL: no codec */
-    const int64_t *splits; /* alltoall: [to]: rows for the rank; NULL: equally many for each */
-    size_t nsplits;        /* length of `splits`; 0 if it is NULL */
-    const char *why;       /* why the request has failed, for the error; NULL: no text */
-    bool open;             /* out_rows is a guess; see tensor_fit_output */
-    /* memory from tensor_fit_output, owned by the caller: the rows of each rank, the output */
+    hvd_update update; /* allreduce: the update, if request.rule names one */
+    /* the codec's residual, as many values as `in`; used only during submission */
+    float *residual;
+    void *message; /* the encoded `in`, which the table frees; NULL: no codec */
+    /* alltoall: by rank, rows for that rank; NULL: the same number for each */
+    const int64_t *splits;
+    size_t nsplits;  /* length of `splits`; 0 if it is NULL */
+    const char *why; /* reason why the request failed, for the error; NULL: no text */
+    bool open;       /* true: out_rows is a guess; see tensor_fit_output */
+    /* memory from tensor_fit_output, which the caller owns: each rank's rows, then the output */
     void *made;
     tensor_complete *complete;
     void *arg;
-    const struct region *region; /* the region with the number request.region; NULL: none */
-    double submitted;            /* when it was submitted, by clock_now */
-    bool queued;                 /* true: it may wait behind another tensor of its name */
+    const struct region *region; /* the region numbered request.region; NULL: none */
+    double submitted;            /* time of the submission, by clock_now */
+    bool queued;                 /* true: the tensor may wait behind another tensor with its name */
     uint64_t turn;               /* turn of a delegated tensor; see hvd_turn */
-    /* Only the stepping thread uses these: */
-    bool zeros;              /* stands in for a rank that has joined; owned by the table */
-    enum tensor_stage stage; /* how far the negotiation has come */
-    size_t agreed;           /* bytes that are in batches */
-    uint64_t flight;         /* number of its operation in the flight recorder; 0: none */
-    bool direct;             /* true: it lies at the same offset of its region on every rank */
-    bool uneven;             /* true: a rank has chosen its own splits */
-    double met;              /* send, recv: when the other rank's tensor met it, by clock_now */
-    /* rows of every rank, once agreed on, if they vary; freed by the table */
+    /* Only the stepping thread uses the following fields. */
+    /* true: zeros for a rank that has joined; the table owns this tensor */
+    bool zeros;
+    enum tensor_stage stage; /* how far the negotiation has progressed */
+    size_t agreed;           /* bytes that are already in batches */
+    uint64_t flight;         /* number of the tensor's operation in the flight recorder; 0: none */
+    bool direct;             /* true: the tensor has the same offset in its region on every rank */
+    bool uneven;             /* true: some rank has chosen its own splits */
+    double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
+    /* each rank's rows, once agreed on, if they vary; the table frees them */
     int64_t *rows;
-    struct map_node node; /* the tensor's node in the map of names */
-    /* The table sets these: */
-    uint64_t id; /* the cache id that was sent; 0: the whole request */
+    struct map_node node; /* node in the map of names */
+    /* The table sets the following fields. */
+    uint64_t id; /* the cache id that was reported; 0: the whole request was reported */
     struct map_node by_id;
     struct tensor *newer, *older; /* neighbours in the table's list */
-    struct tensor *behind;        /* the tensor that is queued until this one is done */
-    /* in the first tensor of a name: the last queued tensor, or itself */
+    /* the next tensor of the same name, which waits until this tensor ends */
+    struct tensor *behind;
+    /* in the first tensor of a name: the last tensor that waits, or itself */
     struct tensor *last;
-    struct request request; /* at the end, because its used part has no fixed size */
+    struct request request; /* last, because the number of its bytes in use varies */
 };
 
 struct tensor_list {
     struct tensor *oldest, *newest;
 };
 
-/* Appends the linked tensors from `tensor` to `last`. */
+/* Appends the linked tensors from `tensor` to `last` to the list. */
 void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
-/* Fits the output to the rows that come from n ranks, came[rank * stride] from each. For an open
- * tensor makes memory for the n numbers and the output, unless the rows fit the caller's output.
- * Otherwise fails if the rows do not fill the output. */
+/* Fits the output to the rows from n ranks; came[rank * stride] are the rows of a rank. For an open
+ * tensor, allocates memory for the n numbers and the output, unless the rows fit the caller's
+ * output. For other tensors, fails if the rows do not fill the output. */
 int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
                       hvd_error *err);
 
 struct tensors;
 
-struct tensors *tensors_new(void);    /* NULL: no memory */
-void tensors_free(struct tensors *t); /* no tensor may be in the table, except zeros */
+struct tensors *tensors_new(void);    /* NULL: memory is short */
+void tensors_free(struct tensors *t); /* the table may contain no tensors except zeros */
 
-/* Checks what request_check does not: the update, and that the splits, or a reducescatter's
- * out_rows, fit the request. */
+/* Checks what request_check can't: the update, and that the splits, or the out_rows of a
+ * reducescatter, fit the request. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
-/* Encodes the tensor if it has a codec. If tensors_add would fail, the residual stays unchanged.
- * Runs on the caller's thread, because the stepping thread has data to move. */
+/* Encodes the tensor if it has a codec. If tensors_add would fail, leaves the residual unchanged.
+ * Runs on the caller's thread, because the stepping thread is busy moving data. */
 int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 
-/* Sets the error that a tensor of this name is under way on this rank. */
+/* Sets the error that a tensor with this name is already under way on this rank. */
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
-/* Any thread. tensor->node is set. The table keeps the tensor until its completion is called; on
- * an error the caller keeps it. Fails if the name is under way, and after tensors_refuse.
- * Instead of failing, queues the tensor behind the tensor under way if `queued` is set, or if
- * the tensor under way has `failed`, so that no caller waits for it. *corked: a cork holds the
- * tensor back from tensors_take. */
+/* Any thread. tensor->node must be set. The table keeps the tensor until its completion is called;
+ * after an error the caller keeps it. Fails after tensors_refuse, and if a tensor with this name is
+ * under way. But if `queued` is set, or if the tensor under way has `failed` (so that no caller
+ * waits for it), the new tensor waits behind the tensor under way. *corked: set to true if a cork
+ * holds the tensor back. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */
-/* For the stepping thread. Returns tensors_count, and the name of the oldest taken tensor, if
- * any. */
+/* For the stepping thread. Returns tensors_count, and the name of the oldest taken tensor, if there
+ * is one. */
 size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]);
 
-/* While corked, until tensors_refuse, tensors_take returns NULL. Any thread; calls nest. */
+/* While corked, tensors_take returns NULL, until tensors_refuse. Any thread; calls nest. */
 void tensors_cork(struct tensors *t, bool corked);
 
-/* For the stepping thread. Returns the tensors added since the last call, the oldest first, linked
- * by `newer`; NULL: none. */
+/* For the stepping thread. Returns the tensors added since the last call, linked by `newer`, the
+ * oldest first. NULL: none. */
 struct tensor *tensors_take(struct tensors *t);
-struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
-struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* NULL: not there; id: not 0 */
-/* Notes the cache id that is sent for the taken tensor; 0: the whole request. */
+struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not found */
+struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* NULL: not found; id: not 0 */
+/* Stores the cache id that is reported for the tensor; 0: the whole request is reported. */
 int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 
-/* For the stepping thread. Adds unnamed zeros for a tensor of other ranks; tensors_finish frees
- * the zeros. */
+/* For the stepping thread. Adds a nameless tensor of zeros in place of a tensor that only other
+ * ranks have; tensors_finish frees the zeros. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 
-/* Removes a taken tensor from the table and completes it with the error or NULL. */
+/* Removes a taken tensor from the table and completes it with the error, or with NULL. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
 
-/* Any thread. Later submissions fail with the error of the first call; tensors in the table
- * stay. */
+/* Any thread. From now on submissions fail with the error of the first call; tensors in the table
+ * stay there. */
 void tensors_refuse(struct tensors *t, const hvd_error *error);
 
-/* Does what tensors_refuse does, then finishes all tensors with the error. */
+/* Calls tensors_refuse, then finishes all tensors with the error. */
 void tensors_close(struct tensors *t, const hvd_error *error);
 
 #endif

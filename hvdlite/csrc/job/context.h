@@ -1,4 +1,4 @@
-/* The context: the one job of this process, and the lock of the one pointer to that job.
+/* The context: the only job of this process, and the lock that guards the pointer to that job.
  *
  * Any thread. */
 #ifndef HVDLITE_JOB_CONTEXT_H
@@ -6,30 +6,30 @@
 
 #include "job/job.h"
 
-/* Between context_enter and context_leave no thread closes the job or its groups. In a forked
- * child context_enter fails, so only hvd_where works, which a data loader needs to find its part
- * of the data. */
+/* Between context_enter and context_leave, no other thread closes the job or its groups. In a
+ * forked child context_enter fails; only hvd_where works there, because a data loader needs it to
+ * find its part of the data. */
 int context_enter(hvd_error *err);
 void context_leave(void);
 
-/* Enters and finds the group. name: the tensor's name, for the error text. */
+/* Calls context_enter and finds the group. name: the tensor's name, for the error. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
 
-/* ---- between enter and leave ---- */
+/* ---- call these between enter and leave ---- */
 struct job *context_job(void);
-struct group *context_world(void); /* the group of all ranks of the job */
-/* HVD_OK, or the first cause of the failure that ended the job. */
+struct group *context_world(void); /* the group of all ranks */
+/* Returns HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 
-/* ---- outside enter and leave: these wait until all callers have left ---- */
-/* Opens the job; collective. */
+/* ---- call these outside of enter and leave: they wait until all callers have left ---- */
+/* Opens the job. Collective. */
 int context_open(struct reach *reach, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);
-/* Fails if the held job has been closed. */
+/* Fails if the held job has been closed meanwhile. */
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
-/* removes the group from the job; NULL: there is no such group */
+/* removes the group from the job; NULL: no such group */
 struct group *context_take_group(int id);
 
 #endif

@@ -1,8 +1,8 @@
 /* A handle: one tensor under way.
  *
- * Any number of threads may ask for its result or wait for it. The caller and, from handle_lend to
- * the completion, the engine hold a handle. The last of them frees it: a caller may drop a handle
- * whose tensor is still under way. */
+ * Any number of threads may wait for it or ask for its result. A handle has up to two holders: the
+ * caller, and the engine from handle_lend to the completion. The last holder frees the handle, so a
+ * caller may drop it while its tensor is under way. */
 #ifndef HVDLITE_JOB_HANDLE_H
 #define HVDLITE_JOB_HANDLE_H
 
@@ -14,30 +14,30 @@
 #include <sys/types.h>
 
 struct hvd_handle {
-    struct tensor tensor; /* hvd_drop frees its splits, why and made */
-    int group;            /* number of the group whose engine completes the tensor */
-    /* process whose engine completes the tensor; a child forked from it has no engine */
+    struct tensor tensor; /* hvd_drop frees its `splits`, `why` and `made` */
+    int group;            /* number of the group whose engine runs the tensor */
+    /* the process whose engine completes the tensor: a forked child has no engine */
     pid_t process;
     atomic_int holders;
-    atomic_bool done;     /* the tensor is done, and `error` is final */
-    atomic_bool given_up; /* all waits end at once, see hvd_give_up */
+    atomic_bool done;     /* true: the tensor is done and `error` is final */
+    atomic_bool given_up; /* true: all waits end immediately, see hvd_give_up */
     hvd_error error;
-    struct mutex mutex;         /* waits for `done` sleep on it */
+    struct mutex mutex;         /* threads that wait for `done` sleep on it */
     void (*watcher)(void *arg); /* called when the tensor is done; may be NULL */
     void *watcher_arg;
 };
 
 struct hvd_handle *handle_new(hvd_error *err);
-/* Makes the engine a holder of the handle. Call it when the tensor is filled in, before its
- * submission; if the submission fails, drop the handle. */
+/* Makes the engine a holder of the handle. Call it after filling in the tensor, before submitting
+ * it. If the submission fails, drop the handle. */
 void handle_lend(struct hvd_handle *h);
 
-/* handle_lend for a tensor that was submitted before and is done. */
+/* Like handle_lend, for a tensor that was submitted before and is done. */
 void handle_renew(struct hvd_handle *h, const void *in, void *out);
-/* ends the handle with the error: the engine has refused its tensor */
+/* ends the handle with the error, because the engine has refused its tensor */
 void handle_refuse(struct hvd_handle *h, const hvd_error *err);
 
-/* hvd_finish without stepping the engine. */
+/* Does what hvd_finish does, without stepping the engine. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
 
 #endif

@@ -1,7 +1,8 @@
-/* MXNet's C API: the functions that hvdlite calls, found in the library that Python has loaded; and
- * the properties of an NDArray: its dtype, shape and memory, and whether hvdlite can use it.
+/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded.
+ * Also: dtype, shape and memory of an NDArray, and whether hvdlite can use it.
  *
- * Types and signatures as in MXNet's c_api.h and engine.h, 1.6 to 2.0; no header is needed. */
+ * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0, so no header is
+ * needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 
@@ -9,7 +10,7 @@
 
 typedef void *NDArrayHandle;
 
-/* mxnet::engine::CallbackOnComplete: three words in all versions of MXNet. `error` points to a
+/* mxnet::engine::CallbackOnComplete, three words in all versions of MXNet. `error` points to a
  * dmlc::Error. */
 struct on_complete {
     void (*call)(void *engine, void *param, const void *error);
@@ -21,12 +22,12 @@ struct device {
 };
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-/* FnProperty kAsync: an operation whose arrays are free runs at once on the pushing thread, else
- * on its device's worker. NOBODYS_DEVICE: device 15 of the device type "shared memory", whose
- * worker runs no operators. (A CPU device with a number above the cores makes MXNet's profiler
- * abort.) */
+/* FnProperty kAsync: if its arrays are free, an operation runs immediately on the pushing thread,
+ * else on its device's worker. NOBODYS_DEVICE: device 15 of the type "shared memory", whose worker
+ * runs no operators. (A CPU device with a number above the number of cores would make MXNet's
+ * profiler abort.) */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
-/* kCPUPrioritized: an operation runs on a pool of workers that runs no operators, by priority. */
+/* kCPUPrioritized: operations run by priority, on a pool of workers that runs no operators. */
 enum { CPU_PRIORITIZED = 3 };
 enum { DENSE = 0 }; /* storage type */
 
@@ -47,53 +48,56 @@ struct mxnet_api {
     int (*release)(NDArrayHandle);
     int (*get_data)(NDArrayHandle, void **);
     int (*get_shape)(NDArrayHandle, int *ndim, const int64_t **dims);
-    int (*get_shape32)(NDArrayHandle, int *ndim,
-                       const int **dims); /* for an MXNet without get_shape */
+    int (*get_shape32)(NDArrayHandle, int *ndim, const int **dims); /* if MXNet has no get_shape */
     int (*get_dtype)(NDArrayHandle, int *);
     int (*get_storage_type)(NDArrayHandle, int *);
     int (*get_context)(NDArrayHandle, int *type, int *id);
     int (*wait_to_read)(NDArrayHandle);
     const char *(*last_error)(void);
-    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL: not exported. */
+    /* oneDNN layouts: C++ symbols whose only argument is `this`, an NDArray::Chunk. NULL: not
+     * exported. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
-    /* Constructor and destructor of std::runtime_error, which dmlc::Error extends without
+    /* Constructor and destructor of std::runtime_error. dmlc::Error, its subclass, adds no
      * members. */
     void (*make_error)(void *error, const char *text);
     void (*destroy_error)(void *error);
 };
 
-/* libmxnet: the path of the library, which is already loaded. */
+/* libmxnet: path of the library, which must be loaded already. */
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
-/* ---- properties of an NDArray; errors name the tensor ---- */
+/* ---- properties of an NDArray; each error names the tensor ---- */
 
-/* Fills in dtype, ndim and dims of *tensor; tensor->dims is `dims`, which must live as long. */
+/* Fills in dtype, ndim and dims of *tensor. tensor->dims points to `dims`, which must live as long
+ * as *tensor. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
                          int64_t dims[HVD_MAX_DIMS], hvd_error *err);
 
-/* Fails unless the array is dense and on the CPU. */
+/* Fails unless the array is dense and in CPU memory. */
 int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err);
 
-/* Fails unless the array is float32 and has `count` values, as many as the tensor. */
+/* Fails unless the array is float32 with `count` values, as many as the tensor has. */
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                size_t count, hvd_error *err);
 
-/* Makes another handle to the array, which hvdlite owns. */
+/* Makes a second handle to the array; hvdlite owns this handle. */
 int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                      NDArrayHandle *own, hvd_error *err);
 
-/* Restores the plain layout where only a waiting call can. To be called before an operation on
- * the array is pushed. */
+/* Restores the plain layout in cases where only a call that waits can do it. Call it before pushing
+ * an operation on the array. */
 int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                hvd_error *err);
 
-/* The array's memory in plain layout; valid while an operation of MXNet's engine holds it. */
+/* Returns the array's memory in plain layout; valid while an operation of MXNet's engine holds the
+ * array. */
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err);
 
-/* True if any two are views of the same memory, which MXNet schedules as one. Sorts the arrays. */
+/* Returns whether any two arrays are views of the same memory, which MXNet treats as one variable.
+ * Sorts the arrays. */
 bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
 #endif

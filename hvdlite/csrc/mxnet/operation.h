@@ -1,7 +1,7 @@
-/* Operation: one or more collectives that MXNet's engine runs as one, and their lifetime.
+/* An operation: one or more collectives that MXNet's engine runs as one, and their lifetime.
  *
- * The caller's thread makes an operation, one of MXNet's threads runs or drops it, hvdlite's engine
- * thread completes it. The last of these frees it. */
+ * The caller's thread makes an operation, one of MXNet's threads runs or drops it, and hvdlite's
+ * engine thread completes it. The last of these threads frees it. */
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
@@ -19,18 +19,19 @@ struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
-    atomic_int waiting;     /* number of collectives that are pushed and not yet submitted */
-    struct queues queues;   /* the queues of these collectives */
-    struct mutex reporting; /* taken around each error: MXNet's list of exceptions has no lock */
-    struct mutex freeing;   /* guards `freed` */
-    /* list of blocks for operations with one collective; each block begins with a pointer to the
-     * next */
+    atomic_int waiting;   /* number of collectives that are pushed but not submitted */
+    struct queues queues; /* the queues of these collectives */
+    /* held around each error given to MXNet, because MXNet's list of exceptions has no lock */
+    struct mutex reporting;
+    struct mutex freeing; /* guards `freed` */
+    /* a list of free blocks for operations with one collective; each block begins with a pointer to
+     * the next */
     void *freed;
-    /* the last failures given to MXNet, owned by this struct */
+    /* the last failures that were given to MXNet; this struct owns them */
     hvd_error *failures[MXNET_FAILURES];
     /* number of failures so far; `reporting` guards it and `failures` */
     size_t nfailures;
-    hvd_error no_memory; /* the error of an operation that has no memory for one of its own */
+    hvd_error no_memory; /* the error of an operation if memory for a separate error is short */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
@@ -39,8 +40,8 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 struct collective {
     struct operation *op;
     struct queue_entry entry;
-    /* handles that hvdlite owns, because users may free theirs before the operation runs; NULL:
-     * none */
+    /* handles that hvdlite owns, because users may free their handles before the operation runs;
+     * NULL: none */
     NDArrayHandle arrays[ARRAYS];
     int group;
     struct tensor tensor; /* owns its splits */
@@ -48,44 +49,44 @@ struct collective {
 
 /* An array that the operation holds. */
 struct held {
-    NDArrayHandle array;     /* hvdlite's handle */
-    struct host_range *view; /* the range of a view in which the array lies; NULL: none */
+    NDArrayHandle array;     /* a handle that hvdlite owns */
+    struct host_range *view; /* the range of the view that contains the array; NULL: none */
 };
 
-/* What hvdlite pushes to MXNet. MXNet's deleter ends it, inside the completion at the earliest. */
+/* What hvdlite pushes to MXNet. MXNet's deleter ends it, inside the completion or later. */
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    bool pushed,
-        ran; /* false: MXNet has dropped the operation, because one of its arrays has failed */
-    /* the naive engine ignores errors, so the thread that pushed waits and reads the error here */
+    bool pushed, ran; /* false: MXNet dropped the operation because one of its arrays has failed */
+    /* MXNet's naive engine ignores errors, so the pushing thread waits and reads the error here */
     hvd_error *report;
-    /* the errors of all failed collectives; NULL: none failed; lib->reporting guards it */
+    /* the errors of all failed collectives; NULL: none; lib->reporting guards it */
     hvd_error *error;
-    atomic_int left;   /* number of collectives that have not ended, and of entries in the queues */
+    /* number of collectives that have not ended, plus number of entries in the queues */
+    atomic_int left;
     struct held *held; /* array of nheld */
     int nheld;
-    struct host_range *views; /* the ranges of the held arrays, in the order of the collectives */
+    struct host_range *views; /* ranges of the held arrays, in the order of the collectives */
     int n;
     struct collective collectives[];
 };
 
-/* The caller fills in the collectives' tensors, which are not zeroed. */
+/* Makes an operation. The caller fills in the collectives' tensors, which are not zeroed. */
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err);
 
-/* Ends an operation, whether it was pushed or not; MXNet calls it as the deleter. Frees the
- * operation now, or after its collectives. */
+/* Ends an operation, pushed or not; MXNet calls it as the deleter. Frees the operation, immediately
+ * or after its collectives have ended. */
 void operation_end(void *param);
 
-/* Queues an operation's collectives behind earlier ones of the same names. */
+/* Queues an operation's collectives behind earlier collectives of the same names. */
 void operation_enter(struct operation *op);
 
-/* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three arguments, later
- * four. */
+/* The function that MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three
+ * arguments, later versions pass four. */
 async_function operation_run3;
 async_function4 operation_run4;
 
-/* Completes a collective's tensor; arg: the collective. */
+/* The completion of a collective's tensor. arg: the collective. */
 void operation_collective_ended(void *arg, const hvd_error *error);
 
 #endif

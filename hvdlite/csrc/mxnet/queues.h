@@ -1,21 +1,22 @@
-/* Queues: collectives of one name are submitted in the order in which they were pushed.
+/* Queues submit the collectives of one name in the order in which they were pushed.
  *
- * MXNet may run an operation that waits for an array before it deletes a dropped operation and
- * reports the failure. So the next step's tensor could overtake the failed tensor of the same name,
- * and meet the other ranks' failed step: wrong sums without an error. Any thread. */
+ * MXNet deletes a dropped operation, which reports its failure, possibly after it has started a
+ * later operation on the array. So without queues, the next step's tensor could overtake the failed
+ * tensor of the same name and be summed with the other ranks' failed step: a wrong sum without an
+ * error. Any thread. */
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 
 #include "base/sync.h"
 
-enum { QUEUES = 1024 }; /* a power of two; enough to keep queues short for 10,000 gradients */
+enum { QUEUES = 1024 }; /* a power of two; keeps queues short for up to 10,000 gradients */
 
 struct queue_entry {
     struct queue_entry *next; /* the next entry of the same queue, which entered later */
     uint64_t hash;            /* hash of the name */
     const char *name;
     int group;
-    bool ready; /* true: may be submitted when it is the oldest entry of its name */
+    bool ready; /* true: may be submitted once it is the oldest entry of its name */
     void *value;
 };
 
@@ -26,16 +27,18 @@ struct queues {
 
 void queues_init(struct queues *q);
 
-/* The name must outlive the entry. Names of different groups are different. */
+/* Adds an entry. The name must outlive the entry. Equal names in different groups are different
+ * names. */
 void queue_enter(struct queues *q, struct queue_entry *entry, int group, const char *name,
                  void *value);
 
-/* Makes the entry ready. Returns it if the caller must submit it now, then call queue_next. NULL:
- * the thread that submits the older entries of its name also submits this one. */
+/* Makes the entry ready. Returns the entry if the caller must submit it now and then call
+ * queue_next. NULL: the thread that submits the older entries of its name submits this entry,
+ * too. */
 struct queue_entry *queue_ready(struct queues *q, struct queue_entry *entry);
 
-/* Removes a submitted entry. Returns the next entry of its name if the caller must submit that,
- * too; else NULL. */
+/* Removes a submitted entry. Returns the next entry of its name if the caller must submit that
+ * entry, too; else NULL. */
 struct queue_entry *queue_next(struct queues *q, struct queue_entry *entry);
 
 #endif

@@ -1,11 +1,12 @@
-/* Aggregate: combines the reports of a rank and of the ranks below it in the tree on the way up.
+/* Aggregate: a rank combines its own reports with the reports of the ranks below it in the tree,
+ * and passes them up.
  *
- * A cached tensor that the whole branch has submitted goes up as one item, so the coordinator
- * receives one message per branch. Waiting for the last rank of the branch costs nothing,
- * because the coordinator can't run the tensor before that rank has submitted it. After
- * AGGREGATE_SECONDS the waiting reports go up, and later reports at once, because the
- * coordinator also reports stalls and fails tensors of ranks that have left. A tensor that has
- * changed on a rank, such as an allgather's rows, goes up at once, too. Pure; the clock is an
+ * If the whole branch has submitted a cached tensor, the tensor goes up as one item, so the
+ * coordinator receives one message per branch. Waiting for the last rank of the branch costs
+ * nothing, because the coordinator can't run the tensor without that rank. After AGGREGATE_SECONDS
+ * the waiting reports go up, and later reports go up immediately, because the coordinator also
+ * reports stalls and fails tensors of ranks that have left. If a tensor has changed on a rank (an
+ * allgather's rows, for example), its report goes up immediately, too. Pure: the time is an
  * argument. */
 #ifndef HVDLITE_NEGOTIATION_AGGREGATE_H
 #define HVDLITE_NEGOTIATION_AGGREGATE_H
@@ -22,27 +23,28 @@ struct aggregated;
 /* A zeroed aggregate is closed. */
 struct aggregate {
     const struct tree *tree;
-    struct map ids; /* a struct aggregated for each id */
+    struct map ids; /* contains a struct aggregated for each id */
     struct aggregated *newest;
     double due;  /* the earliest `due` of all tensors */
-    bool passes; /* a rank below has joined or left, so no report waits any more */
+    bool passes; /* true: a rank below has joined or left, so no report waits any more */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree);
 void aggregate_close(struct aggregate *a);
 
-/* Takes a REQUEST, HIT, HITS or LEAVE of this rank or of the child `from`; appends the items that
- * go up now to `out`. */
+/* Takes a REQUEST, HIT, HITS or LEAVE from this rank or from the child `from`; appends the items
+ * that must go up now to `out`. */
 int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, double now,
                    struct wire_writer *out, hvd_error *err);
 /* Appends the reports that have waited AGGREGATE_SECONDS. Call it often. */
 int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd_error *err);
-/* How long this rank may sleep. */
+/* Returns how long this rank may sleep. */
 double aggregate_sleep(const struct aggregate *a, double now, double longest);
 
-/* The coordinator has decided the tensor. From now on reports are about its next use. */
+/* Notes that the coordinator has decided the tensor: later reports belong to the tensor's next
+ * use. */
 void aggregate_decided(struct aggregate *a, uint64_t id);
-/* All ranks have joined, so all submit again. */
+/* Notes that all ranks have joined, so all ranks submit again. */
 void aggregate_joined(struct aggregate *a);
 
 #endif

@@ -1,7 +1,7 @@
-/* A request: what a rank tells the coordinator about a tensor.
+/* A request: a rank's description of a tensor for the coordinator.
  *
- * A plain value that owns nothing. Most of it is room for long names and many dimensions;
- * request_copy copies only the used part. */
+ * A plain value that owns nothing. Most of its bytes are room for long names and many dimensions;
+ * request_copy copies only the bytes in use. */
 #ifndef HVDLITE_NEGOTIATION_REQUEST_H
 #define HVDLITE_NEGOTIATION_REQUEST_H
 
@@ -9,41 +9,41 @@
 #include "base/types.h"
 #include "kernels/codec.h"
 
-enum { REQUEST_DEALT = 64 }; /* a flag, added to a rule */
+enum { REQUEST_DEALT = 64 }; /* a flag that is added to `rule` */
 
 struct request {
     int32_t kind, dtype; /* hvd_kind, hvd_dtype */
-    int32_t op;          /* hvd_op; of an allreduce or reducescatter */
-    int32_t root;        /* rank; of a broadcast */
-    int32_t priority;    /* higher goes first; never compared between ranks */
+    int32_t op;          /* an hvd_op; for allreduce and reducescatter */
+    int32_t root;        /* for broadcast */
+    int32_t priority;    /* higher runs first; may differ between ranks */
     /* number of tensors in its grouped call, named x[0], x[1], ...; 0: no grouped call */
     int32_t grouped;
-    /* digest of the states that its optimizer has just loaded; 0: none */
+    /* digest of the optimizer states loaded just before; 0: none */
     int32_t states;
-    int32_t contributors;       /* number of ranks with data; the coordinator sets it */
-    int32_t ndim;               /* 0: one element */
+    int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
+    int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* for an allreduce of float32 */
-    int32_t rule;   /* hvd_rule for float32 sums, plus REQUEST_DEALT if the tensor is dealt */
-    int32_t region; /* region of a tensor that is reduced in place; 0: none */
-    int64_t offset; /* bytes from the begin of the region's part */
+    int32_t rule;   /* hvd_rule (float32 sums only), plus REQUEST_DEALT if the tensor is dealt */
+    int32_t region; /* region of a tensor that is reduced in place; 0: no region */
+    int64_t offset; /* offset in the region's part, in bytes */
     bool delegated; /* another library moves the data */
     bool failed;    /* this rank has no data for the tensor */
-    bool uneven;    /* an alltoall: this rank chooses how many rows go to each rank */
-    bool waited;    /* a caller waits for the tensor, and steps the engine meanwhile */
-    bool last;      /* this rank submits no other tensor before its end */
+    bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
+    bool waited;    /* a caller waits for the tensor and steps the engine meanwhile */
+    bool last;      /* this rank submits no other tensor until this tensor has ended */
     int64_t dims[HVD_MAX_DIMS];
-    /* The same on every rank; begins with kind and owner: "allreduce.trainer0.3" */
+    /* Equal on every rank; begins with kind and owner: "allreduce.trainer0.3" */
     char name[HVD_MAX_NAME];
 };
 
-/* Copies a request that has passed request_check. */
+/* Copies a request that request_check has accepted. */
 void request_copy(struct request *to, const struct request *from);
 _Static_assert(offsetof(struct request, dims) + sizeof(int64_t[HVD_MAX_DIMS]) + HVD_MAX_NAME ==
                    sizeof(struct request),
                "dims and name are last: the room that copies leave out");
 
-/* What ranks can disagree on, in the order of comparison. */
+/* Fields on which ranks can disagree, in the order of comparison. */
 enum request_field {
     FIELD_NONE,
     FIELD_FAILED,
@@ -60,48 +60,50 @@ enum request_field {
     FIELD_DELEGATED
 };
 
-/* Checks that every value, and the name, is in its range; the error names the tensor. */
+/* Checks that every value and the name are in range; the error names the tensor. */
 int request_check(const struct request *r, int size, hvd_error *err);
 
-/* The number of elements; the number of rows, the first dimension (1 for a 0-d tensor). */
+/* Return the number of elements and the number of rows (the first dimension; 1 if ndim is 0). */
 size_t request_count(const struct request *r);
 int64_t request_rows(const struct request *r);
 size_t request_bytes(const struct request *r);
 size_t request_row_bytes(const struct request *r);
 
-/* True for an allreduce or reducescatter, which have op and scales. */
+/* Returns true for allreduce and reducescatter, which have an op and scales. */
 bool request_reduces(const struct request *r);
-/* True for an allgather or alltoall, in which ranks may have different numbers of rows. */
+/* Returns true for allgather and alltoall, where ranks may have different numbers of rows. */
 bool request_rows_vary(const struct request *r);
-/* reducescatter: the rows that a rank gets; the first ranks may get one more. */
+/* reducescatter: returns how many rows a rank gets; the first ranks may get one row more. */
 int64_t request_part_rows(const struct request *r, int rank, int size);
 
-/* True: zeros may stand in for the data of a rank that has joined. */
+/* Returns whether zeros may replace the data of a rank that has joined. */
 bool request_takes_zeros(const struct request *r);
 
-/* True: the tensor may move in several batches. Codecs and Adasum need the whole tensor at once. */
+/* Returns whether several batches may move the tensor. Codecs and Adasum need the whole tensor in
+ * one batch. */
 bool request_can_be_cut(const struct request *r);
 
-/* Both tensors have the same offset in the same region. */
+/* Returns whether both tensors have the same offset in the same region. */
 bool request_same_offset(const struct request *a, const struct request *b);
 
 bool request_same_codec(const struct request *a, const struct request *b);
 
-/* The first field whose difference makes the collective fail. Rows may differ if they vary. */
+/* Returns the first field whose difference makes the collective fail. A different number of rows is
+ * no conflict if request_rows_vary. */
 enum request_field request_conflict(const struct request *a, const struct request *b);
 
-/* True: all fields that are sent are equal, except the priority. Then a cache hit can stand for
- * the request. */
+/* Returns whether all fields that are sent, except the priority, are equal. Then a cache hit can
+ * replace the request. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* True: both are tensors of one grouped call, or of two ranks' grouped calls of the same name,
- * and r is x[first] or a later tensor of its call. */
+/* Returns true if both tensors belong to one grouped call, or to grouped calls of the same name on
+ * two ranks, and r is x[first] or a later tensor of its call. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);
-/* The field as users write it: "float32", "(17, 3)", "Average". */
+/* Writes the field as users write it: "float32", "(17, 3)", "Average". */
 void field_text(const struct request *r, enum request_field field, char *text, size_t size);
-/* "allreduce 'name' (float32, (17, 3))", for chains of causes. */
+/* Writes "allreduce 'name' (float32, (17, 3))", for chains of causes. */
 void request_text(const struct request *r, char *text, size_t size);
 
 #endif
