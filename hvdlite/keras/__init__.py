@@ -1,12 +1,12 @@
-"""hvdlite for Keras 3, on its backends TensorFlow, PyTorch and JAX: Horovod's names.
+"""hvdlite for Keras 3 on TensorFlow, PyTorch or JAX; the names are Horovod's.
 
-``import hvdlite.keras as hvd`` is all that a script needs. Names are imported from where they are
-defined when they are first used.
+A script needs only ``import hvdlite.keras as hvd``. The first use of a name imports the module that
+defines the name.
 """
 
 import os
 
-os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")  # hvdlite/tensorflow says why
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")  # reason: hvdlite/tensorflow/__init__.py
 
 try:
     import keras

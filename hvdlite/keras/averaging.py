@@ -1,4 +1,4 @@
-"""Averages the gradients of a Keras optimizer over ranks, on each of Keras's backends."""
+"""Averages the gradients of a Keras optimizer over ranks, for each of Keras's backends."""
 
 import functools
 from typing import List, Sequence
@@ -11,17 +11,17 @@ from hvdlite.training.plan import GradientReducer
 
 
 def average(grads: Sequence, reducer: GradientReducer, step) -> List:
-    """Return the gradients reduced over ranks; None stays None.
+    """Return the gradients reduced over ranks; a gradient that is None stays None.
 
-    :param step: a tensor: the number of the step, which must be equal on all ranks.
+    :param step: a tensor with the number of the step, which must be equal on all ranks.
     """
     if backend.backend() == "tensorflow":
-        # imported here, because other backends do not need TensorFlow
+        # Import TensorFlow here only: scripts on other backends may not have it.
         from hvdlite.tensorflow import gradients
 
         return gradients.average(grads, reducer, step)
     if reducer.reduction.is_alone():
-        return list(grads)  # unchanged, as with TensorFlow
+        return list(grads)
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
     return reducer.reduced(grads, present, functools.partial(on, reducer, step=step))
@@ -29,7 +29,7 @@ def average(grads: Sequence, reducer: GradientReducer, step) -> List:
 
 def _on_torch(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, step) -> List:
     import torch
-    from ml_dtypes import bfloat16  # ml_dtypes is there, because Keras needs it
+    from ml_dtypes import bfloat16  # installed with Keras, which requires ml_dtypes
 
     from hvdlite.torch.tensors import check
 
@@ -37,7 +37,7 @@ def _on_torch(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             check(f"gradient {i}", tensor)  # raises for an unsupported tensor
 
-    def to_numpy(tensor):  # not by .numpy(), because PyTorch and NumPy do not exchange bfloat16
+    def to_numpy(tensor):  # .numpy() raises for bfloat16, so pass bfloat16 as int16
         tensor, is_bfloat16 = tensor.detach(), tensor.dtype is torch.bfloat16
         return tensor.view(torch.int16).numpy().view(bfloat16) if is_bfloat16 else tensor.numpy()
 
@@ -60,7 +60,7 @@ def _on_jax(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, 
         reducer.step_check.start(int(step))()
         return np.int32(0)
 
-    done = []  # the step is checked first: if ranks disagree on it, their allreduces may never end
+    done = []  # check the step first: if ranks are at different steps, allreduces may never end
     if reducer.step_check is not None:
         done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
     op, scales = reducer.reduction.of_arrays()

@@ -13,18 +13,18 @@ from hvdlite.monitor import counts
 
 
 def synced(model):
-    """Return the model after updating its variables, which JAX keeps elsewhere while it trains."""
+    """Update the model's variables and return the model. On JAX ``fit`` trains copies of them."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return model
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Start training with the model's and the optimizer's variables of rank ``root_rank``.
+    """At the start of training, give all ranks the model's and optimizer's variables of one rank.
 
     :param root_rank: the rank whose variables all ranks get, initial or from a checkpoint.
     :param device: ignored.
-    :param local_variables: variables that each rank keeps for itself.
+    :param local_variables: variables that are not broadcast.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables=None) -> None:
@@ -34,25 +34,25 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local = {id(variable) for variable in local_variables or ()}
 
     def register_local_var(self, var) -> None:
-        """Do not broadcast this variable."""
+        """Exclude a variable from the broadcast."""
         self._local.add(id(var))
 
     def on_train_begin(self, logs=None) -> None:
-        """Broadcast what is built by now if every rank has the model; a single rank may have loaded
-        it."""
+        """Broadcast if the model is built on every rank; if not, wait for the first batch, because
+        a model that was loaded on one rank is built on that rank only."""
         built = np.array([self.model.built])
         if collectives.allreduce(built, "model.built", op=Min)[0]:
             self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        """Broadcast, after the first batch, the variables that this batch has built."""
+        """After the first batch, which builds the model, broadcast if that was not done before."""
         self._broadcast()
 
     def _broadcast(self) -> None:
         if self.broadcast_done:
             return
         model = synced(self.model)
-        if not model.optimizer.built:  # not built on every rank, so there is no checkpoint
+        if not model.optimizer.built:  # a rank that loaded a checkpoint has built it: all must
             model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
         known = {id(each): each for each in variables if id(each) not in self._local}
@@ -61,9 +61,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Average an epoch's metrics over ranks, for the callbacks after this one and for the history.
+    """Average an epoch's metrics over ranks, for later callbacks in the list and for the history.
 
-    The result is the mean of the ranks' means, which is right if all have equally many samples.
+    The result is the mean of the ranks' means. This mean is exact if all ranks have the same number
+    of samples.
 
     :param device: ignored.
     """
@@ -72,7 +73,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         super().__init__()
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Replace the values in ``logs``, all at once."""
+        """Replace the values in ``logs``, with one allreduce for all."""
         names = sorted(name for name in logs or {} if np.ndim(logs[name]) == 0)
         if names:
             values = np.array([float(logs[name]) for name in names])
@@ -80,9 +81,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class StatsCallback(keras.callbacks.Callback):
-    """Add ``hvd.stats(steps=True)`` to an epoch's logs, with "hvd/" in front of each name.
+    """Add the values of ``hvd.stats(steps=True)`` to an epoch's logs; each name begins with "hvd/".
 
-    The history and the callbacks after this one get the values: ``TensorBoard``, ``CSVLogger``, ...
+    The history and later callbacks in the list, such as ``TensorBoard``, get the values.
     """
 
     def on_epoch_end(self, epoch, logs=None) -> None:
@@ -95,13 +96,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Set the learning rate to ``initial_lr * multiplier(epoch)``.
 
     :param initial_lr: the learning rate to multiply.
-    :param multiplier: a function of the epoch, or a number m, which means ``m ** (epoch - start)``.
-    :param start_epoch: the first epoch with this schedule; ``end_epoch``: the first one without.
-    :param staircase: True: once an epoch; False: at each batch, with the epoch as a fraction.
+    :param multiplier: a function of the epoch; a number m means ``m ** (epoch - start_epoch)``.
+    :param start_epoch: the first epoch with this schedule; ``end_epoch``: the first epoch after it.
+    :param staircase: True: set the rate once per epoch. False: set the rate at each batch;
+        ``multiplier`` gets the epoch plus the finished fraction of the epoch.
     :param momentum_correction: when the rate changes, scale the optimizer's momentum buffer by the
         same factor (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
-    :param steps_per_epoch: batches of one rank; by default those of ``fit``.
-    :raises ValueError: no ``initial_lr``; without staircase, an unknown number of steps.
+    :param steps_per_epoch: the number of one rank's batches; by default the number in ``fit``.
+    :raises ValueError: ``initial_lr`` is None; or ``staircase`` is False and the number of steps
+        per epoch is not known.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._set(self.initial_lr * self.multiplier(self._epoch + part))
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Log the learning rate, as "lr"."""
+        """Write the learning rate to ``logs["lr"]``."""
         if logs is not None:
             logs["lr"] = self._rate()
 
@@ -153,17 +156,17 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         corrects = self.momentum_correction and getattr(optimizer, "momentum", False)
         if corrects and old and rate != old:
-            # SGD has this attribute; RMSprop hides its momentum
+            # SGD has `momentums`, RMSprop has `_momentums`.
             gathered: Any = getattr(optimizer, "momentums", None)
             for variable in gathered or getattr(optimizer, "_momentums", ()):
                 variable.assign(variable * (rate / old))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
+    """Raise the learning rate at each batch, from ``initial_lr / size`` to ``initial_lr``.
 
-    :param initial_lr: the rate after the warm-up: that of one process times the number of ranks.
-    :param warmup_epochs: the length of the warm-up.
+    :param initial_lr: the rate after the warm-up: usually the rate of one process times the size.
+    :param warmup_epochs: the number of epochs of the warm-up.
     :param momentum_correction: and ``steps_per_epoch``: as for LearningRateScheduleCallback.
     :param verbose: 1: rank 0 prints a line at the end of the warm-up.
     """
@@ -173,7 +176,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: Optional[int] = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         def multiplier(epoch: float) -> float:
-            # so that the last batch of an epoch counts as a whole epoch
+            # Count the current batch as finished, so that the last batch gets the final rate.
             epoch += 1 / self.steps_per_epoch
             return (epoch * (topology.size() - 1) / warmup_epochs + 1) / topology.size()
 
@@ -183,7 +186,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        """Log the rate; print a line at the end of the warm-up."""
+        """Write the rate to ``logs``; after the last epoch of the warm-up print a line."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.end_epoch - 1 and self.verbose and topology.rank() == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has risen to {self._rate():g}.")

@@ -1,4 +1,4 @@
-"""KerasState: models and optimizers of Keras in the state of elastic training; and callbacks."""
+"""KerasState, which keeps Keras models and optimizers in elastic training; and callbacks for it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 class KerasState(ObjectState):
-    """A state with a model and its optimizer, beside the values that ``ObjectState`` takes.
+    """An ``ObjectState`` that also keeps a model and its optimizer.
 
     ::
 
@@ -25,10 +25,10 @@ class KerasState(ObjectState):
     The state keeps the model's weights and the optimizer's variables. ``sync`` makes them equal on
     all ranks, so ``BroadcastGlobalVariablesCallback`` is not needed.
 
-    :param model: built, and compiled unless ``optimizer`` is given.
-    :param optimizer: by default the model's.
+    :param model: a built model; also compiled, unless ``optimizer`` is given.
+    :param optimizer: by default the model's optimizer.
     :param backend: ignored.
-    :param values: any others; the same names on every rank.
+    :param values: other values, as for ``ObjectState``; the same names on every rank.
     :raises ValueError: the model is not built, or there is no optimizer.
     """
 
@@ -53,8 +53,7 @@ class KerasState(ObjectState):
 
 
 class _Variables(Part):
-    """A part of the state: an object whose variables ``variables_of`` returns in one order on all
-    ranks."""
+    """Saves and restores the variables that ``variables_of(object)`` returns, in a fixed order."""
 
     def __init__(self, variables_of) -> None:
         self._of = variables_of
@@ -79,7 +78,7 @@ class _OfState(keras.callbacks.Callback):
 
 
 class CommitStateCallback(_OfState):
-    """Commit every few batches and at the end of each epoch. Must be the last callback.
+    """Commit the state every few batches and at the end of each epoch. Must be the last callback.
 
     :param state: a :class:`State`.
     :param batches_per_commit: the same on every rank.
@@ -102,13 +101,13 @@ class CommitStateCallback(_OfState):
 
 
 class UpdateBatchStateCallback(_OfState):
-    """Count finished batches in ``state.batch``, also those before a change of ranks.
+    """Count finished batches in ``state.batch``, including batches before a change of ranks.
 
-    ``fit`` does not know the batches before the change: give ``fit`` the remaining rows.
+    ``fit`` does not read ``state.batch``: after a change of ranks give ``fit`` the remaining rows.
     """
 
     def on_train_begin(self, logs=None) -> None:
-        """Continue from the state's count: Keras restarts at 0."""
+        """Continue from the state's count, because Keras counts from 0 again."""
         self._first = self.state.batch
 
     def on_train_batch_end(self, batch, logs=None) -> None:
@@ -119,10 +118,10 @@ class UpdateBatchStateCallback(_OfState):
 
 
 class UpdateEpochStateCallback(_OfState):
-    """Count finished epochs in ``state.epoch``, also those before a change of ranks."""
+    """Count finished epochs in ``state.epoch``, including epochs before a change of ranks."""
 
     def on_train_begin(self, logs=None) -> None:
-        """Continue from the state's count: Keras restarts at 0."""
+        """Continue from the state's count, because Keras counts from 0 again."""
         self._first = self.state.epoch
 
     def on_epoch_end(self, epoch, logs=None) -> None:

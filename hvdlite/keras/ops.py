@@ -1,4 +1,4 @@
-"""Collectives on Keras's values (tensors of its backend, NumPy arrays, numbers), outside graphs."""
+"""Collectives on tensors of Keras's backend, NumPy arrays and numbers; not inside graphs."""
 
 from typing import Optional, Sequence
 
@@ -16,14 +16,14 @@ from hvdlite.training.codecs import Cast, NoneCompressor
 
 
 class FP16Compressor(Cast):
-    """Send float32 and float64 gradients as float16; sum in float32 and round once."""
+    """Send float32 and float64 gradients as float16; add in float32 and round the sum once."""
 
     dtype, cast = "float16", staticmethod(ops.cast)
     dtype_of = staticmethod(lambda tensor: backend.standardize_dtype(tensor.dtype))
 
 
 class Compression:
-    """The values of ``compression=``."""
+    """The values for the argument ``compression``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -37,7 +37,7 @@ def _array(value) -> np.ndarray:
             "tensor.to_tensor(); or send tensor.flat_values and its row_splits apart"
         )
     if isinstance(value, (float, list)):
-        return np.asarray(value, np.float32)  # float32, as in the tensors of the backends
+        return np.asarray(value, np.float32)  # the backends also convert numbers to float32
     return np.asarray(ops.convert_to_numpy(value) if ops.is_tensor(value) else value)
 
 
@@ -45,14 +45,14 @@ def allreduce(
     value, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor=1.0,
     postscale_factor=1.0, op: Optional[int] = None, compression=NoneCompressor,
 ):  # fmt: skip
-    """Return ``op`` over all ranks of ``value``, by default the average, as a tensor.
+    """Reduce ``value`` over all ranks with ``op``, by default to the average; return a tensor.
 
     :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
     :param name: the same on every rank; by default the calling line of the script.
     :param average: True for Average, False for Sum; ``op`` has more choices.
     :param prescale_factor: and ``postscale_factor``: factors before and after the reduction.
-    :param compression: Compression.none or fp16, or a class like them.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed.
+    :param compression: Compression.none or fp16, or a class with the same methods.
+    :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed.
     """
     check_compressor(compression)
     sent, context = compression.compress(ops.convert_to_tensor(_array(value)))
@@ -62,25 +62,25 @@ def allreduce(
 
 
 def allgather(value, name: Optional[str] = None):
-    """Return the values of all ranks joined along the first dimension, as a tensor.
+    """Return a tensor of the values of all ranks, joined along the first dimension.
 
-    :param value: like all arguments as for :func:`allreduce`, but the first dimension may differ.
+    :param value: and ``name``: as for :func:`allreduce`, but the first dimension may differ.
     """
     return ops.convert_to_tensor(collectives.allgather(_array(value), name))
 
 
 def broadcast(value, root_rank: int, name: Optional[str] = None):
-    """Return rank ``root_rank``'s value, as a tensor.
+    """Return rank ``root_rank``'s value as a tensor.
 
-    :param value: and ``name``, and errors: as for :func:`allreduce`.
+    :param value: and ``name``: as for :func:`allreduce`, like the errors.
     """
     return ops.convert_to_tensor(collectives.broadcast(_array(value), root_rank, name))
 
 
 def reducescatter(value, name: Optional[str] = None, op: int = Average):
-    """Return this rank's rows of what :func:`allreduce` would return, as a tensor.
+    """Return this rank's rows of the tensor that :func:`allreduce` would return.
 
-    :param value: all arguments and errors are as for :func:`allreduce`.
+    :param value: and all other arguments: as for :func:`allreduce`, like the errors.
     """
     return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
 
@@ -88,13 +88,13 @@ def reducescatter(value, name: Optional[str] = None, op: int = Average):
 def broadcast_variables(
     variables: Sequence, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Replace variables of Keras on every rank by those of rank ``root_rank``.
+    """Overwrite Keras variables on every rank with the values of rank ``root_rank``.
 
     :param variables: such as ``model.variables``, in the same order on every rank.
     :param process_set: the ranks that take part.
-    :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
+    :raises hvdlite.HvdliteError: ranks disagree on a shape or dtype, or a rank has left.
     """
-    check_root(root_rank, process_set)  # raises before anything is counted or sent
+    check_root(root_rank, process_set)  # raises before the rank counts or sends anything
     owner = owner_name("variables", process_set)
     arrays = [ops.convert_to_numpy(variable) for variable in variables]
     with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):
@@ -107,7 +107,7 @@ def broadcast_variables(
 
 
 def _movable(array: np.ndarray) -> np.ndarray:
-    """Return the array in a dtype that the C library has (JAX's seeds are uint32)."""
+    """View unsigned integers as signed: the C library lacks some, such as JAX's uint32 seeds."""
     return array.view(f"i{array.itemsize}") if array.dtype.kind == "u" else array
 
 

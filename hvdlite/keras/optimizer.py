@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any optimizer of Keras 3, fed with gradients averaged over ranks."""
+"""DistributedOptimizer: a Keras 3 optimizer that averages gradients over ranks."""
 
 import json
 import os
@@ -34,28 +34,30 @@ def DistributedOptimizer(
     backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set,
     scale_local_gradients=True,
 ):  # fmt: skip
-    """Return the optimizer; it now averages gradients over all ranks before it applies them::
+    """Make the optimizer average gradients over all ranks before it applies them; return it::
 
         model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
-    The optimizer stays the same object, with its states; its class becomes a subclass with the same
-    name, so a saved model needs no hvdlite. Clipping applies to the averaged gradients.
+    The optimizer stays the same object and keeps its states. Its class becomes a subclass with the
+    same name, so a program without hvdlite can load a saved model. Clipping applies to the averaged
+    gradients.
 
-    :param optimizer: of Keras 3, on any backend; also a ``LossScaleOptimizer``. With a
-        ``mixed_float16`` policy the optimizer becomes a ``LossScaleOptimizer``, because all ranks
-        must skip the same steps.
-    :param name: ignored, as ``device_dense`` and ``device_sparse`` are.
-    :param compression: Compression.none or fp16, or a class like them.
+    :param optimizer: a Keras 3 optimizer on any backend, or a ``LossScaleOptimizer``. With a
+        ``mixed_float16`` policy the result is a ``LossScaleOptimizer``, because all ranks must skip
+        the same steps.
+    :param name: ignored, like ``device_dense`` and ``device_sparse``.
+    :param compression: Compression.none or fp16, or a class with the same methods.
     :param sparse_as_dense: send ``tf.IndexedSlices`` as whole tensors instead of rows.
-    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
-        multiplied by f / size after it.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and the
+        sum is multiplied by f / size.
     :param op: Average, Sum or Adasum.
-    :param backward_passes_per_step: how many passes to add up before gradients are sent.
-    :param average_aggregated_gradients: divide the sum by the number of passes.
+    :param backward_passes_per_step: the number of backward passes whose sum is averaged.
+    :param average_aggregated_gradients: divide this sum by the number of passes.
     :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
     :param process_set: the ranks that average.
-    :param scale_local_gradients: divide gradients of ``register_local_var`` by the number of ranks.
-    :raises ValueError: a wrong argument; or the optimizer is distributed already.
+    :param scale_local_gradients: divide the gradients of variables that were passed to
+        ``register_local_var`` by the number of ranks.
+    :raises ValueError: a wrong argument; or the optimizer is already distributed.
     """
     if isinstance(optimizer, _Distributed) or not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"expected a plain optimizer of Keras, got {type(optimizer).__name__}")
@@ -78,7 +80,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_reducer": reducer("optimizer"),  # used by copies that Keras makes
+        "_reducer": reducer("optimizer"),  # for copies, which Keras makes without this function
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -93,8 +95,8 @@ def DistributedOptimizer(
 def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
     """Do what :func:`DistributedOptimizer` does, but do not average some layers.
 
-    :param optimizer: like all other arguments, as for :func:`DistributedOptimizer`.
-    :param local_layers: a layer or several, whose gradients are not averaged.
+    :param optimizer: and all other arguments: as for :func:`DistributedOptimizer`.
+    :param local_layers: a layer, or several layers, whose gradients are not averaged.
     """
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
     keep_local(optimizer.register_local_var, local_layers)
@@ -102,9 +104,9 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 
 
 def _accumulate(optimizer, passes: int) -> None:
-    """Let Keras add up gradients, which it must know before it builds the optimizer."""
+    """Make Keras add up the gradients of several passes; this must precede ``optimizer.build``."""
     inner = _inner(optimizer)
-    # the optimizer is as it was saved
+    # A loaded optimizer is built, and has the number of passes with which it was saved.
     if inner.built and inner.gradient_accumulation_steps == passes:
         return
     if inner.built or inner.gradient_accumulation_steps:
@@ -122,11 +124,11 @@ def _inner(optimizer):
 class _Distributed:
     """The methods that hvdlite adds to an optimizer."""
 
-    _local: Any = frozenset()  # a set; copies that Keras makes have this default
+    _local: Any = frozenset()  # a set of ids; a copy that Keras makes has this default
     _reducer: GradientReducer
     _sum_of_passes: int
     _scale_local: bool
-    _trainable_variables: list  # the optimizer's, as is the next
+    _trainable_variables: list  # Keras's optimizer defines this attribute and the next
     variables: list
 
     def __reduce__(self) -> NoReturn:
@@ -137,19 +139,18 @@ class _Distributed:
         )
 
     def register_local_var(self, var) -> None:
-        """Keep the gradient of a variable that only this rank has."""
+        """Do not average the gradient of this variable."""
         self._local.add(id(var))
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        # noted, because some variables may have no gradient
+        # _clip_gradients needs this list: Keras leaves out variables that have no gradient.
         object.__setattr__(self, "_updating", trainable_variables)
         if not self.gradient_accumulation_steps:
             grads = self._averaged(grads, trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Average here if Keras adds up several passes, because Keras calls this method after the
-        sum."""
+        """Average, if Keras adds up several passes: Keras calls this method with their mean."""
         if self.gradient_accumulation_steps:
             grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
         return super()._clip_gradients(grads)
@@ -169,7 +170,7 @@ class _Distributed:
         return {**config, "name": Name(config["name"])}
 
     def save_assets(self, dir_path) -> None:
-        """Save the optimizer's arguments; Keras calls this when it saves the optimizer."""
+        """Save the arguments of :func:`DistributedOptimizer`. Keras calls this method."""
         reduction = self._reducer.reduction
         passes = _inner(self).gradient_accumulation_steps or 1
         settings = {
@@ -193,18 +194,18 @@ class _Distributed:
 class _DistributedLossScale(_Distributed):
     """The methods that hvdlite adds to a LossScaleOptimizer.
 
-    They average the scaled gradients before the check for overflow, at every pass, so an overflow
-    on one rank is an overflow on all.
+    They average the scaled gradients in every pass, before the check for overflow. So an overflow
+    on one rank is an overflow on all ranks.
     """
 
     def apply(self, grads, trainable_variables=None):
-        """Average, then do what the optimizer does."""
+        """Average the gradients, then call Keras's method."""
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Do the same with JAX, which passes the state as an argument."""
+        """Do what :meth:`apply` does, on JAX: the values of variables are arguments there."""
         values = zip(self.variables, optimizer_variables)
-        with keras.StatelessScope(state_mapping=list(values)):  # the variables have no values now
+        with keras.StatelessScope(state_mapping=list(values)):  # gives the variables these values
             grads = self._of_step(grads, None)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
@@ -217,19 +218,20 @@ def load_model(
     filepath, custom_optimizers: Optional[Sequence[type]] = None,
     custom_objects: Optional[Dict[str, Any]] = None, compression=NoneCompressor, legacy_opts=False,
 ):  # fmt: skip
-    """Load a saved model, and make its optimizer a distributed one.
+    """Load a saved model, and make its optimizer a :func:`DistributedOptimizer`.
 
-    The optimizer has its saved states, such as momentum. If it was a distributed one, it has its
-    saved arguments, except ``compression``; otherwise it averages. If the model was saved between
-    the passes of a step, the accumulated gradients are those of the rank that saved.
+    The optimizer gets its saved states, such as momentum. If the saved optimizer was distributed,
+    the new one has the same arguments, except ``compression``; otherwise it has the defaults. If
+    the model was saved between the backward passes of a step, every rank gets the gradients that
+    the saving rank had accumulated.
 
     :param filepath: as for ``keras.models.load_model``.
     :param custom_optimizers: classes of your own optimizers.
     :param custom_objects: a dict of other classes and functions of the model, by name.
-    :param compression: for ``DistributedOptimizer``.
-    :param legacy_opts: ignored: Keras 3 has none.
-    :raises ValueError: the model was saved without an optimizer; with a process set; or with
-        several passes in a file that is not in Keras 3's format.
+    :param compression: as for :func:`DistributedOptimizer`.
+    :param legacy_opts: ignored: Keras 3 has no legacy optimizers.
+    :raises ValueError: the model was saved without an optimizer; or with a process set; or with
+        several passes per step in a file that is not in Keras 3's format.
     """
     objects = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, {**objects, **(custom_objects or {})})
@@ -250,7 +252,7 @@ def load_model(
         )
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
-        # from here on hvdlite's arguments decide this
+        # DistributedOptimizer sets this from backward_passes_per_step.
         _inner(optimizer).gradient_accumulation_steps = None
     begun = int(_inner(optimizer)._iterations) % settings.get("backward_passes_per_step", 1)
     saver = saved.get("rank", 0) if saved else 0
@@ -268,7 +270,7 @@ def load_model(
 
 
 def _saved_with(filepath) -> Optional[Dict[str, Any]]:
-    """Return the arguments that ``save_assets`` saved; {}: a plain optimizer; None: unknown."""
+    """Return what ``save_assets`` saved; {} for a plain optimizer; None if the file can't tell."""
     inside = f"assets/optimizer/{FILE}"
     if os.path.isdir(filepath):
         file = Path(filepath, inside)

@@ -1,8 +1,9 @@
-"""Plain optimizers that Keras makes of distributed ones: ranks would train alone with them.
+"""Marks plain optimizers that Keras has made from distributed ones, so that they raise an error.
 
-Keras makes one when it loads or copies a model, or from a configuration. Such an optimizer raises
-when it is applied in a job of several ranks. Keras tells by two ways that an optimizer was
-distributed: the file that ``_Distributed.save_assets`` writes, and the type of its name.
+When Keras loads or copies a model, or reads a configuration, Keras makes a plain optimizer from a
+distributed one, and each rank would train alone. A marked optimizer raises when it is applied in a
+job of several ranks. Two signs tell that an optimizer was distributed: the file that
+``_Distributed.save_assets`` writes, and the type of the name in the configuration.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ FILE = "hvdlite.json"  # the file with the optimizer's arguments in a saved mode
 
 
 class Name(str):
-    """The name in the configuration of a distributed optimizer."""
+    """A string type that marks the configuration of a distributed optimizer."""
 
 
 class _Undistributed:
@@ -40,7 +41,7 @@ def _refuse() -> None:
 
 
 def marked(optimizer) -> Any:
-    """Return the plain optimizer, which now raises when it is applied in a job of several ranks."""
+    """Make the plain optimizer raise when it is applied in a job of several ranks; return it."""
     kind = type(optimizer)
     if not issubclass(kind, _Undistributed):
         members = {"__module__": kind.__module__}
@@ -49,7 +50,7 @@ def marked(optimizer) -> Any:
 
 
 def unmarked(optimizer) -> Any:
-    """Return the optimizer, which is about to become a distributed one."""
+    """Undo :func:`marked` for an optimizer that hvdlite will make distributed; return it."""
     if isinstance(optimizer, _Undistributed):
         optimizer.__class__ = type(optimizer).__mro__[2]
     return optimizer
@@ -61,7 +62,7 @@ def _load_assets(self, dir_path) -> None:
 
 
 def _marking(kind: type) -> None:
-    """Let the class's ``from_config`` mark what it makes of a distributed optimizer."""
+    """Make the class's ``from_config`` mark a plain optimizer made from a distributed one."""
     from_config = kind.from_config.__func__  # type: ignore[attr-defined]
 
     def from_config_and_mark(cls, config, custom_objects=None):

@@ -1,4 +1,4 @@
-"""hvdlite for LightGBM: the parameters with which it trains on all ranks of the job."""
+"""hvdlite for LightGBM: parameters that make LightGBM train on all ranks of the job."""
 
 from typing import Any, Dict
 
@@ -8,15 +8,16 @@ from hvdlite.core.objects import allgather_object
 
 
 def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
-    """Return LightGBM's parameters for training on all ranks. Collective; before each training::
+    """Return LightGBM's parameters for one training on all ranks. Collective::
 
         data = lightgbm.Dataset(part_of_x, part_of_y)  # this rank's rows
         booster = lightgbm.train({**parameters, **hvd.lightgbm.network_parameters()}, data)
 
-    LightGBM's ranks are hvdlite's. LightGBM's histograms go through its own connections.
+    Call the function before each training. A process has the same rank in LightGBM and in hvdlite.
+    LightGBM sends histograms over its own connections.
 
     :param tree_learner: "data", "voting" or "feature", as in LightGBM.
-    :raises ValueError: before ``init()``.
+    :raises ValueError: ``hvdlite.init()`` was not called.
     :raises hvdlite.HvdliteError: a rank has left.
     """
     port = start.free_port()
@@ -27,5 +28,5 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         "num_machines": topology.size(),
         "local_listen_port": port,
         "tree_learner": tree_learner,
-        "pre_partition": True,  # True, because each rank has its own rows
+        "pre_partition": True,  # each rank has its own rows already
     }

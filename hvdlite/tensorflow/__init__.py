@@ -1,14 +1,14 @@
-"""hvdlite for TensorFlow: Horovod's names, eagerly, inside ``tf.function`` and in sessions.
+"""hvdlite for TensorFlow, with Horovod's names: for eager mode, ``tf.function`` and sessions.
 
-``import hvdlite.tensorflow as hvd`` is all that a script needs. Names are imported from where they
-are defined when they are first used.
+A script needs only ``import hvdlite.tensorflow as hvd``. The first use of a name imports the module
+that defines the name.
 """
 
 import os
 
-# A wait for a collective occupies one of TensorFlow's threads, and threads must be left for the
-# collectives that other ranks wait for. TensorFlow reads this when it makes its threads, at its
-# first operation.
+# A node that waits for a collective blocks one of TensorFlow's threads. If such nodes blocked all
+# threads, this rank could not start the collectives for which other ranks wait. TensorFlow reads
+# the variable at its first operation, when it makes its threads.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
 
 try:

@@ -1,8 +1,7 @@
-"""Collectives with gradients, by the names that pair them.
+"""Collectives with gradients. Callers pass the names by which ranks match their tensors.
 
-The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
-
-A gradient's collective has the name of the collective, with ".grad".
+Gradients have the same values and scale as Horovod's: docs/training.md, "Gradients through
+collectives". The collective in backward has the forward collective's name plus ".grad".
 """
 
 from typing import List, Sequence
@@ -22,7 +21,7 @@ from hvdlite.tensorflow.exchange import run
 
 
 def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
-    """Reduce. The gradients are reduced by the same operation."""
+    """Reduce the tensors; backward reduces the gradients with the same operation."""
 
     @tf.custom_gradient
     def reduce_(*tensors):
@@ -41,13 +40,13 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
 
 
 def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handle:
-    """Start the allreduces of arrays; return one handle for all."""
+    """Start the allreduces of the arrays; return one handle for all of them."""
     full = _full_names("allreduce", names, process_set)
     return grouped.reductions(lib.HVD_ALLREDUCE, full, arrays, op, scales, process_set)
 
 
 def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
-    """Gather. A rank's gradient is its own rows of the average of all gradients."""
+    """Gather; backward averages the gradient over ranks, and each rank gets its own rows of it."""
 
     @tf.custom_gradient
     def gather(*tensors):
@@ -76,7 +75,7 @@ def _own_rows(name: str, grad, tensor, process_set: ProcessSet):
 
 
 def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
-    """Broadcast. The root's gradient is the average of all gradients; other ranks get zeros."""
+    """Broadcast; the root's gradient is the average over ranks, other ranks' are zero."""
 
     @tf.custom_gradient
     def broadcast_(tensor):
@@ -84,7 +83,7 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
             reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
             if topology.rank() == root_rank:
                 return reduced
-            # otherwise a session would skip the node on this rank
+            # Without the dependency a session would skip the allreduce, whose result is not used.
             with tf.control_dependencies([reduced]):
                 return tf.zeros_like(grad)
 
@@ -98,13 +97,15 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
 
 
 def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> Handle:
-    """Start the broadcasts of arrays; return one handle for all."""
+    """Start the broadcasts of the arrays; return one handle for all of them."""
     full = _full_names("broadcast", names, process_set)
     return grouped.broadcasts(full, arrays, root_rank, process_set)
 
 
 def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
-    """Exchange rows; return them and their numbers. Gradients go back the same way."""
+    """Exchange rows; return the received rows and the number from each rank.
+
+    Backward exchanges the gradients in the opposite direction; unsent rows get zeros."""
 
     @tf.custom_gradient
     def exchange(tensor):
@@ -115,7 +116,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
 
         def gradient(grad, _):
             back, _ = alltoall(f"{name}.grad", grad, received, False, process_set)
-            left = tf.shape(tensor)[0] - tf.shape(back)[0]  # unsent rows have no gradient
+            left = tf.shape(tensor)[0] - tf.shape(back)[0]  # number of rows that were not sent
             rest = tf.zeros(tf.concat([[left], tf.shape(tensor)[1:]], 0), back.dtype)
             return tf.reshape(tf.concat([back, rest], 0), tf.shape(tensor))
 
@@ -131,7 +132,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
 
 
 def reducescatter(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
-    """Reduce and scatter. The gradients are gathered, with the scale of the result."""
+    """Reduce and scatter; backward gathers the gradients and scales them."""
     scale = scatter_gradient_scale(op, scales, process_set.size())
 
     @tf.custom_gradient

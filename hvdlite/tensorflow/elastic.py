@@ -1,4 +1,4 @@
-"""TensorFlowState: variables in the state of elastic training; and Keras's models."""
+"""TensorFlowState and TensorFlowKerasState, which keep variables and models in elastic training."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ __all__ = [
 
 
 class TensorFlowState(ObjectState):
-    """A state with variables, beside the values that ``ObjectState`` takes.
+    """An ``ObjectState`` that also keeps TensorFlow variables.
 
     :param variables: in the same order on every rank; by default all global variables of the graph.
-    :param session: the session of the graph; by default the open one.
-    :param values: any other values; the same names on every rank.
+    :param session: the session of the graph; by default the current default session.
+    :param values: other values, as for ``ObjectState``; the same names on every rank.
     """
 
     def __init__(self, variables=None, session=None, **values) -> None:

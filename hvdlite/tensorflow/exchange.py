@@ -1,8 +1,9 @@
-"""How TensorFlow calls collectives: at once if eager, else by two nodes of a graph.
+"""Calls collectives from TensorFlow: directly in eager mode, with two nodes in a graph.
 
-The first node starts a collective, the second node waits for the result. TensorFlow runs only the
-first nodes in the order of the program. If shapes are known, a first node never waits for other
-ranks, only for its own last result. So ranks may reach their collectives in different orders.
+The first node starts a collective, and the second node waits for its result. TensorFlow runs the
+first nodes, which are stateful, in the order of the program. If shapes are known, a first node
+waits only for this rank's previous collective of the same node, not for other ranks. So ranks may
+run their collectives in different orders without a deadlock.
 """
 
 import contextlib
@@ -22,32 +23,32 @@ from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
-# for each graph a Counter of the names in it
+# For each graph, a Counter of the names of its nodes.
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 _MOST_FAILURES = 64
-# most results of one node that are kept, because iterations of a loop may overlap
+# The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
 
 
 class _Graphs(ModuleState):
-    """What the graphs of this process have in progress."""
+    """The started collectives and the last failures of this process's graphs."""
 
     def begin(self) -> None:
         self.keys = itertools.count()
-        self.started: Dict[int, Handle] = {}  # handles by key, for which no node has waited so far
-        self.failures: Dict[int, HvdliteError] = {}  # failures, by the number in their texts
+        self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
+        self.failures: Dict[int, HvdliteError] = {}  # by the number in the failure's text
 
 
 _graphs = _Graphs()
 
 
 def name_of(kind: str, name: Optional[str], process_set) -> str:
-    """Return the collective's name, the same on every rank, without its kind.
+    """Return the collective's name, equal on every rank, without its kind ("allreduce").
 
-    In a graph each node has its own name, which stays the same if the program is traced again. In a
-    graph within a graph the name contains the inner graph's name.
+    Each node of a graph gets another name. Tracing a function again gives the same names. The name
+    of a node in a nested graph contains the nested graph's name.
     """
-    checked(process_set)  # checked here, because a graph would raise only when it runs
+    checked(process_set)  # otherwise a graph would raise at its first run only
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a string, or None")
     if tf.executing_eagerly():
@@ -61,7 +62,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
 
 
 def _within(graph) -> str:
-    """Return the names of nested graphs, without the numbers of traces."""
+    """Return the names of nested graphs, without the number that each trace appends to a name."""
     found, outer = "", getattr(graph, "outer_graph", None)
     while outer and (hasattr(outer, "outer_graph") or not _is_eager_outside()):
         found += " in " + re.sub(r"_\d+$", "", graph.name)
@@ -74,9 +75,9 @@ _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 
 @contextlib.contextmanager
 def _numbered() -> Iterator[None]:
-    """Number the failure that the block of a graph's node raises.
+    """Append a number to the text of an HvdliteError that the block raises, and keep the error.
 
-    TensorFlow raises an error of its own with the text, by which :func:`_failure_of` finds it.
+    A graph raises TensorFlow's error with this text; :func:`_failure_of` reads the number there.
     """
     try:
         yield
@@ -84,7 +85,7 @@ def _numbered() -> Iterator[None]:
         if len(_graphs.failures) >= _MOST_FAILURES:
             del _graphs.failures[min(_graphs.failures)]
         number = next(_graphs.keys)
-        # a copy, without the traceback
+        # Keep a copy: the traceback of the error would keep arrays alive.
         _graphs.failures[number] = type(error)(*error.args, **vars(error))
         raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
 
@@ -103,7 +104,7 @@ def run(
     start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor],
     dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
 ) -> List[tf.Tensor]:  # fmt: skip
-    """Run a collective; its results have the given dtypes and, where known, shapes.
+    """Run a collective; return tensors of these dtypes and shapes (unknown dimensions: None).
 
     :param start: starts the collective on arrays; the handle's result is a list of arrays.
     """
@@ -121,14 +122,14 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
     def begin_now(*arrays):
         nonlocal last
         before, key = last and last(), next(_graphs.keys)
-        if before:  # a collective of the same name, as in a loop or a function called twice
-            with contextlib.suppress(Exception):  # the wait for that handle raises its error
+        if before:  # in a loop, or a function called twice, the last collective has the same name
+            with contextlib.suppress(Exception):  # wait_now() raises the error of that collective
                 before.synchronize()
         with _numbered():
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
-        # limited, because no node waits for a result that nothing uses
+        # If the graph does not use the result, no node waits, and the handle would stay forever.
         if len(started) > _MOST_AWAITED:
             _graphs.started.pop(started.popleft(), None)
         return np.int64(key)
@@ -137,7 +138,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
 
 
 def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
-    """Wait for all started collectives; return their results, one after the other."""
+    """Return the results of collectives that :func:`begin` has started, in one flat list."""
 
     def wait_now(*keys):
         handles = [_graphs.started.pop(int(key)) for key in keys]

@@ -14,11 +14,11 @@ from hvdlite.training.plan import GradientReducer
 def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
     """Return gradients reduced over ranks; None stays None, IndexedSlices stay IndexedSlices.
 
-    In a graph the gradients of the last variables, which backward computes first, are sent while
-    backward computes the others. One node waits for all.
+    In a graph, gradients are sent while backward computes others, beginning with the gradients of
+    the last variables. One node waits for all results.
 
-    :param step: a tensor: the number of the step, which must be equal on all ranks.
-    :return: on a rank outside of the process set the unchanged gradients, as in Horovod.
+    :param step: a tensor with the number of the step, which must be equal on all ranks.
+    :return: on a rank outside the process set the unchanged gradients, as in Horovod.
     """
     reduction = reducer.reduction
     if reduction.is_alone():
@@ -53,8 +53,8 @@ def _average_dense(
     order = range(len(tensors))
     groups = reducer.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
     begun = []
-    for group in groups[::-1]:  # the last group first, as backward computes them
-        # the step is sent with the group for which the node waits first
+    for group in groups[::-1]:  # backward computes the gradients of the last variables first
+        # Send the step with the first group, because wait() reads that group's result first.
         told = steps if group is groups[0] else []
         sent = [*(tensors[i] for i in group), *told]
         begun.append(begin(partial(start, [labels[i] for i in group], bool(told)), sent))
@@ -67,7 +67,7 @@ def _bytes_of(tensor: tf.Tensor) -> int:
 
 
 def divided(grad, size: int):
-    """Return the gradient of a variable that only this rank has, in the scale of an average."""
+    """Return the gradient of a local variable divided by ``size``, as an average over ranks is."""
     if grad is None:
         return None
     if isinstance(grad, tf.IndexedSlices):

@@ -1,4 +1,4 @@
-"""``import hvdlite.tensorflow.keras as hvd``: the names of ``hvdlite.keras``, as in Horovod."""
+"""The names of ``hvdlite.keras``, for scripts that import Horovod's ``tensorflow.keras``."""
 
 from hvdlite import keras
 

@@ -1,8 +1,8 @@
-"""Collectives on TensorFlow's tensors, eagerly, inside ``tf.function`` and in sessions' graphs.
+"""Collectives on TensorFlow's tensors, in eager mode, in ``tf.function`` and in sessions' graphs.
 
-Each call waits for the result and has a gradient of Horovod's scale: docs/training.md, "Gradients
+Each call waits for the result and has a gradient with Horovod's scale: docs/training.md, "Gradients
 through collectives". ``device_dense`` and ``device_sparse`` are ignored: tensors are on the CPU.
-Tensors are matched by ``name``, by default the calling line of the script. Dtypes: those of
+Ranks match their tensors by ``name``, by default the calling line of the script. Dtypes: those of
 ``hvdlite.numpy``; allgather, broadcast and alltoall also take uint16, uint32 and uint64.
 """
 
@@ -23,7 +23,7 @@ from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
 from hvdlite.training.codecs import compressed
 
-# moved as signed integers, because nothing is computed
+# The C library lacks these dtypes. Collectives that only copy can take them for signed integers.
 _MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -42,14 +42,14 @@ def allreduce(
     :param tensor: a tensor or variable of the same shape and dtype on every rank, or
         ``tf.IndexedSlices``, whose result has the rows of all ranks (Sum and Average only).
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param compression: Compression.none or fp16, or a class like them.
+    :param compression: Compression.none or fp16, or a class with the same methods.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after ``prescale_factor``, before the sum; int64 wraps before an Average divides.
+        truncated after ``prescale_factor``, before the sum; int64 can wrap before Average divides.
     :raises ValueError: a wrong argument.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed; inside
-        a graph TensorFlow raises its own error with the same text.
+    :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed. In a
+        graph TensorFlow raises its own error with the same text.
     """
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
@@ -108,10 +108,10 @@ def allgather(
     tensor, name: Optional[str] = None, ignore_name_scope=False,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
+    """Return the tensors of all ranks, joined along the first dimension in the order of ranks.
 
-    :param tensor: of the same dtype, and of the same shape except the first dimension; a 0-d tensor
-        counts as one row.
+    :param tensor: of the same dtype on every rank, and of the same shape except for the first
+        dimension; a 0-d tensor counts as one row.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
@@ -135,12 +135,12 @@ def broadcast(
     tensor, root_rank: int, name: Optional[str] = None, ignore_name_scope=False,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Return rank ``root_rank``'s tensor; it has the same shape and dtype on every rank.
+    """Return rank ``root_rank``'s tensor; ranks must pass the same shape and dtype.
 
     :raises ValueError: ``root_rank`` is not in the set; otherwise as :func:`allreduce`.
     """
     name = name_of("broadcast", name, process_set)
-    process_set.number_of(root_rank)  # raises if it is not in the set, also while a graph is built
+    process_set.number_of(root_rank)  # raises now, not when the graph runs
     tensor = _tensor(tensor)
     arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
     return _of_dtype(arrived, tensor.dtype)
@@ -152,8 +152,8 @@ def alltoall(
 ):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in rank order.
 
-    :param splits: the number of rows for each rank; without it all ranks get equally many.
-    :return: the rows; with ``splits`` a pair of the rows and of the number from each rank.
+    :param splits: the number of rows for each rank; by default the same number for every rank.
+    :return: the received rows; with ``splits``, a pair of these and the numbers from each rank.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
     tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
@@ -173,10 +173,10 @@ def reducescatter(
     process_set: ProcessSet = global_process_set, ignore_name_scope=False, prescale_factor=1.0,
     postscale_factor=1.0,
 ):  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+    """Return this rank's rows of the tensor that :func:`allreduce` would return.
 
-    :param tensor: of at least one dimension; all arguments and errors are those of
-        :func:`allreduce`.
+    :param tensor: of at least one dimension. Arguments and errors are as for :func:`allreduce`, but
+        ``op`` can't be Adasum.
     """
     name = name_of("reducescatter", name, process_set)
     scales = scales_of(prescale_factor, postscale_factor)
@@ -208,7 +208,7 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
 
 
 def _movable(tensor):
-    """Return the tensor in a dtype that the C library has."""
+    """Return the tensor, or its bits in a signed dtype if the C library lacks the dtype."""
     return _of_dtype(tensor, _MOVED_AS.get(tensor.dtype, tensor.dtype))
 
 
@@ -217,7 +217,7 @@ def _of_dtype(tensor, dtype: tf.DType):
 
 
 def join(process_set: ProcessSet = global_process_set):
-    """Tell the other ranks that this rank has no more data; return the last rank that joined."""
+    """Wait until all ranks have joined because they have no more data; return the last of them."""
     if topology.size() == 1:
         return tf.constant(0)
 

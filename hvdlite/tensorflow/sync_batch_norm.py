@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: Keras's layer, with means and variances over the batches of all ranks."""
+"""SyncBatchNormalization: batch normalisation over the batches of all ranks, for Keras."""
 
 import keras
 import tensorflow as tf
@@ -11,8 +11,8 @@ from hvdlite.tensorflow.ops import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """``keras.layers.BatchNormalization`` on the joined batch of all ranks.
 
-    The ranks' batches may differ in size. Only for Keras on TensorFlow. Where the mean is 1000
-    times the deviation, output and gradient are within 1e-3 of those in float64.
+    The ranks' batches may differ in size. Keras's backend must be TensorFlow. If the mean is 1000
+    times the standard deviation, output and gradient differ from float64's by at most 1e-3.
 
     :param process_set: the ranks whose batches are joined.
     :param kwargs: the arguments of ``keras.layers.BatchNormalization``.
@@ -32,7 +32,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             weights = weights * tf.cast(tf.expand_dims(mask, -1), tf.float32)
         count = tf.reduce_sum(weights, self._reduction_axes, keepdims=True)
         near = tf.reduce_sum(x * weights, self._reduction_axes, keepdims=True)
-        near = tf.stop_gradient(tf.math.divide_no_nan(near, count))  # the mean, apart from rounding
+        near = tf.stop_gradient(tf.math.divide_no_nan(near, count))  # a mean with a rounding error
         apart = (x - near) * weights
         parts = (weights, apart, apart * apart)
         sums = [tf.cast(tf.reduce_sum(part, self._reduction_axes), tf.float64) for part in parts]

@@ -1,4 +1,4 @@
-"""Distributed tapes and optimizers: their gradients are averaged over ranks."""
+"""Tapes and optimizers that average their gradients over ranks."""
 
 from typing import List, Sequence
 
@@ -26,27 +26,27 @@ def DistributedGradientTape(
     op=Average, gradient_predivide_factor=1.0, num_groups=0, groups=None,
     process_set=global_process_set, scale_local_gradients=True,
 ):  # fmt: skip
-    """Return the tape; its ``gradient`` is now averaged over all ranks::
+    """Make the tape's ``gradient`` return averages over all ranks; return the tape::
 
         with tf.GradientTape() as tape:
             loss = ...
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    The tape stays the same object; its class becomes a subclass. Eagerly, gradients are sent when
-    backward has computed all of them; inside ``tf.function``, as soon as backward has 1 MiB.
+    The tape stays the same object; its class becomes a subclass. In eager mode gradients are sent
+    when backward has computed all of them; in ``tf.function``, when backward has computed 1 MiB.
 
     :param gradtape: a ``tf.GradientTape``; ``device_dense`` and ``device_sparse`` are ignored.
-    :param compression: Compression.none or fp16, or a class like them.
+    :param compression: Compression.none or fp16, or a class with the same methods.
     :param sparse_as_dense: send ``tf.IndexedSlices`` as whole tensors instead of rows.
     :param op: Average, Sum or Adasum.
-    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
-        multiplied by f / size after it.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and the
+        sum is multiplied by f / size.
     :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
     :param process_set: the ranks that average.
-    :param scale_local_gradients: divide gradients of ``register_local_source`` by the number of
-        ranks.
-    :raises ValueError: a wrong argument; or the tape is distributed already.
+    :param scale_local_gradients: divide the gradients of variables that were passed to
+        ``register_local_source`` by the number of ranks.
+    :raises ValueError: a wrong argument; or the tape is already distributed.
     """
     if isinstance(gradtape, _Distributed) or not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"expected a plain tf.GradientTape, got {type(gradtape).__name__}")
@@ -62,8 +62,8 @@ def DistributedGradientTape(
 def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs):
     """Do what :func:`DistributedGradientTape` does, but do not average some layers.
 
-    :param gradtape: like all other arguments, as for :func:`DistributedGradientTape`.
-    :param local_layers: a layer or several, whose gradients are not averaged.
+    :param gradtape: and all other arguments: as for :func:`DistributedGradientTape`.
+    :param local_layers: a layer, or several layers, whose gradients are not averaged.
     """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
     keep_local(tape.register_local_source, local_layers)
@@ -71,9 +71,9 @@ def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs)
 
 
 class _Averages:
-    """How a tape or an optimizer averages the gradients of all but some variables.
+    """Averages the gradients of a tape or an optimizer, except those of local variables.
 
-    :ivar local: the ``id`` of each variable that only this rank has.
+    :ivar local: the ``id`` of each local variable.
     """
 
     def __init__(self, reduction: Reduction, scale_local: bool) -> None:
@@ -81,7 +81,7 @@ class _Averages:
         self.local: set = set()
 
     def of(self, grads: Sequence, variables: Sequence, reducer: GradientReducer) -> List:
-        """Return the gradients of the variables."""
+        """Return averages, or for local variables this rank's gradients."""
         size = self.reduction.process_set.size() if self._scale_local else 1
         return average_all_but(
             self.local, variables, grads,
@@ -96,12 +96,12 @@ class _Distributed:
     _averages: _Averages
 
     def register_local_source(self, source) -> None:
-        """Keep the gradient of a variable that only this rank has."""
+        """Do not average the gradient of this variable."""
         self._averages.local.add(id(source))
 
     def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
-        """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
-        kwargs.pop("use_generic_names", None)  # ignored, because names are never TensorFlow's
+        """Return gradients averaged over ranks; arguments are as for ``GradientTape.gradient``."""
+        kwargs.pop("use_generic_names", None)  # Horovod's option; hvdlite ignores tensors' names
         place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
@@ -112,7 +112,7 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
-        """Return two lists of (variable, gradient): of local variables, and of averaged ones."""
+        """Return two lists of (variable, gradient): of the local variables, and of the others."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, **kwargs)))
         local = self._averages.local
         own = [pair for pair in pairs if id(pair[0]) in local]
@@ -125,15 +125,15 @@ def DistributedOptimizer(
     gradient_predivide_factor=1.0, average_aggregated_gradients=False, num_groups=0, groups=None,
     process_set=global_process_set, scale_local_gradients=True,
 ):  # fmt: skip
-    """Return the optimizer; it now averages gradients over all ranks before it applies them.
+    """Make the optimizer average gradients over all ranks before it applies them; return it.
 
-    :param optimizer: of Keras 3: then see ``hvdlite.keras.DistributedOptimizer``; or of
-        ``tf.compat.v1.train``: then ``compute_gradients`` averages. It stays the same object.
-    :param backward_passes_per_step: how many passes to add up before gradients are sent; only 1
-        with an optimizer of ``tf.compat.v1.train``.
-    :param name: ignored, as ``use_locking``, ``device_dense`` and ``device_sparse`` are.
+    :param optimizer: an optimizer of Keras 3 (see ``hvdlite.keras.DistributedOptimizer``), or of
+        ``tf.compat.v1.train``, whose ``compute_gradients`` then averages. The object is the same.
+    :param backward_passes_per_step: the number of backward passes whose sum is averaged; must be 1
+        for an optimizer of ``tf.compat.v1.train``.
+    :param name: ignored, like ``use_locking``, ``device_dense`` and ``device_sparse``.
     :param compression: and all other arguments: as for ``DistributedGradientTape`` and Keras.
-    :raises ValueError: a wrong argument; or the optimizer is distributed already.
+    :raises ValueError: a wrong argument; or the optimizer is already distributed.
     """
     shared = {
         "compression": compression, "sparse_as_dense": sparse_as_dense, "op": op,
@@ -141,7 +141,7 @@ def DistributedOptimizer(
         "groups": groups, "process_set": process_set,
     }  # fmt: skip
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        # imported here, because that module imports this one
+        # Imported here, because that module imports this module.
         from hvdlite.keras.optimizer import DistributedOptimizer as of_keras
 
         return of_keras(
@@ -173,11 +173,11 @@ class _OptimizerInGraph:
     _reducer: GradientReducer
 
     def register_local_var(self, var) -> None:
-        """Keep the gradient of a variable that only this rank has."""
+        """Do not average the gradient of this variable."""
         self._averages.local.add(id(var))
 
     def compute_gradients(self, *args, **kwargs):
-        """Return pairs of averaged gradient and variable, as without hvdlite."""
+        """Return pairs (averaged gradient, variable); arguments are as for TensorFlow's method."""
         pairs = super().compute_gradients(*args, **kwargs)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         return list(zip(self._averages.of(grads, variables, self._reducer), variables))

@@ -1,4 +1,4 @@
-"""The same variables on every rank: eagerly, in ``tf.function``, and by a hook for sessions."""
+"""Broadcasts variables in eager mode, ``tf.function`` and sessions; objects; rank and size."""
 
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -17,14 +17,14 @@ def broadcast_variables(
     variables: Sequence, root_rank: int, process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ):  # fmt: skip
-    """Replace the variables of every rank by those of rank ``root_rank``.
+    """Overwrite the variables on every rank with the values of rank ``root_rank``.
 
     :param variables: of TensorFlow or of Keras, in the same order on every rank.
-    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :param root_rank: the root's rank in the job, not its rank in ``process_set``.
     :param inplace: ignored.
-    :return: in a graph, the operation that broadcasts.
+    :return: in a graph, the operation that broadcasts; in eager mode None.
     :raises ValueError: ``root_rank`` is not in the set.
-    :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
+    :raises hvdlite.HvdliteError: ranks disagree on a shape or dtype, or a rank has left.
     """
     assigned = _assign(list(variables), root_rank, None, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
@@ -36,7 +36,7 @@ def broadcast_(
 ) -> List:  # fmt: skip
     """Do what :func:`broadcast_variables` does; return the new values.
 
-    :param name: the same on every rank.
+    :param name: the beginning of the tensors' names, the same on every rank.
     """
     with tf.control_dependencies(_assign(list(variables), root_rank, name, process_set)):
         return [tf.identity(variable) for variable in variables]
@@ -64,10 +64,10 @@ def _assigned(variable, value):
 
 
 def broadcast_global_variables(root_rank: int):
-    """Return an operation of the default graph that broadcasts all its global variables.
+    """Return an operation that broadcasts all global variables of the default graph.
 
     :param root_rank: the rank whose values all ranks get.
-    :raises RuntimeError: TensorFlow is eager, so there are no global variables.
+    :raises RuntimeError: TensorFlow is in eager mode, which has no global variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -78,10 +78,10 @@ def broadcast_global_variables(root_rank: int):
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """A hook that gives all ranks the global variables of one rank when a session is made.
+    """A hook that broadcasts the global variables of one rank when a session is made.
 
-    For ``tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])``, with initial weights or with
-    those of a checkpoint.
+    Use it in ``tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])``. The variables have their
+    initial values or the values of a checkpoint.
 
     :param root_rank: the rank whose values all ranks get.
     :param device: ignored: variables are on the CPU.
@@ -93,12 +93,12 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self.bcast_op = None
 
     def begin(self) -> None:
-        """Add the broadcast to the graph, before the session makes it read-only."""
+        """Add the broadcast to the graph, before the session makes the graph read-only."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session, coord) -> None:
-        """Broadcast, also after a session was made again because of an error."""
+        """Broadcast, in a new session as well as in one that replaces a session after an error."""
         session.run(self.bcast_op)
 
 
@@ -133,25 +133,25 @@ def _query(ask: Callable[[], int], name: Optional[str]):
 
 
 def rank_op(name: Optional[str] = None):
-    """Return :func:`hvdlite.rank` when the graph runs; so do the other functions here."""
+    """Return a tensor with :func:`hvdlite.rank` at the time when the graph runs."""
     return _query(topology.rank, name)
 
 
 def local_rank_op(name: Optional[str] = None):
-    """Return :func:`hvdlite.local_rank`."""
+    """Return a tensor with :func:`hvdlite.local_rank` at the time when the graph runs."""
     return _query(topology.local_rank, name)
 
 
 def local_size_op(name: Optional[str] = None):
-    """Return :func:`hvdlite.local_size`."""
+    """Return a tensor with :func:`hvdlite.local_size` at the time when the graph runs."""
     return _query(topology.local_size, name)
 
 
 def size_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return the number of ranks of a process set, by default of all ranks."""
+    """Return a tensor with the number of ranks of a process set, by default of the job."""
     return _query(lambda: process_set_of(process_set_id).size(), name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return 1 if this process is in the process set, else 0."""
+    """Return a tensor that is 1 if this rank is in the process set, otherwise 0."""
     return _query(lambda: int(process_set_of(process_set_id).included()), name)

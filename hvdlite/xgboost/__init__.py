@@ -1,4 +1,4 @@
-"""hvdlite for XGBoost: starts XGBoost's own collectives; reads a rank's part of LibSVM data."""
+"""hvdlite for XGBoost: starts XGBoost's own collectives; reads this rank's part of LibSVM files."""
 
 try:
     import xgboost  # noqa: F401

@@ -11,11 +11,11 @@ from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import result_of_root
 from hvdlite.numpy import barrier
 
-TRACKER_SECONDS = 300  # seconds for all ranks to join, and at the end to leave
+TRACKER_SECONDS = 300  # how long the tracker waits for all ranks to join, and to leave at the end
 
 
 class _Joined:
-    """This process's membership: the arguments of XGBoost's ``init``, on rank 0 the tracker."""
+    """This rank's connection to XGBoost's collectives. Rank 0 also has the tracker."""
 
     def __init__(self, host: Optional[str], options: Dict[str, Any]) -> None:
         self.tracker: Any = None
@@ -34,15 +34,15 @@ class _Joined:
         return self.tracker.worker_args()
 
     def leave(self) -> None:
-        """Leave when all ranks leave, because XGBoost itself waits only a limited time for a late
-        rank."""
+        """Leave XGBoost's collectives with all ranks: the barrier waits for late ranks without the
+        time limit that XGBoost has."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:
             self.tracker.wait_for()
 
     def abandon(self) -> None:
-        """Leave at once: ranks that wait for this rank inside XGBoost get XGBoost's error."""
+        """Leave without waiting: ranks that wait for this rank in XGBoost get XGBoost's error."""
         self._communicator.__exit__()
 
 
@@ -54,15 +54,15 @@ def communicator(host: Optional[str] = None, **options) -> Iterator[Dict[str, An
             data = xgb.QuantileDMatrix(part_of_x, part_of_y)  # this rank's rows
             booster = xgb.train(parameters, data, 100)  # the same model on every rank
 
-    Rank 0 runs XGBoost's tracker and sends the other ranks its address. XGBoost's ranks are
-    hvdlite's. The histograms go through XGBoost's own connections, not through hvdlite's.
+    Rank 0 runs XGBoost's tracker and sends the tracker's address to the other ranks. A process has
+    the same rank in XGBoost and in hvdlite. XGBoost sends histograms over its own connections.
 
-    :param host: the address at which the others reach rank 0. The default is found out; it is the
-        loopback if all ranks are on one host.
+    :param host: the address at which other ranks connect to rank 0. By default hvdlite chooses the
+        address: the loopback address if all ranks are on one host.
     :param options: more arguments of ``xgboost.collective.init``, such as ``dmlc_timeout``.
-    :return: all arguments that XGBoost's ``init`` got.
-    :raises ValueError: before ``init()``.
-    :raises hvdlite.HvdliteError: on every rank: the tracker did not start; a rank has left.
+    :return: all arguments that were passed to XGBoost's ``init``.
+    :raises ValueError: ``hvdlite.init()`` was not called.
+    :raises hvdlite.HvdliteError: on every rank: the tracker did not start, or a rank has left.
     """
     joined = _Joined(host, options)
     try:

@@ -1,4 +1,4 @@
-"""Reads a rank's part of a file in LibSVM's format; XGBoost would read the whole file."""
+"""Reads this rank's part of a file in LibSVM's format; XGBoost would read the whole file."""
 
 import io
 import os
@@ -14,14 +14,15 @@ from hvdlite.core.collectives import gather_numbers
 def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     """Return this rank's part of the samples in a file. Collective.
 
-    Parts have about equally many bytes, in rank order, and every line is on one rank. A line is
-    ``label column:value column:value``; what follows a "#" is ignored.
+    The file is divided in the order of ranks into parts of about the same number of bytes, and
+    every line is on exactly one rank. A line has the form ``label column:value column:value``; text
+    after a "#" is ignored.
 
-    :param path: of a file that every rank can read.
-    :return: a float32 matrix of shape (samples, columns), with as many columns on every rank, and
-        the float32 labels, of shape (samples,).
-    :raises ValueError: on every rank: a line has another form, such as ``qid:``, or the file can't
-        be read.
+    :param path: the path of a file that every rank can read.
+    :return: a float32 matrix of shape (samples, columns), with the same number of columns on every
+        rank, and the float32 labels, of shape (samples,).
+    :raises ValueError: on every rank: a line has another form, such as ``qid:``, or a rank can't
+        read the file.
 
     >>> import hvdlite as hvd
     >>> with hvd.xgboost.communicator():
@@ -33,7 +34,7 @@ def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     try:
         found, labels = _parse(_part(path, rank, size))
         width = found.indices.max() + 1 if found.nnz else 0
-    except (OSError, ValueError) as error:  # raised on all ranks, which wait for the widest part
+    except (OSError, ValueError) as error:  # gather_numbers raises the error on all ranks
         wrong["failed"] = f"{path}, part {rank} of {size}: {error}"
     width = int(gather_numbers([width], "libsvm.columns", **wrong).max())
     shape = len(labels), width
@@ -41,7 +42,7 @@ def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
 
 
 def _part(path: str, rank: int, ranks: int) -> bytes:
-    """Return the lines that begin in this rank's bytes of the file."""
+    """Return the lines whose first byte is in this rank's range of bytes."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         ends = [_line_from(file, size * part // ranks) for part in (rank, rank + 1)]
@@ -59,9 +60,9 @@ def _line_from(file, offset: int) -> int:
 
 
 def _parse(lines: bytes) -> tuple:
-    """Return the matrix and the labels. (scikit-learn's own parts repeat the line after a comment
-    at their border.)"""
-    from sklearn.datasets import load_svmlight_file  # imported here, because it takes a second
+    """Return the matrix and the labels. (scikit-learn can read a part of a file itself, but then a
+    line after a comment may be in two parts.)"""
+    from sklearn.datasets import load_svmlight_file  # imported here: the import takes a second
 
     options = {"dtype": np.float32, "zero_based": True, "query_id": True}
     matrix, labels, queries = load_svmlight_file(io.BytesIO(lines), **options)

@@ -1,7 +1,7 @@
-"""The names of ``xgboost.rabit``, which XGBoost 2 has removed, for scripts that still use them.
+"""The functions of ``xgboost.rabit``, which XGBoost 2 has removed, for scripts that need them.
 
-``from hvdlite.xgboost import rabit`` in place of ``from xgboost import rabit``; the script is then
-started by ``mpirun`` or ``hvdliterun``.
+In the script replace ``from xgboost import rabit`` by ``from hvdlite.xgboost import rabit``, and
+start the script with ``mpirun`` or ``hvdliterun``.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ __all__ = [
 
 class _Rabit(ModuleState):
     def begin(self) -> None:
-        self.joined = contextlib.ExitStack()  # closing it leaves XGBoost's collective
+        self.joined = contextlib.ExitStack()  # contains the open communicator()
 
 
 _rabit = _Rabit()
 
 
 def init(args: Any = None) -> None:
-    """Join the job, and XGBoost's collective on all its ranks. Collective; twice does nothing.
+    """Call ``hvdlite.init()`` and start XGBoost's collectives, unless started. Collective.
 
-    :param args: ignored: rabit's own launcher passed the tracker's address in it.
+    :param args: ignored: rabit's launcher passed the tracker's address in this argument.
     """
     job.init()
     if not is_distributed():
@@ -48,17 +48,17 @@ def init(args: Any = None) -> None:
 
 
 def finalize() -> None:
-    """Leave XGBoost's collective. Collective; without it this does nothing.
+    """Leave XGBoost's collectives. Collective; without :func:`init` the call does nothing.
 
-    If called while an exception passes, as in a ``finally``, this process leaves at once; ranks
-    that wait for it inside XGBoost get an error of XGBoost.
+    If an exception is being handled, as in a ``finally`` block, this rank leaves without waiting
+    for the other ranks; ranks that wait for this rank in XGBoost get XGBoost's error.
     """
     _rabit.joined.__exit__(*sys.exc_info())
 
 
 @contextlib.contextmanager
 def RabitContext(args: Any = None) -> Iterator[None]:
-    """Do :func:`init` with ``args`` before the block, and :func:`finalize` after it."""
+    """Call :func:`init` with ``args`` before the block, and :func:`finalize` after the block."""
     init(args)
     with _rabit.joined:
         yield
@@ -79,10 +79,10 @@ def allreduce(
 
 
 def tracker_print(msg: Any) -> None:
-    """Print ``msg`` where the tracker runs: on rank 0."""
+    """Print ``msg`` on rank 0, where the tracker runs."""
     collective.communicator_print(msg)
 
 
 def version_number() -> int:
-    """Return 0: no checkpoint was loaded. XGBoost 1.0 has removed checkpoints."""
+    """Return 0, which means that no checkpoint was loaded: XGBoost 1.0 has removed checkpoints."""
     return 0
