@@ -1,7 +1,7 @@
-"""Shows what a job does and did last: flight recorders, and the timelines of all ranks.
+"""Shows what a job does, or did before it failed, from flight recorders and timelines.
 
-``memory`` finds and reads the recorders of this host's processes, ``live`` combines several
-recorders, ``report`` writes the report of a failure, ``top`` shows a job in the terminal.
-``traces`` reads timelines and aligns their clocks, ``steps`` finds where time goes, ``page`` draws
-it, ``cli`` is hvdlite-report. ``counts`` has a rank's own counters. No module imports MPI.
+Flight recorders contain each rank's last operations: ``memory`` reads those of this host, ``live``
+combines several, ``report`` writes the report of a failure, ``top`` shows a job in the terminal.
+For ``cli`` (hvdlite-report) ``traces`` reads timelines and aligns their clocks, ``steps`` finds how
+steps spend time, ``page`` draws it. ``counts`` has a rank's counters. No module imports MPI.
 """

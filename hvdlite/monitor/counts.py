@@ -1,4 +1,4 @@
-"""Counters of what this process has done, and its timeline."""
+"""Returns the counters of this rank; starts and stops its timeline."""
 
 import os
 from typing import Dict
@@ -11,14 +11,14 @@ def stats(steps: bool = False) -> Dict[str, float]:
     """Return what this process has sent and done since ``init()``.
 
     ``bytes_sent_network``: bytes of tensors sent to other ranks by MPI or sockets;
-    ``bytes_sent_window``: put into shared memory for other ranks of this host. ``tensors``: how
-    many are done; ``batches``: how many collectives that took, since small tensors are fused.
+    ``bytes_sent_window``: bytes of tensors written to shared memory for other ranks of this host;
+    ``tensors``: number of finished tensors; ``batches``: number of collectives that moved them.
 
-    :param steps: also describe this rank's last steps, as ``hvdlite why`` does for all ranks; that
-        takes some 20 ms. ``step_seconds`` is their median. Shares of a step, from 0 to 1, are
-        ``waiting`` for other ranks, ``moving`` data that no computation hides, and, if the
-        framework reports them, ``input`` and ``update``. All are 0 if no tensor came twice, or
-        without a flight recorder.
+    :param steps: also return values about this rank's last steps, which takes about 20 ms.
+        ``step_seconds`` is the median time of a step. Shares of a step, from 0 to 1, are
+        ``waiting`` for other ranks, ``moving`` data while the rank computes nothing, and, if the
+        framework reports them, ``input`` and ``update``. All values are 0 if no tensor was
+        submitted twice, or without a flight recorder.
     :raises ValueError: before ``init()`` and after ``shutdown()``.
 
     >>> import hvdlite as hvd
@@ -43,14 +43,14 @@ def _of_steps() -> Dict[str, float]:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start a timeline: a file that says when each tensor was submitted, decided and moved.
+    """Start a timeline: a file with the times when each tensor was submitted, decided and moved.
 
-    https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` starts one for
-    the whole job.
+    https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` starts a
+    timeline for the whole job.
 
-    :param file_path: with "{rank}" in the path each rank writes its own file; without it only rank
-        0 writes.
-    :param mark_cycles: also mark when the background engine found work.
+    :param file_path: if the path contains "{rank}", each rank writes a file; otherwise only rank 0
+        writes.
+    :param mark_cycles: also mark when the engine's thread found work.
     :raises ValueError: a timeline is running, the file can't be written, or there is no job.
     """
     path = c_text(os.fsdecode(file_path), "the timeline's path")
@@ -58,8 +58,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """End the timeline and complete its file, as ``shutdown()`` does.
+    """End the timeline and complete its file; ``shutdown()`` does the same.
 
-    :raises ValueError: the disk was full; or before ``init()`` and after ``shutdown()``.
+    :raises ValueError: the disk was full; or the call is before ``init()`` or after ``shutdown()``.
     """
     call(lib.hvd_timeline_stop)

@@ -9,14 +9,14 @@ import time
 from typing import Callable, Iterator, List
 
 UP, DOWN, ESCAPE, INTERRUPT = "\x1b[A", "\x1b[B", "\x1b", "\x03"
-NextKey = Callable[[float], str]  # takes the seconds to wait; returns "" if no key was pressed
+NextKey = Callable[[float], str]  # from seconds to wait to the pressed key, or "" for no key
 
 
 @contextlib.contextmanager
 def pressed() -> Iterator[NextKey]:
-    """Yield a function that waits for a key; it returns "" without a terminal in the foreground.
+    """Yield a function that waits for a key. At its end the block restores the terminal.
 
-    The end of the block restores the terminal.
+    If this process has no terminal, or runs in the background, the function always returns "".
     """
     if not sys.stdin or not sys.stdin.isatty():
         yield _none
@@ -25,7 +25,7 @@ def pressed() -> Iterator[NextKey]:
     import tty
 
     file = sys.stdin.fileno()
-    # a background process that reads from the terminal would be stopped
+    # The kernel stops a background process that reads from the terminal.
     if os.tcgetpgrp(file) != os.getpgrp():
         yield _none
         return
@@ -44,9 +44,9 @@ def _none(seconds: float) -> str:
 
 
 def _key(file: int, read: List[str], seconds: float) -> str:
-    """Return the first key of the input; an arrow key is several characters."""
+    """Return the first key of the input. An arrow key arrives as several characters."""
     if not read and select.select([file], [], [], max(seconds, 0))[0]:
-        # nothing to read means that the terminal is gone
+        # An empty read means that the terminal is closed: end as after Ctrl-C.
         text = os.read(file, 64).decode(errors="replace") or INTERRUPT
         read += re.findall("\x1b[[O][A-D]|.", text, re.S)
     return read.pop(0).replace("\x1bO", "\x1b[") if read else ""

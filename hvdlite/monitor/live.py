@@ -1,4 +1,4 @@
-"""Combines the recorders of several ranks: which rank waits for which, and how fast steps are."""
+"""Combines the recorders of several ranks: which ranks wait for which ranks, and rates."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -6,19 +6,19 @@ from hvdlite.monitor import steps
 from hvdlite.monitor.memory import ALONE, MESSAGES, Op, Snapshot
 from hvdlite.monitor.traces import Note, Tensor
 
-_MOST_RANKS = 1 << 20  # a damaged recorder may hold any number
+_MOST_RANKS = 1 << 20  # limits loops, because a damaged recorder may contain any size
 
 
 class Wait(NamedTuple):
-    """A rank waits for others."""
+    """The current wait of a rank for other ranks."""
 
     seconds: float
-    ranks: List[int]  # the ranks for which it waits; empty: unknown
-    op: Optional[Op]  # the waiting operation; None: a transfer between operations
+    ranks: List[int]  # the ranks for which the rank waits; empty: unknown
+    op: Optional[Op]  # the operation that waits; None: a transfer between operations
 
 
 def all_ranks(op: Op) -> bool:
-    """Return True if the operation is one of all ranks of the job."""
+    """Return True if all ranks of the job take part in the operation."""
     return op["group"] == 0 and op["kind"] not in MESSAGES
 
 
@@ -28,9 +28,9 @@ def pending(snapshot: Snapshot, phase: str = "waits") -> List[Op]:
 
 
 def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
-    """Return the ranks for which a rank waits, and how long; None: it waits for no rank.
+    """Return the wait of rank ``one``, or None if the rank does not wait for other ranks.
 
-    :param ranks: of all ranks of the job that could be read.
+    :param ranks: the snapshots of all ranks that could be read.
     """
     for op in pending(one, "moves"):
         for_whom = one.head["waits_for"] - 1
@@ -43,9 +43,9 @@ def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
 
 
 def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
-    """Return the ranks that have not submitted the operation, which waits on the rank of ``one``.
+    """Return the ranks that have not submitted an operation for which rank ``one`` waits.
 
-    They are the ranks on which the operation does not wait.
+    These are the ranks in whose snapshots the operation is not pending.
     """
     if not all_ranks(op):
         return []
@@ -58,7 +58,7 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
 
 
 def tensors_of(one: Snapshot) -> List[Tensor]:
-    """Return this rank's decided operations of all ranks, by rank 0's clock."""
+    """Return the decided all-rank operations of rank ``one``, with times of rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Tensor(
@@ -72,7 +72,7 @@ def tensors_of(one: Snapshot) -> List[Tensor]:
 
 
 def notes_of(one: Snapshot) -> List[Note]:
-    """Return this rank's own work, such as updates, by rank 0's clock."""
+    """Return the local work of rank ``one``, such as updates, with times of rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Note(one.rank, op["name"], op["started"] + clock, op["ended"] + clock)
@@ -82,21 +82,21 @@ def notes_of(one: Snapshot) -> List[Note]:
 
 
 def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
-    """Return for each rank the seconds for which the others recently waited for that rank alone."""
+    """Return, by rank, how many seconds all other ranks recently waited for that rank only."""
     tensors = [tensor for one in ranks for tensor in tensors_of(one)]
     return steps.lateness(tensors, [one.rank for one in ranks])
 
 
 class Rates(NamedTuple):
-    """The rates of one rank between two readings."""
+    """The rates of one rank between two readings of its recorder."""
 
-    steps: float  # steps a second
-    bytes: float  # bytes sent to other ranks a second
-    waiting: float  # share of the time in which its work waited for other ranks, 0 to 1
+    steps: float  # steps per second
+    bytes: float  # bytes per second sent to other ranks
+    waiting: float  # share of the time in which the rank waited for other ranks, 0 to 1
 
 
 def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
-    """Return the rates since ``before``; None: since the job began."""
+    """Return the rates since ``before``, or since the job began if ``before`` is None."""
     old = before.head if before else dict.fromkeys(after.head, 0)
     seconds = max(after.now - (before.now if before else after.head["began"]), 1e-9)
 
@@ -109,15 +109,15 @@ def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
 
 
 def _waited(one: Snapshot) -> float:
-    """Return the seconds of waiting, with the unfinished wait."""
+    """Return the seconds of all waits, including a wait that has not ended."""
     since = one.head["waits_since"] / 1e9
     return one.head["waited"] / 1e9 + (max(one.now - since, 0) if since else 0)
 
 
 def straggler(ranks: Sequence[Snapshot]) -> Optional[int]:
-    """Return the one rank that kept the others waiting, or None.
+    """Return the rank for which other ranks waited most, or None if no rank is much later.
 
-    That rank caused more than half of all lateness, and at least a twentieth of the time.
+    The rank's lateness must exceed half of all ranks' lateness, and 1/20 of the recorded time.
     """
     late = lateness(ranks)
     rank = max(late, key=late.__getitem__, default=None)
@@ -129,7 +129,7 @@ def straggler(ranks: Sequence[Snapshot]) -> Optional[int]:
 
 
 def size_text(count: float) -> str:
-    """Return "4.2 MB" for bytes.
+    """Return a number of bytes as text with a unit.
 
     >>> size_text(4_200_000)
     '4.2 MB'
@@ -142,7 +142,7 @@ def size_text(count: float) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return "rank 1" or "ranks 0-2, 5".
+    """Return a list of ranks as text, in rising order.
 
     >>> ranks_text([5, 0, 1, 2])
     'ranks 0-2, 5'

@@ -1,7 +1,7 @@
-"""Finds and reads flight recorders: memory without a name, in processes of this user.
+"""Finds and reads the flight recorders of this user's processes, which are memfd files.
 
-``csrc/shm/flight.h`` describes the memory. A text at its beginning says where the fields lie, so
-this module also reads recorders of other versions of hvdlite.
+``csrc/shm/flight.h`` describes the contents. A text at the beginning gives the offset of each
+field, so this module can also read recorders of other versions of hvdlite.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 import numpy
 
 MAGIC = "hvdlite flight 1"
-# Names of phases and kinds that readers treat apart; the layout has the names of all.
+# Phases and kinds of operations with a meaning here; the layout text names all phases and kinds.
 UNDER_WAY = ("waits", "agreed", "moves")
-ALONE = "alone"  # kind of an operation that is a rank's own work
+ALONE = "alone"  # the kind of local work of a rank, such as an update
 MESSAGES = ("send", "recv")  # kinds of operations between two ranks
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
-_MOST_STACKS = 1 << 20  # most bytes that are read of a process's stacks
-_ATTEMPTS = 5  # number of attempts to read an operation that is being written
-_HEAD = {  # the fields that readers need: whole numbers, times, texts
+_MOST_STACKS = 1 << 20  # the largest number of bytes to read of a process's stacks
+_ATTEMPTS = 5  # how often to read operations again while the process writes them
+_HEAD = {  # the fields that readers need, by type: integers, times, texts
     "iu": "pid rank size stacks bytes_sent_network bytes_sent_window waited waits_since waits_for "
     "steps troubles failed",
     "f": "began clock_offset",
@@ -39,18 +39,18 @@ Op = Dict[str, Any]
 
 
 class NoRecorder(Exception):
-    """No flight recorder was found; the text says where, and what to do."""
+    """No flight recorder was found. The text says where this module searched and what to do."""
 
 
 class Snapshot(NamedTuple):
-    """The contents of one rank's recorder; times are seconds of its host's monotonic clock."""
+    """The contents of one rank's recorder. Times are seconds of the host's monotonic clock."""
 
     head: Dict[str, Any]  # the fields of struct flight_memory
     ops: List[Op]  # the last operations, the oldest first
     state: str  # the process's state: "runs", "is stopped", "has ended", ...
-    now: float  # time of the reading, by the same clock
+    now: float  # the time of the reading
     stacks: str = ""
-    misplaced: str = ""  # text about what the process has on several NUMA nodes
+    misplaced: str = ""  # a text if the process's threads or memory are on several NUMA nodes
 
     @property
     def rank(self) -> int:
@@ -58,24 +58,24 @@ class Snapshot(NamedTuple):
 
 
 def title(op: Op) -> str:
-    """Return the operation's name, with its kind before it unless the name begins with that."""
+    """Return "kind name" of an operation, or only the name if it begins with the kind."""
     kind, name = op["kind"], op["name"]
     return name if name.startswith(f"{kind}.") else f"{kind} {name}"
 
 
 def to_line(ranks: Sequence[Snapshot]) -> str:
-    """Return a list of objects as JSON, in one line."""
+    """Return the snapshots as one line of JSON."""
     return json.dumps([one._asdict() for one in ranks])
 
 
 def from_line(line: str) -> List[Snapshot]:
-    """Return the objects that ``to_line`` has written."""
+    """Return the snapshots in a line that :func:`to_line` has written."""
     return [Snapshot(**one) for one in json.loads(line)]
 
 
 # ------------------------------------------------------------------------------------- finding
 def files_of(pid: int) -> List[str]:
-    """Return the paths of the recorders that a process holds, the process's own first."""
+    """Return the paths of the recorders that a process has open; its own recorder comes first."""
     own: List[str] = []
     others: List[str] = []
     with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def _head_of(path: str) -> Optional[Dict[str, Any]]:
 
 
 def processes() -> Iterator[int]:
-    """Yield the processes that may have a recorder and that this user may look at."""
+    """Yield the ids of the processes whose files this user may read."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -106,9 +106,9 @@ def processes() -> Iterator[int]:
 
 
 def find(job: Optional[str] = None) -> List["Recorder"]:
-    """Open the recorder of every rank on this host, of one job or all jobs.
+    """Open the recorders of all ranks on this host, of one job or of all jobs.
 
-    The recorder of a dead rank is found as long as another process holds it.
+    The recorder of a dead rank is also found, if another process has the recorder open.
     """
     found: Dict[int, Recorder] = {}
     for pid in processes():
@@ -125,9 +125,9 @@ def find(job: Optional[str] = None) -> List["Recorder"]:
 
 # ------------------------------------------------------------------------------------- reading
 class Recorder:
-    """An open recorder, readable even after its process has died.
+    """An open recorder. It can be read even after its process has died.
 
-    :raises NoRecorder: the file is no recorder.
+    :raises NoRecorder: the file is not a recorder.
     """
 
     def __init__(self, path: str):
@@ -149,13 +149,13 @@ class Recorder:
         os.close(self._file)
 
     def head(self) -> Dict[str, Any]:
-        """Return the fields that do not belong to one operation."""
+        """Return the fields about the rank and the job, without the operations."""
         layout = self._layout
         data = os.pread(self._file, layout.ring, 0)
         return _plain(layout.head, numpy.frombuffer(data, layout.head, 1).tolist()[0])
 
     def ops(self) -> List[Op]:
-        """Return the complete operations, in order, without those being written."""
+        """Return the operations in order, without operations that the process is writing now."""
         layout = self._layout
         found: Dict[int, tuple] = {}
         for _ in range(_ATTEMPTS):
@@ -175,7 +175,7 @@ class Recorder:
         return numpy.frombuffer(os.pread(self._file, size, layout.ring), layout.op)
 
     def stacks(self) -> str:
-        """Return the stacks that the process appended at the last request."""
+        """Return the stacks that the process has appended at the last signal."""
         return os.pread(self._file, _MOST_STACKS, self._layout.bytes).decode(errors="replace")
 
     def forget_stacks(self) -> None:
@@ -191,12 +191,12 @@ class Recorder:
 
 
 class _Layout(NamedTuple):
-    bytes: int  # bytes of the memory; the stacks follow it
+    bytes: int  # size of the recorder; the stacks follow at this offset
     ring: int  # offset of the operations
-    slots: int  # number of operations that the memory holds
+    slots: int  # how many operations the recorder keeps
     head: numpy.dtype
     op: numpy.dtype
-    names: Dict[str, Dict[int, str]]  # of the numbers of an operation's phase and kind
+    names: Dict[str, Dict[int, str]]  # for "phase" and "kind", the name of each number
 
 
 _FIELD = re.compile(r"(op\.)?([\w.]+) (S|[iuf][1248])@(\d+):(\d+)")
@@ -204,7 +204,7 @@ _NAME = re.compile(r";(phase|kind)\.(\d+) (\w+)")
 
 
 def _parse(data: bytes, path: str, size: int) -> _Layout:
-    """Parse the text at the beginning; any process may have written it, so check everything."""
+    """Parse the layout text at the beginning. Check everything: any process can write a memfd."""
     text = data.partition(b"\0")[0].decode(errors="replace")
     if not text.startswith(MAGIC + ";"):
         raise NoRecorder(f"{path} is not a flight recorder of hvdlite, or has another format")
@@ -253,7 +253,7 @@ def _dtype(fields: list, size: int) -> numpy.dtype:
 
 
 def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
-    def value(item):  # a text ends at its NUL; what follows is left from an older text
+    def value(item):  # a text ends at its NUL; bytes after the NUL belong to an older text
         whole = not isinstance(item, bytes)
         return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 
@@ -273,7 +273,7 @@ _STATES = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for I
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process here: "runs", "is stopped", "has ended", ..."""
+    """Return the state of a process of this host: "runs", "is stopped", "has ended", ..."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

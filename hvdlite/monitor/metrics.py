@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from hvdlite.monitor import live, verdict, why
 from hvdlite.monitor.memory import Snapshot
 
-PARTS = {  # names of shares in stats() and metrics; the field of Step, or the note, that each has
+PARTS = {  # from a share's name in stats() and metrics to a field of Step, or to a note's name
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {
@@ -23,12 +23,12 @@ Sample = Tuple[str, Dict[str, object], float]  # name in _HELP, labels, value
 
 
 def shares(one: verdict.Ways) -> Dict[str, float]:
-    """Return the shares of a rank's steps by their names in PARTS."""
+    """Return the shares of a rank's step time, by the names in PARTS."""
     return {part: one.share(field) for part, field in PARTS.items()}
 
 
 def text(ranks: Sequence[Snapshot]) -> str:
-    """Return the metrics from the recorders of a job's ranks; without recorders, no samples."""
+    """Return a job's metrics in Prometheus's format; without ranks, the header lines only."""
     samples = list(_samples(ranks)) if ranks else []
     lines: List[str] = []
     for name, told in _HELP.items():

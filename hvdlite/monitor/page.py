@@ -1,4 +1,4 @@
-"""Draws the page: one HTML file with pictures inside, which needs no network and no script."""
+"""Makes the page of hvdlite-report: one HTML file that contains all pictures, without scripts."""
 
 import html
 import io
@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence
 from hvdlite.monitor import live, steps, verdict
 from hvdlite.monitor.traces import Tensor, Trace
 
-# Colours for people who do not distinguish red and green (Okabe and Ito).
+# Colours that people with red-green blindness can distinguish (Okabe and Ito).
 _COLOURS = {
     "nothing under way": "#dddddd",
     "waits for other ranks": "#e69f00",
@@ -41,11 +41,11 @@ td:first-child, th:first-child { text-align: left; }
 _ZOOM = (
     '<input class="zoom" type="radio" name="zoom" id="zoom{0}"{1}><label for="zoom{0}">{0}x</label>'
 )
-_RANKS_DRAWN = 32  # most ranks in the picture of a step
+_RANKS_DRAWN = 32  # the largest number of ranks in the picture of a step
 
 
 def page(trace: Trace, title: str) -> str:
-    """Return the page; ``title`` is plain text."""
+    """Return the page as HTML. ``title`` is plain text and is escaped here."""
     by_rank: Dict[int, List[Tensor]] = {}
     for tensor in trace.tensors:
         by_rank.setdefault(tensor.rank, []).append(tensor)
@@ -54,7 +54,7 @@ def page(trace: Trace, title: str) -> str:
     ways = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ways)
-    # the same text as `hvdlite why`
+    # `hvdlite why` prints the same text
     told = html.escape(verdict.text("this job", ways, verdict.findings(ways)))
     parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{told}</pre>", _summary(trace, found, mark)]
     if any(found.values()):
@@ -153,7 +153,7 @@ def _figure(height: float, wide: int = 1):
 
 
 def _svg(figure, label: str) -> str:
-    """Return the picture as a part of the page; its text stays text."""
+    """Return the picture as an SVG element. Text in the picture stays text, not outlines."""
     import matplotlib
     from matplotlib import pyplot
 
@@ -167,7 +167,7 @@ def _svg(figure, label: str) -> str:
 
 
 def _bars(labels: Sequence[str], parts: Dict[str, List[float]], unit: str, label: str) -> str:
-    """Draw horizontal bars, each of several parts, the first bar on top."""
+    """Draw horizontal stacked bars, the first on top. ``parts``: each part's length in each bar."""
     figure, axes = _figure(1.2 + 0.3 * len(labels))
     left = [0.0] * len(labels)
     for name, values in parts.items():
@@ -201,7 +201,7 @@ def _lateness(late: Dict[int, float]) -> str:
 def _slowest(slow: Sequence[steps.Slow]) -> str:
     names = [row.name if len(row.name) <= 40 else f"...{row.name[-37:]}" for row in slow]
     labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
-    # escaped, because $ begins mathematics
+    # matplotlib takes text between dollar signs for a formula
     labels = [label.replace("$", r"\$") for label in labels]
     _, waits, links, moves = _COLOURS
     parts = {
@@ -213,7 +213,7 @@ def _slowest(slow: Sequence[steps.Slow]) -> str:
 
 
 def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]]) -> str:
-    """Draw the middle step of the first rank with steps, on all ranks; each zoom is a picture."""
+    """Draw one step (the middle step of the first rank with steps), in a picture per zoom."""
     zooms = (1, 4, 16)
     chosen = "".join(_ZOOM.format(zoom, " checked" * (zoom == 1)) for zoom in zooms)
     return f"<div>{chosen}{''.join(_lanes(by_rank, found, zoom) for zoom in zooms)}</div>"

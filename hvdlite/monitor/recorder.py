@@ -1,7 +1,7 @@
-"""The rank's part in flight recorders: its stacks, its neighbours' recorders, and reports.
+"""Registers this rank's flight recorder, and writes a report after a stall or a failure.
 
-Under hvdliterun the agents and the launcher write the report. Under other launchers the survivors
-do, one for each host: a thread sleeps until the engine notes a stall or a failure.
+Under hvdliterun the agents and the launcher write the report. Under other launchers one of the
+surviving ranks on each host writes it: a thread sleeps until the engine notes a stall or failure.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from hvdlite.monitor import memory, report
 
 class _Recorders(ModuleState):
     def begin(self) -> None:
-        self.stacks: Optional[int] = None  # a file descriptor that stays the same forever
-        self.bell: Optional[int] = None  # the engine writes to this pipe
-        # recorders of this host's ranks, this rank's included
+        self.stacks: Optional[int] = None  # a file descriptor whose number faulthandler keeps
+        self.bell: Optional[int] = None  # the pipe to which the engine writes after a failure
+        # The recorders of all ranks on this host, including this rank's recorder.
         self.neighbours: List[memory.Recorder] = []
         self.reporter: Optional[Reporter] = None
 
@@ -33,7 +33,7 @@ _recorders = _Recorders()
 
 
 def begin(world: World, transport: str) -> None:
-    """Join the recorders of the job. Collective, after the C library's init."""
+    """Exchange the paths of recorders with all ranks, after the C library's init. Collective."""
     file = lib.hvd_flight_file()
     job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
     own = (socket.gethostname(), os.getpid(), file, job)
@@ -62,12 +62,12 @@ def begin(world: World, transport: str) -> None:
 
 def _open(cards):
     for _, pid, file, _ in cards:
-        with contextlib.suppress(OSError, memory.NoRecorder):  # the process is in another container
+        with contextlib.suppress(OSError, memory.NoRecorder):  # a rank in another container
             yield memory.Recorder(f"/proc/{pid}/fd/{file}")
 
 
 def _register_stacks(file: int) -> bool:
-    """Append stacks to the recorder's file whenever the signal comes; also call other handlers."""
+    """Make the signal append stacks to the recorder's file, and still call the user's handler."""
     try:
         end = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     except OSError:
@@ -75,8 +75,7 @@ def _register_stacks(file: int) -> bool:
     if _recorders.stacks is None:
         _recorders.stacks = end
         lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
-        # Only the stack of the thread that gets the signal, because another thread may end while
-        # its stack is read.
+        # all_threads=False: faulthandler could read the stack of a thread that is just ending.
         faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=False, chain=False)
         lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
     else:
@@ -86,13 +85,13 @@ def _register_stacks(file: int) -> bool:
 
 
 def before_leaving() -> None:
-    """If the job has failed, return when its report is written."""
+    """Wait until the reports about all stalls and failures noted so far are written."""
     if _recorders.reporter:
         _recorders.reporter.finish()
 
 
 def end() -> None:
-    """Release the recorders; the C library has closed the job."""
+    """Close the recorders, after the C library has closed the job."""
     for recorder in _recorders.neighbours:
         recorder.close()
     _recorders.neighbours = []
@@ -108,7 +107,7 @@ def end() -> None:
 
 
 class Reporter:
-    """Writes a report with each stall or failure, in a thread that sleeps until then."""
+    """Writes a report after each stall or failure, in a thread that sleeps until it happens."""
 
     def __init__(self, job: str, neighbours: List[memory.Recorder]):
         self._job, self._neighbours = job, neighbours
@@ -127,7 +126,7 @@ class Reporter:
                 return
 
     def finish(self) -> None:
-        """Return when a report is written about everything noted so far."""
+        """Wait until the thread has written its reports; then the thread ends."""
         if os.getpid() == self._pid and self._thread.is_alive():
             with contextlib.suppress(OSError):
                 os.write(self.bell, b".")
@@ -146,9 +145,9 @@ _EXCHANGES = 8
 def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
     """Return by how many seconds rank 0's clock is ahead of this rank's, and the largest error.
 
-    Collective. The first rank of each host exchanges messages with rank 0; the exchange that took
-    the shortest time counts, and the error is half of it. Clocks that no NTP steers may drift by
-    another 50 us a second afterwards. Ranks of rank 0's host have its clock: 0, 0.
+    Collective. The lowest rank of each host exchanges messages with rank 0. The result is that of
+    the fastest exchange, and the error is half of its time. Afterwards clocks without NTP may drift
+    by another 50 us per second. Ranks on rank 0's host use the same clock, and get 0, 0.
     """
     firsts: Dict[str, int] = {}
     for rank, host in enumerate(hosts):

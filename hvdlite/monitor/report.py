@@ -1,4 +1,4 @@
-"""The report about a stall or a failure: what each rank did last, its state, and its stacks."""
+"""Writes a report after a stall or failure: each rank's last operations, state and stacks."""
 
 import contextlib
 import os
@@ -12,21 +12,21 @@ from typing import List, Sequence, TextIO
 from hvdlite.machine import files
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of, title
 
-# variable with the folder for reports; by default that for temporary files
+# The environment variable with the folder for reports; by default the folder for temporary files.
 FOLDER = "HVDLITE_REPORTS"
-# This signal is ignored by default, so it does not end a process without the handler.
+# By default a process ignores this signal, so the signal does not kill a process without handler.
 STACKS_SIGNAL = signal.SIGURG
-PATIENCE = 2.0  # seconds that a rank waits for its report before it leaves
-_STACKS_SECONDS = 1.0  # seconds for a process to append its stacks; a stopped process never does
-_LAST_OPS = 8  # operations shown of each rank
-_FAST_PATH = 1 << 62  # engine/fast_place.h numbers its rounds from here on
-_MOST_STALLS = 5  # most reports of one process; the log has the texts of all stalls
+PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
+_STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none
+_LAST_OPS = 8  # number of operations that the report shows of each rank
+_FAST_PATH = 1 << 62  # the first batch number of the fast path (engine/fast_place.h)
+_MOST_STALLS = 5  # a process writes reports of this many stalls; the log has the text of each stall
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
-    """Write one report for this host's ranks, unless another rank of the host writes it.
+    """Write a report about this host's ranks, unless another rank of the host has done it.
 
-    Print the path on stderr. Raise nothing: the report must not be another failure.
+    Print the path on stderr. Raise nothing, because an error here would hide the failure itself.
     """
     own = next((r.head() for r in recorders if r.head()["pid"] == os.getpid()), None)
     if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):
@@ -34,10 +34,10 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
     what = "failure" if own["failed"] else f"stall-{own['troubles']}"
     try:
         out = create(job, f"{own['host']}-{what}")
-    except OSError:  # another rank of this host was faster, or the folder is missing
+    except OSError:  # another rank of this host has made the file, or the folder is missing
         return
     with contextlib.suppress(OSError), out:
-        # First without stacks, because the launcher may end this process at any moment.
+        # Write once without stacks, because the launcher may kill this process during the wait.
         for snapshots in ([recorder.snapshot() for recorder in recorders], look(recorders)):
             out.seek(0)
             out.write(text(own["trouble"], snapshots))
@@ -48,9 +48,9 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
 
 
 def create(job: str, what: str) -> TextIO:
-    """Open a new file for a report of this job, under another name if another user has taken it.
+    """Open a new file for a report; if another user has a file of this name, under another name.
 
-    :raises FileExistsError: a process of this user has written the report.
+    :raises FileExistsError: a process of this user has already made the file.
     """
     folder = Path(os.environ.get(FOLDER) or tempfile.gettempdir())
     with contextlib.suppress(OSError):
@@ -64,14 +64,14 @@ def create(job: str, what: str) -> TextIO:
 
 
 def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
-    """Read recorders, after all living processes have appended their stacks."""
+    """Ask all running processes for their stacks, wait for these, and read the recorders."""
     asked = {recorder: -1 for recorder in recorders if _ask_for_stacks(recorder)}
     until = time.monotonic() + _STACKS_SECONDS
     while asked and time.monotonic() < until:
         time.sleep(0.02)
         for recorder, size in list(asked.items()):
             asked[recorder] = recorder.size()
-            if asked[recorder] == size and recorder.stacks():  # the process has appended everything
+            if asked[recorder] == size and recorder.stacks():  # the file does not grow any more
                 del asked[recorder]
     return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
 
@@ -79,7 +79,7 @@ def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
 def _ask_for_stacks(recorder: Recorder) -> bool:
     head = recorder.head()
     recorder.forget_stacks()
-    # A damaged recorder may name any signal and any process.
+    # A damaged recorder may contain any signal and any process id: send no other signal.
     if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) != "runs":
         return False
     try:
@@ -91,10 +91,10 @@ def _ask_for_stacks(recorder: Recorder) -> bool:
 
 # ------------------------------------------------------------------------------------- the text
 def text(why: str, ranks: Sequence[Snapshot], of: str = "") -> str:
-    """Return the whole report.
+    """Return the text of a report.
 
-    :param why: the text of the stall or the failure.
-    :param of: more about the failure: the launcher's own report.
+    :param why: the error text of the stall or failure.
+    :param of: the launcher's text about the failure, if there is one.
     """
     ranks = sorted(ranks, key=lambda one: one.rank)
     job = ranks[0].head["job"] if ranks else "?"
@@ -114,8 +114,8 @@ def _who(one: Snapshot) -> str:
 
 
 def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
-    """Return one line about a rank: its state, what it waits for, and its last operation."""
-    # imported here, because it would add 10 ms to init() of each rank
+    """Return a line about a rank: its state, its wait for other ranks, and its last operation."""
+    # Imported here: at the top of the module the import would add 10 ms to each rank's init().
     from hvdlite.monitor import live
 
     wait = live.wait_of(one, ranks)
@@ -151,13 +151,13 @@ def _brief(op: Op) -> str:
 
 
 def _batch(op: Op) -> str:
-    """Return the batch's number; "f3" is the third one without negotiation."""
+    """Return the batch's number as text; "f3" is number 3 of the fast path."""
     fast, number = divmod(op["batch"], _FAST_PATH)
     return "f" * bool(fast) + str(number) if op["batch"] else "-"
 
 
 def operations(one: Snapshot) -> List[str]:
-    """Return the last operations, the latest last; times are seconds before the report."""
+    """Return a table of the last operations, the newest last; 0 is the time of the report."""
     from hvdlite.monitor import live
 
     lines = [" submitted    agreed   started     ended  phase   batch     bytes  name"]

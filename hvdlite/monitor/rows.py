@@ -5,20 +5,20 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.memory import Snapshot, title
 
-# seconds; shorter waits are ignored, because ranks are read one after another
+# Seconds. Shorter waits are not shown: they may appear only because ranks are read in turn.
 _SHORTEST_WAIT = 0.02
 _BARS = "▁▂▃▄▅▆▇█"
-_STEPS = 24  # most steps in a sparkline
+_STEPS = 24  # the largest number of steps in a sparkline
 
 
 class Row(NamedTuple):
-    """One rank, between two readings."""
+    """The values that the table shows of one rank."""
 
     one: Snapshot
-    late: bool  # True: the others wait most for this rank
+    late: bool  # True: other ranks wait mostly for this rank
     rates: live.Rates
     wait: Optional[live.Wait]
-    times: List[float]  # seconds of its last steps
+    times: List[float]  # times in seconds of the rank's last steps
 
     @property
     def rank(self) -> int:
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def of(
     ranks: Sequence[Snapshot], before: Dict[int, Snapshot], by: str = "rank", most: int = _STEPS
 ) -> List[Row]:
-    """Return a row for each rank, sorted by a column; ``most`` steps in its sparkline."""
+    """Return a row for each rank, with at most ``most`` step times, sorted by the column ``by``."""
     last = live.straggler(ranks)
     found = []
     for one in ranks:
@@ -49,7 +49,7 @@ def _times(one: Snapshot) -> List[float]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a bar for each value, as high as its share of the largest.
+    """Return a bar for each value, with a height proportional to the value.
 
     >>> sparkline([1, 4, 8])
     '▁▄█'
@@ -82,13 +82,13 @@ def _operation(row: Row) -> str:
 
 
 class Column(NamedTuple):
-    """A column of the table; columns with a key can sort it."""
+    """A column of the table. The table can be sorted by columns that have a key."""
 
     name: str
     text: Callable[[Row], str]
     key: Optional[Callable[[Row], Any]] = None
     number: bool = True
-    from_width: int = 0  # narrower terminals lack the column
+    from_width: int = 0  # the column is shown on terminals of at least this width
 
 
 COLUMNS = (

@@ -1,4 +1,4 @@
-"""Finds training steps in a trace, and where their time goes."""
+"""Finds training steps in a trace, and how each step spends its time."""
 
 import bisect
 import itertools
@@ -11,17 +11,17 @@ Span = Tuple[float, float]
 
 
 class Step(NamedTuple):
-    """One step of one rank, in seconds; each moment counts for the first field that fits."""
+    """One step of one rank. A moment counts once: as moving, or else queued, or else waiting."""
 
     begin: float
     end: float
     moving: float  # seconds in which data of tensors moves
     queued: float  # seconds in which decided tensors wait for the links
-    waiting: float  # seconds in which tensors wait for other ranks to submit them
-    hidden: float  # part of moving during computation: the rank still submits tensors
-    exposed: float  # part of moving and queued without computation
-    lost: float  # part of waiting without computation
-    noted: Dict[str, float]  # the rank's own work, if its framework reports it
+    waiting: float  # seconds in which tensors wait until other ranks submit them
+    hidden: float  # the part of moving in which the rank computes: it submits more tensors later
+    exposed: float  # the part of moving and queued in which the rank does not compute
+    lost: float  # the part of waiting in which the rank does not compute
+    noted: Dict[str, float]  # seconds of local work by name, if the framework reports them
 
     @property
     def seconds(self) -> float:
@@ -29,12 +29,12 @@ class Step(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """Seconds with nothing under way: the rank computes, or loads data."""
+        """Seconds without a tensor in progress: the rank computes, or loads data."""
         return max(self.seconds - self.moving - self.queued - self.waiting, 0.0)
 
 
 def marks(tensors: Sequence[Tensor]) -> Optional[str]:
-    """Return the name that marks steps: the first of the most frequent ones; or None."""
+    """Return the most frequent tensor name: its submissions begin steps. None: no name repeats."""
     counts: Dict[str, int] = {}
     for tensor in tensors:
         counts[tensor.name] = counts.get(tensor.name, 0) + 1
@@ -43,14 +43,14 @@ def marks(tensors: Sequence[Tensor]) -> Optional[str]:
 
 
 def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -> List[Step]:
-    """Return the whole steps of one rank: from one submission of ``mark`` to the next.
+    """Return one rank's complete steps; a step lasts from a submission of ``mark`` to the next.
 
-    :param tensors: the rank's tensors, in order of submission; ``notes``: the rank's notes.
+    :param tensors: the rank's tensors in order of submission; ``notes``: the rank's notes.
     """
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
     found, alone = [], list(notes)
     moments = [tensor.submitted for tensor in tensors]
-    # number of tensors submitted so far; tensors that have not ended
+    # at: the number of tensors submitted before `end`; open_: tensors that end after `end`
     at, open_ = 0, list(tensors[:0])
     for begin, end in zip(begins, begins[1:]):
         before, at = at, bisect.bisect_left(moments, end, at)
@@ -83,9 +83,9 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
 
 
 def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
-    """Return the spans in which the rank waited, and continued when everything was done.
+    """Yield the spans at whose end all tensors had ended and the rank soon continued.
 
-    It continued with an update, or with the next tensor, such as a mean loss.
+    The rank had waited there: it continued with an update or the next tensor, such as a mean loss.
     """
     went_on = [(n.begin, n.begin) for n in notes if n.what == "update"]
     ended, last = float("-inf"), float("inf")
@@ -98,7 +98,7 @@ def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
 
 
 def _merged(spans: Iterable[Span]) -> List[Span]:
-    """Return disjoint spans that cover the same moments, in order."""
+    """Return the union of the spans as disjoint spans in order."""
     found: List[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -109,7 +109,7 @@ def _merged(spans: Iterable[Span]) -> List[Span]:
 
 
 def _common(ones: Sequence[Span], others: Sequence[Span]) -> float:
-    """Return the seconds that both lists of merged spans cover."""
+    """Return the length in seconds of the intersection of two lists of merged spans."""
     total, i, k = 0.0, 0, 0
     while i < len(ones) and k < len(others):
         begin, end = max(ones[i][0], others[k][0]), min(ones[i][1], others[k][1])
@@ -122,7 +122,7 @@ def _common(ones: Sequence[Span], others: Sequence[Span]) -> float:
 
 
 class Slow(NamedTuple):
-    """The mean times of a tensor on all ranks, in seconds."""
+    """A tensor's mean times over all ranks and steps, in seconds."""
 
     name: str
     bytes: int
@@ -136,7 +136,7 @@ class Slow(NamedTuple):
 
 
 def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
-    """Return the tensors that took longest from submission to end, the slowest first."""
+    """Return the tensors with the longest mean time from submission to end, the slowest first."""
     by_name: Dict[str, List[Tensor]] = {}
     for tensor in tensors:
         by_name.setdefault(tensor.name, []).append(tensor)
@@ -154,10 +154,10 @@ def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
 
 
 def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, float]:
-    """Return for each rank how many seconds the others waited for it alone.
+    """Return, by rank, how many seconds all other ranks waited for that rank only.
 
-    For each tensor that every rank has, these are the seconds between the second-last and the last
-    submission.
+    For each tensor that all ranks have submitted, this is the time between the last submission and
+    the one before.
 
     :param ranks: all ranks; needed if a rank may have no tensor.
     """

@@ -1,4 +1,4 @@
-"""hvdlite-top: shows live what each rank of a running job does."""
+"""hvdlite-top: shows continuously what each rank of a running job does."""
 
 import argparse
 import contextlib
@@ -20,8 +20,8 @@ hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_S
 keys: s sorts by the next column, up and down (k, j) pick a rank and show its last operations,
 Escape picks none, q ends
 """
-_FRAME = 8  # number of lines around the ranks: title, head, borders, caption
-_GAP = 2  # columns of the terminal between two cells of the table
+_FRAME = 8  # number of lines for title, head, borders and caption
+_GAP = 2  # number of characters between two columns of the table
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -67,17 +67,17 @@ def _print_json(_job: str, sources, every: float, once: bool) -> None:
 
 
 class View(NamedTuple):
-    """The user's choices by key."""
+    """What the user has chosen with keys."""
 
-    by: str = "rank"  # the column by which ranks are sorted
+    by: str = "rank"  # the column by which the table is sorted
     picked: Optional[int] = None  # the rank whose last operations are shown
     ended: bool = False
 
 
 def pressed(view: View, key: str, order: Sequence[int]) -> View:
-    """Return the choices after a key.
+    """Return the new choices after a key was pressed.
 
-    :param order: the ranks in the table's order.
+    :param order: the ranks in the order of the table.
     """
     if key in ("q", keys.INTERRUPT):
         return view._replace(ended=True)
@@ -133,7 +133,7 @@ def _until(end: float, next_key: keys.NextKey) -> Iterator[str]:
 def table(
     job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], console, notes=(), view=None
 ):
-    """Return what rich prints: the table, and the last operations of the selected rank."""
+    """Return an object that rich can print: the table, and the picked rank's last operations."""
     from rich.console import Group
     from rich.text import Text
 
@@ -190,7 +190,7 @@ def _head(column: rows.Column, view: View) -> str:
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
     size = own[0].one.head["size"] if own else 0
-    # otherwise a column shows the hosts
+    # If there are several hosts, the table has a column for them.
     where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""
     carrier = f", transport {own[0].one.head['transport']}" if own else ""
     return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"

@@ -6,11 +6,11 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 
 class BadTrace(Exception):
-    """A file is not a timeline of hvdlite; the text says which, and what to do."""
+    """A file is not a timeline of hvdlite. The text names the file and says what to do."""
 
 
 class Tensor(NamedTuple):
-    """One tensor on one rank; times are seconds since the trace began."""
+    """One submission of a tensor on one rank. Times are seconds since the trace began."""
 
     rank: int
     name: str
@@ -21,16 +21,16 @@ class Tensor(NamedTuple):
     agreed: float
     started: float
     ended: float
-    waited: bool = False  # True: the caller waited for it
+    waited: bool = False  # True: the submitting thread waited for the result
 
     @property
     def key(self) -> tuple:
-        """The tensor's key: the same on all ranks, and unique in its group."""
+        """A key that is equal on all ranks for the same tensor, and unique within the group."""
         return self.batch, self.name
 
 
 class Note(NamedTuple):
-    """A rank's own work: "input" or "update"."""
+    """A span of a rank's local work: ``what`` is "input" or "update"."""
 
     rank: int
     what: str
@@ -39,18 +39,18 @@ class Note(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The timelines of some ranks."""
+    """The merged timelines of several ranks."""
 
     events: List[Dict[str, Any]]  # Trace Event Format, in microseconds of rank 0's clock
     tensors: List[Tensor]
     notes: List[Note]
-    error: float  # seconds by which times of different ranks may be wrong
-    name: str  # the job, its hosts, and when it began
-    hosts: Dict[int, str]  # host of each rank; missing in older timelines
+    error: float  # the largest error in seconds when times of two ranks are compared
+    name: str  # a text with the job, its hosts, and the time when it began
+    hosts: Dict[int, str]  # the host of each rank; empty for older timelines
 
 
 def read(paths: Sequence[str]) -> Trace:
-    """Read the files, one of each rank.
+    """Read and merge timelines, one file per rank.
 
     :raises BadTrace: a file is not a timeline, or two files are of the same rank.
     """
@@ -86,7 +86,7 @@ def read(paths: Sequence[str]) -> Trace:
 
 
 def _name(clocks: Sequence[Dict[str, Any]]) -> str:
-    """Return "job ab12 on n1, n2, 2026-11-25 20:00:00"; older timelines lack it."""
+    """Return "job ab12 on n1, n2, 2026-11-25 20:00:00", or "hvdlite" for older timelines."""
     told = [clock for clock in clocks if "job" in clock]
     if not told:
         return "hvdlite"
@@ -96,7 +96,7 @@ def _name(clocks: Sequence[Dict[str, Any]]) -> str:
 
 
 def _events_of(path: str) -> List[Dict[str, Any]]:
-    """Parse a file, which a killed rank leaves without an end, perhaps in mid-line."""
+    """Parse a file. A killed rank may have written only a part of the last line."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError as error:
@@ -112,7 +112,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return the last clock in the file; the first precedes the comparison of clocks."""
+    """Return the last clock in the file: earlier ones were written before ranks compared clocks."""
     clock = None
     for event in events:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
@@ -123,7 +123,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
-    """Shift times, and make ids unique to a rank, because viewers join events with equal ids."""
+    """Shift the event's time, and prefix its id with the rank: viewers join events of equal id."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift, 3)
@@ -133,7 +133,7 @@ def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
 
 
 def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
-    """Return a list for each tensor and each note: the events that begin or end its spans."""
+    """Return, for each tensor and each note, a list of the events that begin and end its spans."""
     of: Dict[str, List[Dict[str, Any]]] = {}
     for event in events:
         if event.get("cat") == "tensor":
@@ -148,13 +148,13 @@ def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
     found: List[Tensor] = []
     for ends_of_spans in spans:
-        if len(ends_of_spans) < 8:  # it is a note, or the rank was killed while it wrote
+        if len(ends_of_spans) < 8:  # a note, or a tensor in progress when the rank was killed
             continue
         whole, negotiate, _, queue, _, move, _, end = ends_of_spans
         args = move["args"]
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
         batch, waited = args.get("batch", 0), args.get("waited", False)
-        if args.get("later"):  # this is a later piece; the tensor began with an earlier one
+        if args.get("later"):  # a later piece of a tensor: extend the entry of its first piece
             own = (i for i in reversed(range(len(found))) if found[i].name == whole["name"])
             first = next(own, None)
             if first is not None:

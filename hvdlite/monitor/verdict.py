@@ -1,4 +1,4 @@
-"""Decides, from the steps of all ranks, what a job loses time to, and what to do."""
+"""Finds, from the steps of all ranks, the causes for which a job loses time, and gives advice."""
 
 import statistics
 import textwrap
@@ -7,30 +7,30 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
-# share of a step; smaller losses are not worth a change, and shared machines lose as much
+# Share of a step. Smaller losses are not reported: other jobs on a host can cause as much.
 LEAST = 0.10
-# share of a step; healthy jobs without a spare core lose 8 to 13 % to ranks that wait in turn
+# Share of a step. Jobs without a free core lose 8 to 13 %: their ranks wait for each other in turn.
 _UNEVEN = 0.15
-_ENOUGH = 3  # number of steps; with fewer, one late moment would make a rank count as slow
-_SLOWER = 1.1  # a rank that works this many times as long as the others counts as slow
-SMALL_BYTES = 16_000  # bytes of a tensor; moving fewer costs less than negotiating them
-_MANY = 32  # number of such tensors in a step
-_WIDTH = 80
+_ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one delay decides
+_SLOWER = 1.1  # a rank is slow if its work takes this many times as long as that of other ranks
+SMALL_BYTES = 16_000  # a tensor of fewer bytes is small: negotiating it costs more than moving it
+_MANY = 32  # a step with this many small tensors, if they are the majority, has too many
+_WIDTH = 80  # characters in a line of the text
 
 
 class Ways(NamedTuple):
-    """The complete steps of one rank, and how much the rank sent in each step."""
+    """The complete steps of one rank, and the mean number and bytes of tensors in a step."""
 
     rank: int
     host: str  # "": not known
     steps: Sequence[steps.Step]
-    late: float = 0.0  # seconds in which all other ranks waited for this rank alone
+    late: float = 0.0  # seconds in which all other ranks waited for this rank only
     tensors: float = 0.0  # number of tensors in a step
     small: float = 0.0  # number of small tensors in a step
-    bytes: float = 0.0
+    bytes: float = 0.0  # bytes of all tensors in a step
 
     def share(self, part: str) -> float:
-        """Return the share of the steps in a field of Step, or in notes of this name."""
+        """Return the share of the steps' time that a field of Step, or notes with a name, take."""
         spent = sum(
             getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
             for one in self.steps
@@ -44,7 +44,7 @@ class Ways(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """Median seconds of a step without waits for ranks or for data."""
+        """The median time of a step without ``lost`` and ``exposed`` time, in seconds."""
         return statistics.median(one.seconds - one.lost - one.exposed for one in self.steps)
 
     @property
@@ -53,10 +53,10 @@ class Ways(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One cause for which a step loses time."""
+    """One cause of lost time."""
 
     cause: str  # "slow rank", "uneven ranks", "small tensors", "network", "exposed", ...
-    share: float  # share of a step that would be gained at most
+    share: float  # the largest share of a step that could be saved without this cause
     what: str
     advice: str
 
@@ -64,7 +64,7 @@ class Finding(NamedTuple):
 def ways(
     tensors: Sequence[Tensor], notes: Sequence[Note], hosts: Optional[Dict[int, str]] = None
 ) -> List[Ways]:
-    """Return the ways of the ranks with complete steps. All times are of one clock."""
+    """Return a Ways for each rank that has complete steps. All times must be of one clock."""
     by_rank: Dict[int, List[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda each: each.submitted):
         by_rank.setdefault(tensor.rank, []).append(tensor)
@@ -74,7 +74,7 @@ def ways(
     for rank, own in sorted(by_rank.items()):
         whole = steps.steps_of(own, mark, [n for n in notes if n.rank == rank]) if mark else []
         if len(whole) > 2:
-            del whole[0]  # the first step makes buffers and plans, and is not typical
+            del whole[0]  # the first step is longer, because it makes buffers and plans
         if whole:
             inside = [t for t in own if whole[0].begin <= t.submitted < whole[-1].end]
             small = sum(t.bytes < SMALL_BYTES for t in inside)
@@ -85,9 +85,9 @@ def ways(
 
 
 def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
-    """Return what a step loses time to, the worst first; empty: there is nothing to gain.
+    """Return the causes for which a step loses time, the worst first.
 
-    :param awaited: for each rank, how often a transfer was seen to wait for its data.
+    :param awaited: for each rank, in how many readings a transfer waited for the rank's data.
     """
     if not ranks:
         return []
@@ -112,8 +112,8 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
     worst = _late(ranks)
     others = [each for each in ranks if each is not worst]
     lost = statistics.fmean(each.share("lost") for each in others)
-    # Of two ranks that are late in turn, one is late more often; only a slow rank never waits
-    # itself.
+    # If two ranks are late in turn, one of them is late more often, but also waits for the other.
+    # A slow rank waits for no other rank.
     if worst and worst.share("lost") <= lost / 2:
         reads, theirs = worst.share("input"), _median(others, "input")
         if reads - theirs > lost / 2:
@@ -125,7 +125,7 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
             what = f"works {times:.1f}x as long on a step as the others, who wait for it."
             advice = "Look at its host's processors (other jobs there?), its batches, its data."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
-    if lost < _UNEVEN or _has_small(ranks):  # with many small tensors ranks wait in negotiations
+    if lost < _UNEVEN or _has_small(ranks):  # small tensors cause waits, too: see _moving()
         return []
     what = "the ranks wait for each other by turns: no single one is slow."
     advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
@@ -178,7 +178,7 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
 
 
 def _alone(ranks: Sequence[Ways]) -> List[Finding]:
-    # The lower median, because a rank that alone takes the time is a slow rank.
+    # median_low: if only one of two ranks takes long, the cause is "slow rank", not this one.
     reads = statistics.median_low([each.share("input") for each in ranks])
     updates = statistics.median_low([each.share("update") for each in ranks])
     return [
@@ -194,7 +194,7 @@ def _alone(ranks: Sequence[Ways]) -> List[Finding]:
 
 
 def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
-    """Return the verdict in lines of at most 80 columns."""
+    """Return a text about the findings, in lines of at most 80 characters."""
     if not ranks:
         return f"{job}: no tensor came twice, so there are no steps to judge yet"
     hosts = sorted({each.host for each in ranks if each.host})

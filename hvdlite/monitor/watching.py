@@ -1,4 +1,4 @@
-"""Reads a job's ranks again and again, on this host and through ssh on others."""
+"""Reads the recorders of a job's ranks repeatedly, on this host and through ssh on other hosts."""
 
 import argparse
 import contextlib
@@ -20,14 +20,14 @@ from hvdlite.monitor.memory import Recorder, Snapshot
 
 _SEARCH_SECONDS = 5.0  # seconds between two searches for new ranks
 _MOST_JOBS_NAMED = 5
-_PATIENCE = 10.0  # seconds for the first report of another host
+_PATIENCE = 10.0  # seconds to wait for the first report of another host
 
 
 def job_of(which: Optional[str]) -> str:
-    """Return the job's number, given a process id or the beginning of the number.
+    """Return the number of the job that the user has named.
 
-    :param which: None: the only job of this host.
-    :raises memory.NoRecorder: no job, or more than one, fits.
+    :param which: a process id, the beginning of the number, or None for the only job on this host.
+    :raises memory.NoRecorder: no job, or more than one job, fits.
     """
     if which and which.isdigit() and len(which) < 16:
         for path in memory.files_of(int(which)):
@@ -50,7 +50,7 @@ def job_of(which: Optional[str]) -> str:
 
 
 def _jobs() -> Dict[str, Tuple[int, int, float]]:
-    """Return, for each job here, its ranks, the lowest rank's process id, and the start time."""
+    """Return, by job: the number of ranks here, the lowest rank's process id and start time."""
     heads: Dict[str, List[dict]] = {}
     for recorder in memory.find():
         with recorder:
@@ -61,7 +61,7 @@ def _jobs() -> Dict[str, Tuple[int, int, float]]:
 
 
 def _described(ranks: int, pid: int, began: float) -> str:
-    """Describe a job by its command, user, process and age."""
+    """Return a text with a job's command, number of ranks, user, process id and age."""
     command, user = "a process that has ended", "?"
     with contextlib.suppress(OSError, KeyError):
         user = pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
@@ -72,7 +72,7 @@ def _described(ranks: int, pid: int, began: float) -> str:
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the other hosts of a job."""
+    """Add the option ``--hosts``, with which the user names the other hosts of a job."""
     what = "other hosts of the job: node1,node2"
     parser.add_argument("-H", "--hosts", type=_names, default=[], help=what)
 
@@ -86,7 +86,7 @@ def _names(hosts: str) -> List[str]:
 
 @contextlib.contextmanager
 def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Source"]]:
-    """Return the sources of a job's ranks, here and on other hosts, which report themselves."""
+    """Yield a source for the job's ranks on this host, and one for each other host."""
     found: List[Source] = [Here(job)]
     try:
         for host in hosts:
@@ -98,12 +98,12 @@ def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Sour
 
 
 def all_now(sources: Sequence["Source"]) -> List[Snapshot]:
-    """Return the last reading of each rank."""
+    """Return the last snapshot of each rank, without waiting for other hosts."""
     return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
 
 
 def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
-    """Wait for new reports of the other hosts; return the last reading of each rank."""
+    """Wait for new reports of the other hosts; return the last snapshot of each rank."""
     end = time.monotonic() + _PATIENCE
     for source in sources[1:]:
         source.wait(max(end - time.monotonic(), 0))
@@ -111,7 +111,7 @@ def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
 
 
 class Here:
-    """The ranks of a job on this host; dead ranks are still read."""
+    """Reads the ranks of a job on this host, including ranks that have died since."""
 
     def __init__(self, job: str):
         self._job = job
@@ -137,7 +137,7 @@ class Here:
             self._misplaced[process] = nodes.misplaced(process)
 
     def wait(self, seconds: float) -> None:
-        """Do nothing: a reading is always new."""
+        """Do nothing: :meth:`look` always reads the recorders again."""
 
     def close(self) -> None:
         for recorder in self._recorders.values():
@@ -145,7 +145,7 @@ class Here:
 
 
 class There:
-    """The ranks of a job on another host, where this program runs through ssh and reports."""
+    """Reads the ranks of a job on another host: runs hvdlite-top there, through ssh."""
 
     def __init__(self, host: str, job: str, every: float):
         own = [sys.executable, "-m", "hvdlite.monitor.top", "--json", f"--every={every}", job]
@@ -174,7 +174,7 @@ class There:
 
     @property
     def problem(self) -> str:
-        """Why the last report may be old; empty: it is not old."""
+        """The reason why the last report may be too old, or "" if it is not."""
         silence = time.monotonic() - self._heard
         return self._end or f"no answer for {silence:.0f} s" * (silence > self._most)
 
@@ -183,7 +183,7 @@ class There:
         return self._last
 
     def wait(self, seconds: float) -> None:
-        """Wait until the host has reported since the last reading, or cannot report."""
+        """Wait until the host reports again; return immediately if the host has a problem."""
         self._news.wait(0 if self.problem else seconds)
 
     def close(self) -> None:

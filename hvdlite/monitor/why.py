@@ -1,4 +1,4 @@
-"""The command ``hvdlite why``: where a step's time goes, from a running job or timelines."""
+"""The command ``hvdlite why``: tells how steps of a job spend time, from recorders or timelines."""
 
 import sys
 import time
@@ -15,9 +15,9 @@ hvdlite why                      the only job on this host
 hvdlite why -H node1,node2 4711  that of process 4711, with its ranks on other hosts
 hvdlite why trace-*.json         a job that has ended: files that HVDLITE_TIMELINE named
 """
-_ENOUGH = 10  # number of steps of each rank, and of readings
+_ENOUGH = 10  # the number of steps of each rank, and of readings, after which reading ends
 _EVERY = 0.2  # seconds between two readings
-_STANDS = 5.0  # seconds without progress from which on the job stands still
+_STANDS = 5.0  # after a wait of this many seconds the job is reported to stand still
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def of_trace(trace: traces.Trace) -> str:
-    """Return the verdict from timelines."""
+    """Return the text about a job that has ended, from its timelines."""
     ranks = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     return verdict.text(
         trace.name.rpartition(" on ")[0] or "this job", ranks, verdict.findings(ranks)
@@ -54,7 +54,7 @@ def of_trace(trace: traces.Trace) -> str:
 
 
 def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:
-    """Return the verdict from the recorders of ranks."""
+    """Return the text about a running job, from snapshots of its ranks' recorders."""
     if not ranks:
         return "no rank could be read"
     job = f"job {ranks[0].head['job']}"
@@ -71,7 +71,7 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
 
 
 def ways_of(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
-    """Return the ways of the ranks with complete steps in their recorders."""
+    """Return a Ways for each rank that has complete steps in its recorder."""
     tensors = [tensor for one in ranks for tensor in live.tensors_of(one) if tensor.ended > 0]
     notes = [note for one in ranks for note in live.notes_of(one)]
     return verdict.ways(tensors, notes, {one.rank: one.head["host"] for one in ranks})
@@ -88,7 +88,7 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
 
 
 def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
-    """Read the ranks until there are enough steps; also count for which ranks transfers waited."""
+    """Read until there are enough steps; return snapshots, and how often each rank was awaited."""
     ops: Dict[int, Dict[int, Op]] = {}
     awaited: Dict[int, int] = {}
     looks = 0
