@@ -49,7 +49,7 @@ mx.nd.waitall()
 """
 
 
-def test_a_worker_that_fails_ends_all():
+def test_a_worker_that_fails_ends_servers_and_workers():
     job = beside_servers(2, FAIL)
     assert "rank 1 left the job (its script raised ValueError: no such file)" in job.output
     assert job.lines("ENDS ") == ["['scheduler 0', 'server 0', 'worker 1', 'worker 1']"]

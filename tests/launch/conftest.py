@@ -7,21 +7,21 @@ from launching import assert_clean, call
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Four hosts; the same for all tests, each of which leaves them as it found them."""
+    """Yield four emulated hosts that all tests share. A test must leave them unchanged."""
     with clusters.or_skip(4) as running:
         yield running
 
 
 @pytest.fixture
 def own_cluster():
-    """Three hosts of which a test may lose some."""
+    """Yield three emulated hosts for one test, which may cut off some of them."""
     with clusters.or_skip(3) as running:
         yield running
 
 
 @pytest.fixture
 def on_cluster(cluster):
-    """hvdliterun on host h0; afterwards no host may have a process or shared memory left."""
+    """Yield a function that runs hvdliterun on host h0. Finally check that all hosts are clean."""
 
     def run(*argv, env=None, **options):
         environment = {**cluster.environment(), **(env or {})}

@@ -1,4 +1,4 @@
-"""hvdliterun as a user calls it, and what it may leave behind: nothing."""
+"""Run hvdliterun as a user does, and check that it leaves nothing behind."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from jobs import TESTS, Job, processes_of, wait_until
 HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT = 150  # generous, for a busy machine: only a job that hangs reaches it
-# A program whose ranks print where they are.
+# A program whose ranks print their host, rank and size.
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
 
 
 class Run(NamedTuple):
-    """What a user saw."""
+    """The exit code, output and duration of a command."""
 
     code: int
     out: str
@@ -45,13 +45,13 @@ def call(*argv, prefix=(), **options):
 
 
 def start(*argv, prefix=(), **options):
-    """Start hvdliterun; its output is in pipes."""
+    """Start hvdliterun with its output in pipes; return the process."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*prefix, *HVDLITERUN, *map(str, argv)], **pipes, **options)
 
 
 def elastic(where, dead, step, size):
-    """Return the words that train until the job has this size though ranks die, and variables."""
+    """Return arguments and environment of a job that trains until it has `size` ranks again."""
     script = TESTS / "scripts" / "elastic_numpy.py"
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     words = ["--elastic", *where, sys.executable, script, dead, step, f"10 at {size}"]
@@ -59,7 +59,7 @@ def elastic(where, dead, step, size):
 
 
 def ends_of(done):
-    """Return what each rank of such a job has reported, and its number and the size at the end."""
+    """Return the reports of all ranks of an elastic job, and the "RANK of SIZE" at their end."""
     found = Job(done.code, done.out, done.seconds).results().values()
     return list(found), {f"{each['place']} of {each['size']}" for each in found}
 
@@ -69,14 +69,14 @@ def python(code):
 
 
 def told(err):
-    """Return the lines of an output but those that tell of progress."""
+    """Return the lines of an output without those about progress."""
     return [line for line in err.splitlines() if " hosts have answered; " not in line]
 
 
 def interrupt(command, ranks, seconds=TIMEOUT, **options):
-    """Start hvdliterun, wait for "up" from all ranks, press Ctrl-C; return when that was.
+    """Start hvdliterun, wait for "up" from all ranks and send SIGINT; return the time of SIGINT.
 
-    A terminal tells the whole foreground group: the prefix of the command, too.
+    As a terminal does for Ctrl-C, send SIGINT to the whole group, also to a prefix of the command.
     """
     launcher = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, **options
@@ -91,9 +91,9 @@ def interrupt(command, ranks, seconds=TIMEOUT, **options):
 
 
 def assert_clean(cluster, host):
-    """A host is clean within a moment: prted on other hosts ends just after mpirun.
+    """Assert that a host has no process or shared memory left, soon: prted ends after mpirun.
 
-    What is left is ended: the next test is not to find it.
+    If something is left, remove it, so that the next test does not find it.
     """
     deadline = time.monotonic() + 30  # generous, for a busy machine
     while (left := (cluster.processes(host), cluster.shared_memory(host))) != ([], []):
@@ -104,13 +104,13 @@ def assert_clean(cluster, host):
 
 
 def left_with(marker, seconds=30):
-    """Return which processes with this in their environment have not ended in so many seconds."""
+    """Return the processes with `marker` in their environment that still run after `seconds`."""
     wait_until(lambda: not processes_of(marker), seconds)
     return processes_of(marker)
 
 
 def family(pid):
-    """Return the processes of the hvdliterun that this process comes from."""
+    """Return the hvdliterun that is an ancestor of this process, and all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -126,12 +126,12 @@ def family(pid):
 
 
 def listening(pids):
-    """Return the addresses, as /proc has them, that wait for TCP connections or any datagram."""
+    """Return the local addresses, as in /proc, of listening TCP and unconnected UDP sockets."""
     return {address for address, _ in _sockets(pids)}
 
 
 def listeners(pids):
-    """Return the ports at which these processes wait for TCP connections."""
+    """Return the ports at which these processes listen for TCP over IPv4."""
     return {int(port, 16) for _, port in _sockets(pids, ["tcp"])}
 
 

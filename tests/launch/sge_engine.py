@@ -1,7 +1,7 @@
-"""A real Grid Engine on the hosts of an emulated cluster: a qmaster, and an execd a host.
+"""A real Grid Engine on the hosts of an emulated cluster: one qmaster, and one execd per host.
 
-Debian: gridengine-master, -exec and -client. Their folders are replaced by copies on those hosts,
-so that nothing of the machine's own is written.
+It needs Debian's gridengine-master, -exec and -client. The hosts use copies of their folders, so
+the machine's own files do not change.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ COMMON = f"{LIBRARY}/default/common"
 TOOLS = ("sge_qmaster", "sge_execd", "qconf", "qsub")
 UP_SECONDS = 30
 
-# Replaces values that `qconf -s...` prints: root may run jobs, each job gets a group, and
+# These replace values that `qconf -s...` prints: root may run jobs, each job gets a group, and
 # scheduling is immediate.
 CONFIGURATION = {"min_uid": "0", "min_gid": "0", "gid_range": "20000-20100"}
 SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1"}
@@ -49,7 +49,7 @@ def is_set_up() -> bool:
 
 
 class GridEngine:
-    """Started on all hosts of a cluster; it ends with them."""
+    """A Grid Engine that runs on all hosts of a cluster until the hosts end."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -92,7 +92,7 @@ class GridEngine:
         self._edit("all.q", ("qconf", "-sq"), ("qconf", "-Aq"), {**QUEUE, **hosts})
 
     def _edit(self, name, show, change, values: Dict[str, str]) -> None:
-        """Give back what Grid Engine prints about itself, with some values changed."""
+        """Load a configuration that Grid Engine prints, with some values changed."""
         lines = []
         for line in self.run(*show).splitlines():
             key = line.split(None, 1)[0] if line.strip() else ""

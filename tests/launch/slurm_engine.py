@@ -1,6 +1,6 @@
-"""A real Slurm on the hosts of an emulated cluster: munge, one slurmctld, a slurmd a host.
+"""A real Slurm on the hosts of an emulated cluster: munge, one slurmctld, one slurmd per host.
 
-Debian: slurm-wlm and munge. Nothing of the machine's own configuration is read or written.
+It needs Debian's slurm-wlm and munge. It neither reads nor writes the machine's configuration.
 """
 
 import os
@@ -39,7 +39,7 @@ UP_SECONDS = 20
 
 
 class Slurm:
-    """Started on all hosts of a cluster; it ends with them."""
+    """A Slurm that runs on all hosts of a cluster until the hosts end."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -54,7 +54,7 @@ class Slurm:
         return {**self.cluster.environment(), "SLURM_CONF": str(self.cluster.state / "slurm.conf")}
 
     def start(self, *argv: str, host: str = "h0") -> None:
-        """Run a daemon's command, which returns when the daemon is in the background."""
+        """Run a daemon's command, which returns when the daemon runs in the background."""
         options = {"env": self.environment(), "capture_output": True, "timeout": 20}
         self.cluster.run(list(argv), host, check=True, **options)
 

@@ -1,4 +1,4 @@
-"""What backends would be told; they themselves are run in the other files."""
+"""The commands and files that hvdliterun makes for its backends; other files run the backends."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def outside(monkeypatch):
 
 @pytest.fixture
 def an_mpi(monkeypatch):
-    """Have mpirun be that of a given MPI."""
+    """Return a function that makes hvdliterun find the mpirun of a given MPI."""
 
     def choose(version):
         found = ("/mpi/bin/mpirun", mpirun.dialect_of(version))
@@ -49,7 +49,7 @@ HYDRA = "HYDRA build details:\n    Version:                                 5.0.
         ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 1", "Intel MPI 2021.9 Build 1"),
     ],
 )
-def test_an_mpi_is_known_by_what_its_mpirun_says(text, name):
+def test_an_mpi_is_recognised_by_the_output_of_its_mpirun(text, name):
     assert probe.name_of_mpi(text) == name
     mpirun.dialect_of(name)
 
@@ -67,7 +67,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("version", LINES)
-def test_each_mpirun_gets_options_of_its_own_dialect(an_mpi, version, capsys):
+def test_each_mpirun_gets_the_options_that_it_understands(an_mpi, version, capsys):
     an_mpi(version)
     out = dry_run("-n 3 -H a:2,b:2 python t.py 'x y'", capsys)
     last = out.splitlines()[-1]
@@ -76,14 +76,14 @@ def test_each_mpirun_gets_options_of_its_own_dialect(an_mpi, version, capsys):
     assert ("-x HVDLITE_LAUNCHER" in last) == version.startswith("Open MPI")
 
 
-def test_mpich_gets_the_arguments_of_ssh_in_a_variable(an_mpi, capsys):
+def test_mpich_gets_arguments_for_ssh_in_an_environment_variable(an_mpi, capsys):
     an_mpi("MPICH 5.0.2")
     out = dry_run("-n 2 -H a,b -p 2222 true", capsys)
     line = next(line for line in out.splitlines() if "HYDRA_LAUNCHER_EXTRA_ARGS" in line)
     assert "-p 2222" in line
 
 
-def test_the_users_own_options_reach_mpirun(an_mpi, capsys):
+def test_mpi_args_and_binding_args_reach_mpirun(an_mpi, capsys):
     an_mpi("Open MPI 5.0.11")
     out = dry_run("-n 2 --mpi-args '--mca pml ob1' --binding-args '--bind-to core' true", capsys)
     assert "--mca pml ob1" in out
@@ -91,7 +91,7 @@ def test_the_users_own_options_reach_mpirun(an_mpi, capsys):
     assert "--bind-to none" not in out
 
 
-def test_outside_an_allocation_salloc_is_used(capsys):
+def test_outside_an_allocation_the_launcher_uses_salloc(capsys):
     out = dry_run("--launcher slurm -n 4 --queue q python t.py", capsys)
     last = shlex.split(out.splitlines()[-1])
     assert last[:4] == ["salloc", "--ntasks=4", "--job-name=hvdlite", "--partition=q"]
@@ -113,7 +113,7 @@ def test_grid_engine_gets_a_script_and_a_parallel_environment(capsys):
     assert "-sync y" not in dry_run("--launcher sge --pe mpi -n 4 --batch python t.py", capsys)
 
 
-def test_a_half_written_character_of_a_log_is_shown_whole(tmp_path, capsys):
+def test_a_character_half_written_to_a_log_is_shown_when_complete(tmp_path, capsys):
     log, done = tmp_path / "log", 0
     for text in (None, b"\xc3", b"\xc3\xa9\n"):
         if text:
@@ -133,7 +133,7 @@ def test_the_hosts_of_grid_engine_are_read_from_its_file(monkeypatch, tmp_path, 
 
 
 def test_the_command_for_yarn_has_the_documented_options(capsys):
-    """Options as in hadoop.apache.org, YARN, Writing applications; and in Client's own -help."""
+    """The allowed options are those of "Writing YARN Applications" at hadoop.apache.org."""
     out = dry_run("--launcher yarn -n 4 --queue q python t.py 'a b'", capsys)
     words = shlex.split(shlex.split(out.splitlines()[-1])[2])
     assert words[:3] == ["exec", "yarn", "jar"]
@@ -152,7 +152,7 @@ DISTRIBUTED_SHELL = {
 
 
 def test_the_manifest_for_kubernetes_has_the_operators_fields(capsys):
-    """Fields of kubeflow.org/v2beta1, as its custom resource definition has them."""
+    """The allowed fields are those of the custom resource definition kubeflow.org/v2beta1."""
     out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
     job = k8s.manifest(Job(["t"], workers=4, image="me/hvd:1"))
     assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
@@ -178,7 +178,7 @@ RUN_POLICY = {
 
 
 def test_the_example_files_for_clusters_are_valid(capsys):
-    """examples/deploy: what can be checked without Slurm, Docker and Kubernetes."""
+    """Check examples/deploy as far as possible without Slurm, Docker and Kubernetes."""
     folder = ROOT / "examples" / "deploy"
     script = (folder / "job.slurm").read_text()
     assert subprocess.run(["sh", "-n", folder / "job.slurm"]).returncode == 0

@@ -1,7 +1,7 @@
-"""Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over.
+"""Jobs on four emulated hosts over ssh: jobs that succeed, and how soon jobs that fail end.
 
-``KILLS=60 pytest tests/launch/test_launch_cluster.py -s -k random`` kills so many ranks of elastic
-jobs and prints how long each took; ``SEED`` picks other moments.
+``KILLS=60 pytest tests/launch/test_launch_cluster.py -s -k random`` kills 60 ranks of elastic jobs
+and prints how long the other ranks needed to go on; ``SEED`` selects other moments.
 """
 
 import os
@@ -42,7 +42,7 @@ def on_host(cluster, host, command):
 
 @pytest.fixture
 def package_on_h2(cluster):
-    """A folder of modules that only host h2 has something in: put a package there."""
+    """Yield a function that puts a package into a folder that is in PYTHONPATH but only on h2."""
     folder = cluster.disk / "modules"
 
     def put(package, file, text):
@@ -61,8 +61,7 @@ def test_ranks_fill_the_slots_of_a_host_list(on_cluster):
     assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]
 
 
-def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
-    """Formerly, the error was: a message from rank 0 for a round is damaged."""
+def test_a_setting_that_differs_between_ranks_does_not_end_the_job(on_cluster):
     code = """if True:
         import os, numpy as np, hvdlite as hvd
         os.environ["HVDLITE_DETERMINISTIC"] = os.environ["OMPI_COMM_WORLD_RANK"]
@@ -76,7 +75,7 @@ def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
 
 @pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 def test_optimizer_states_are_divided_among_hosts(on_cluster):
-    """Two ranks and one: all states exist once."""
+    """One host has two ranks, the other one."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tests = "tests/parallel/test_sharded_stripes.py"
     root = SCRIPTS.parent.parent.parent
@@ -85,7 +84,7 @@ def test_optimizer_states_are_divided_among_hosts(on_cluster):
 
 
 @pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")
-def test_the_current_folder_is_copied(cluster, on_cluster):
+def test_sync_dst_dir_copies_the_current_folder_to_each_host(cluster, on_cluster):
     target = cluster.disk / "a copy"
     code = "import os; print(os.getcwd(), os.path.exists('fails.py'))"
     line = ["-n", 4, "-H", cluster.hostfile, "--launcher", "ssh", "--sync-dst-dir", target]
@@ -93,21 +92,21 @@ def test_the_current_folder_is_copied(cluster, on_cluster):
     assert sorted(done.out.splitlines()) == [f"[{i}] {target} True" for i in range(4)]
 
 
-def test_plain_mpirun_does_without_the_launcher(cluster):
+def test_plain_mpirun_starts_a_job_without_hvdliterun(cluster):
     program = Path(sys.executable).with_name("mpirun")
     version = probe.mpi_version() or ""
     if not program.exists() or not version.startswith("Open MPI 5"):
         pytest.skip("its options differ from one MPI to the next: this is Open MPI 5's line")
     agent = ["--prtemca", "plm_ssh_agent", cluster.ssh]
     line = [program, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
-    # The Makefile lets ranks outnumber cores; mpirun then fills the first host with all of them.
+    # The Makefile allows more ranks than cores, with which mpirun would put all on the first host.
     env = {name: value for name, value in cluster.environment().items() if "_MCA_" not in name}
     options = {"capture_output": True, "text": True, "timeout": TIMEOUT, "env": env}
     done = cluster.run(list(map(str, line)), **options)
     assert sorted(done.stdout.split()[::3]) == ["h0", "h1", "h2", "h3"], done.stderr
 
 
-def test_check_has_a_row_for_each_host(on_cluster):
+def test_check_prints_a_row_for_each_host(on_cluster):
     done = on_cluster("--check", "-H", "h0,h1,nohost")
     head, h0, h1, nohost, trouble = done.out.splitlines()
     assert h1.split()[:2] == ["h1", "yes"]
@@ -124,32 +123,32 @@ def sentences(done):
 
 
 @pytest.mark.parametrize("host", ["nohost", "10.77.0.99"])
-def test_a_host_that_cannot_be_reached_is_named(on_cluster, host):
+def test_the_error_names_a_host_that_cannot_be_reached(on_cluster, host):
     (line,) = sentences(on_cluster("-H", f"h0,{host}", "true"))
     assert line.startswith(f"hvdliterun: {host} cannot be reached by ssh: ")
 
 
-def test_a_host_with_another_mxnet_is_named(cluster, on_cluster, package_on_h2):
+def test_the_error_names_a_host_with_another_mxnet(cluster, on_cluster, package_on_h2):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
     (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env))
     assert line.startswith("hvdliterun: h2 has MXNet 1.8.0, but this host has ")
 
 
-def test_a_host_with_another_hvdlite_is_named(cluster, on_cluster, package_on_h2):
+def test_the_error_names_a_host_with_another_hvdlite(cluster, on_cluster, package_on_h2):
     env = package_on_h2("hvdlite", "_version.py", "__version__ = '0.0.9'")
     (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env, cwd="/"))
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
 
 
-def test_a_backend_without_ssh_notices_another_version_too(cluster, on_cluster, package_on_h2):
+def test_another_version_is_an_error_also_with_launcher_mpi(cluster, on_cluster, package_on_h2):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
     options, more = mpirun.find()[1].ssh(shlex.split(cluster.ssh))
     line = ["--launcher", "mpi", "--mpi-args", shlex.join(options), "-H", cluster.hostfile, "true"]
     assert "h2 has MXNet 1.8.0" in sentences(on_cluster(*line, env={**env, **more}))[-1]
 
 
-def test_a_host_without_hvdlite_is_named(cluster, on_cluster):
-    """The host's Python is a separate file, as where the environment was never made."""
+def test_errors_name_hosts_without_python_or_without_hvdlite(cluster, on_cluster):
+    """h1 has no Python at the launcher's path; h2 has one without packages."""
     fake = cluster.disk / "python"
     on_host(cluster, "h0", f"ln -s {sys.executable} {fake}")
     text = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
@@ -195,7 +194,7 @@ def test_a_failure_ends_all_hosts_in_seconds(cluster, how, code, options):
 
 
 @pytest.mark.parametrize(("hosts", "size"), [("h0:2,h1:2", 4), ("h0,h1,h2", 3)])
-def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size):
+def test_a_killed_rank_is_replaced_in_an_elastic_job_on_several_hosts(on_cluster, hosts, size):
     last = size - 1
     line, variables = elastic(["-n", size, "-H", hosts], last, 5, size)
     done = on_cluster(*line, env=variables).passed()
@@ -204,7 +203,7 @@ def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size
 
 
 def kill_at_random(on_cluster, hosts, size, kills):
-    """Return for each kill the seconds until those left had ended a step of training."""
+    """Return for each kill the seconds until the remaining ranks had completed a training step."""
     dying = random.sample(range(size), kills)
     after = [
         f"{random.choice((0, 0.02, 0.1, 0.3, 1)) * random.random():.3f}" if i in dying else "-"
@@ -226,12 +225,12 @@ def kill_at_random(on_cluster, hosts, size, kills):
 
 @pytest.mark.timeout(60 + TIMEOUT * KILLS)
 def test_random_kills_on_several_hosts_lose_no_commit(on_cluster):
-    """No lost commit, no hang, the right bits: the script compares them."""
+    """The script also compares the bits of the results; a hang fails by the time limit."""
     sizes = {"h0,h1,h2,h3": 4, "h0:2,h1:2": 4, "h0,h1:2": 3}
     kill_many(sizes, lambda hosts, n: kill_at_random(on_cluster, hosts, sizes[hosts], n), KILLS)
 
 
-def test_without_mpi_ssh_alone_starts_the_ranks(on_cluster):
+def test_without_mpi_ranks_are_started_through_ssh(on_cluster):
     code = f"import sys; sys.modules['mpi4py'] = None; {WHERE}"
     env = {"HVDLITE_MPIRUN": "/nowhere"}
     done = on_cluster(*TCP, "-n", 6, "-H", "h1:2,h0:1,h2:3", *python(code), env=env).passed()
@@ -243,7 +242,7 @@ def test_without_mpi_ssh_alone_starts_the_ranks(on_cluster):
 def test_ctrl_c_ends_all_hosts(cluster, options):
     code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(600)"
     line = [*HVDLITERUN, *options, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
-    # Only nsenter has surely ended; hvdliterun itself must be gone, too.
+    # interrupt() waits only for nsenter; hvdliterun itself must have ended, too
     began = interrupt(cluster.command(line), 4, env=cluster.environment())
     assert_all_clean(cluster)
     assert time.monotonic() - began < 60  # takes 1 s on an idle machine

@@ -1,4 +1,4 @@
-"""hvdliterun --elastic: ranks die, the others go on, and new ones come in."""
+"""hvdliterun --elastic: ranks die, the other ranks go on, and new ranks replace dead ones."""
 
 import itertools
 import os
@@ -22,13 +22,13 @@ MARKER = uuid.uuid4().hex  # marks the jobs of this module; other tests run the 
 
 
 def elastic(*words, **env):
-    """Run the script with the last three words, and hvdliterun with the others."""
+    """Run hvdliterun with all arguments but the last three, which go to the training script."""
     line, variables = launching.elastic(words[:-3], *words[-3:])
     return call(*line, env={**os.environ, "MARKER": MARKER, **variables, **env})
 
 
 @pytest.mark.parametrize("dead", ["0", "0,2"])
-def test_new_ranks_come_in_for_those_that_died(dead):
+def test_new_ranks_replace_ranks_that_died(dead):
     done = elastic("-n", 3, dead, 5, 3).passed()
     ranks, places = ends_of(done)
     assert places == {"0 of 3", "1 of 3", "2 of 3"}
@@ -42,7 +42,7 @@ def test_new_ranks_come_in_for_those_that_died(dead):
     assert not left_with(MARKER)
 
 
-def test_a_job_grows_to_its_full_size():
+def test_a_job_grows_to_max_np_ranks():
     done = elastic("-n", 1, "--max-np", 2, "-", 1, 2).passed()
     assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
 
@@ -67,8 +67,8 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
     assert "all ranks that had the state of training have died" in done.err
 
 
-def test_a_function_that_returns_early_on_one_rank_ends_the_others_wait():
-    """Formerly, the others waited for ever."""
+def test_a_function_that_returns_early_on_one_rank_is_an_error_on_others():
+    """Without the error, the other ranks would wait forever."""
     program = """if True:
         import hvdlite as hvd
         hvd.init()
@@ -84,14 +84,14 @@ def test_a_function_that_returns_early_on_one_rank_ends_the_others_wait():
     assert "'allreduce.x' can't complete: rank 1 has come to the end of the function" in done.err
 
 
-def test_a_new_rank_that_hangs_holds_up_no_end():
+def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():
     done = elastic("-n", 3, "1", 5, 2, REPLACEMENTS_HANG="1").passed()
     assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
     assert not left_with(MARKER)
 
 
-def test_where_ssh_never_answers_another_host_gets_the_new_rank():
-    """A host that vanishes while the new rank starts there closes no connection."""
+def test_if_ssh_does_not_answer_another_host_gets_the_new_rank():
+    """A host that is lost while a new rank starts there does not close its connection."""
     hosts = [Host(f"{name}.invalid", 1) for name in "abc"]
     job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
     job = job._replace(elastic=True, most=2, start_timeout=0.2)
@@ -107,7 +107,7 @@ def test_where_ssh_never_answers_another_host_gets_the_new_rank():
 
 
 @no_examples
-def test_the_example_goes_on_with_a_death_in_each_epoch():
+def test_the_elastic_example_trains_on_though_a_rank_dies_in_each_epoch():
     pytest.importorskip("sklearn.datasets")
     example = [sys.executable, ROOT / "examples" / "elastic_mnist.py"]
     done = call("--elastic", "-n", 3, *example, "--epochs", 5, "--kill-each-epoch").passed()
@@ -118,8 +118,8 @@ def test_the_example_goes_on_with_a_death_in_each_epoch():
     assert done.err.count("was killed by SIGKILL") >= 2
 
 
-def test_a_script_that_lets_nobody_in_gets_no_new_rank():
-    """Formerly, the new rank trained alone, in a job of its own, beside the others."""
+def test_a_script_without_elastic_run_gets_no_new_rank():
+    """The new rank would train alone, in a separate job."""
     program = """if True:
         import os, time
         import hvdlite as hvd
@@ -135,13 +135,13 @@ def test_a_script_that_lets_nobody_in_gets_no_new_rank():
     assert sorted(done.out.splitlines()) == ["[0] up 2", "[1] up 2"], done.out + done.err
 
 
-def test_a_job_with_too_few_ranks_left_ends():
+def test_a_job_with_fewer_ranks_than_min_np_fails():
     done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
     assert done.code == 1
     assert "1 of the ranks are left: elastic training needs at least 2 to go on" in done.err
 
 
-def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
+def test_a_job_whose_new_ranks_die_again_fails_at_the_reset_limit():
     done = elastic("-n", 2, "--reset-limit", 2, "1,new", 5, 2)
     assert done.code == 1, done.err
     assert "ranks have died 3 times, and elastic training goes on 2 times at most" in done.err
@@ -151,8 +151,8 @@ def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
     assert not left_with(MARKER)
 
 
-def test_new_ranks_know_how_often_ranks_have_died():
-    """The limit holds though nobody is left who has seen the first death."""
+def test_new_ranks_know_the_number_of_earlier_deaths():
+    """The limit holds even if no rank is left that has seen the first death."""
     program = """if True:
         import os, signal, time
         import hvdlite as hvd
@@ -174,8 +174,8 @@ def test_new_ranks_know_how_often_ranks_have_died():
     assert "ranks have died 2 times, and elastic training goes on 1 times at most" in done.err
 
 
-def test_a_new_rank_whose_job_has_ended_is_not_the_cause(tmp_path):
-    """The new rank fails after the others, and ends last."""
+def test_a_new_rank_that_fails_because_its_job_ended_is_not_blamed(tmp_path):
+    """The new rank fails and ends after the other ranks."""
     program = """if True:
         import os, pathlib, signal, sys, time
         new, first = (pathlib.Path(sys.argv[1]) / name for name in ("new", "first"))
@@ -206,7 +206,7 @@ def test_a_new_rank_whose_job_has_ended_is_not_the_cause(tmp_path):
     assert "    OSError: the disk is full" in report
 
 
-def test_a_job_whose_ranks_all_die_has_failed():
+def test_a_job_whose_ranks_all_die_fails():
     done = elastic("-n", 2, "0,1", 5, 2)
     assert done.code == 137, done.err
     assert "was killed by SIGKILL" in done.err

@@ -1,4 +1,4 @@
-"""Errors of ranks, as hvdliterun shows them: whose they are is told as data, not by their words."""
+"""How hvdliterun shows errors of ranks; it learns from data, not texts, whose fault they are."""
 
 import pytest
 from launching import call, python
@@ -7,7 +7,7 @@ from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
-# Texts of hvdlite's own errors in a user's exception, long and with many lines.
+# A long text for a user's exception that contains texts of hvdlite's own errors.
 LINES = """rank 12 left the job (its script has ended) before submitting it
 rank 1 (process 5 on host n7) is dead
 Error: tensor 'x["]' has waited for 5 s: submitted by rank 0, not by ranks 1-3, 5
@@ -34,7 +34,7 @@ def of_rank(rank: int, text: str) -> list:
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "mx.MXNetError", "hvd.HvdliteError"])
-def test_a_users_own_exception_is_shown_whole_whatever_words_it_has(error):
+def test_a_users_exception_is_shown_in_full_whatever_text_it_has(error):
     done = call("-n", 3, *python(f"{BEGIN}if rank == 1: raise {error}(text)\n{WAIT}"))
     assert done.code == 1, done.err[-3000:]
     own = of_rank(1, done.err)
@@ -43,7 +43,7 @@ def test_a_users_own_exception_is_shown_whole_whatever_words_it_has(error):
     assert own[-len(first) : -1] == first[1:]
     assert own[-1] == last + "y" * 100_000
     assert own[-len(first) - 1].endswith(first[0])
-    for rank, name in ((0, "a['\"]波"), (2, "b")):  # MXNet raises the first, hvdlite the second
+    for rank, name in ((0, "a['\"]波"), (2, "b")):  # MXNet raises on rank 0, hvdlite on rank 2
         (line,) = of_rank(rank, done.err)[-1:]
         assert not any("Traceback" in each for each in of_rank(rank, done.err))
         assert f"tensor 'allreduce.{name}' can't complete: rank 1 left the job" in done.err
@@ -51,7 +51,7 @@ def test_a_users_own_exception_is_shown_whole_whatever_words_it_has(error):
     assert "hvdliterun: rank 1 on " in done.err
 
 
-def test_an_exception_raised_from_hvdlites_is_shown_as_the_users_own():
+def test_an_exception_raised_from_hvdlites_error_is_shown_in_full():
     wait = "try: hvd.numpy.allreduce(np.ones(1), name='b')\nexcept Exception as error: "
     begin = f"{BEGIN}if rank == 1: raise KeyError('x')\n"
     code = f"{begin}{wait}raise RuntimeError(str(error)) from error"
@@ -65,8 +65,8 @@ def test_an_exception_raised_from_hvdlites_is_shown_as_the_users_own():
     "variable, transport",
     [("HVDLITE_GUARD_STEPS", "mpi"), ("HVDLITE_GUARD_STEPS", "tcp"), ("HVDLITE_ELASTIC", "tcp")],
 )
-def test_a_variable_that_differs_between_ranks_is_named(variable, transport):
-    """Formerly, the ranks waited for each other in init(), or later."""
+def test_the_error_names_a_variable_that_differs_between_ranks(variable, transport):
+    """Without the error, ranks would wait for each other in init() or later."""
     rank = "os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['RANK']"
     code = f"import os; os.environ['{variable}'] = {rank}; import hvdlite as hvd; hvd.init()"
     done = call("-n", 2, "--transport", transport, *python(code))
@@ -74,7 +74,7 @@ def test_a_variable_that_differs_between_ranks_is_named(variable, transport):
     assert f"{variable} is 0 on rank 0, and 1 on rank 1: set it alike on all ranks" in done.err
 
 
-def test_output_files_have_whole_tracebacks(tmp_path):
+def test_output_files_have_full_tracebacks(tmp_path):
     code = f"{BEGIN}if rank == 1: raise KeyError('x')\n{WAIT}"
     call("-n", 2, "--output-filename", tmp_path, *python(code))
     for rank in range(2):
@@ -83,7 +83,7 @@ def test_output_files_have_whole_tracebacks(tmp_path):
         assert FOLDED not in text
 
 
-def test_an_exception_in_a_thread_is_shown_and_ends_nobody():
+def test_an_exception_in_a_thread_is_shown_and_does_not_end_the_job():
     raises = "    raise RuntimeError('rank 0 left the job')\n"
     thread = "thread = threading.Thread(target=f); thread.start(); thread.join()\n"
     ends = "hvd.numpy.allreduce(np.ones(1))"
@@ -92,7 +92,7 @@ def test_an_exception_in_a_thread_is_shown_and_ends_nobody():
         assert "RuntimeError: rank 0 left the job" in of_rank(rank, done.err)
 
 
-def test_report_and_exit_code_agree_if_one_rank_dies_as_another_raises():
+def test_report_and_exit_code_name_one_culprit_if_two_ranks_fail():
     dies = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
     raises = "if rank == 2: raise ValueError('rank 1 left the job')\n"
     done = call("-n", 3, *python(BEGIN + dies + raises + WAIT))
@@ -101,7 +101,7 @@ def test_report_and_exit_code_agree_if_one_rank_dies_as_another_raises():
 
 
 def test_a_rank_that_ends_silently_after_anothers_failure_is_not_blamed():
-    """The library reports the rank's failed collective: the rank need not print anything."""
+    """The library reports the rank's failed collective, so the rank need not print an error."""
     code = f"{BEGIN}if rank == 1:\n    time.sleep(0.3); raise KeyError('the cause')\n"
     wait = "try: hvd.numpy.allreduce(np.ones(1), name='b')\nexcept hvd.HvdliteError: os._exit(9)"
     done = call("-n", 3, *python(code + wait))
@@ -124,7 +124,7 @@ print(hvd.failure_of(mx.MXNetError("tensor 'm' can't complete: rank 2 left the j
 """
 
 
-def test_errors_have_fields_also_those_that_mxnet_raises():
+def test_failure_of_gives_the_fields_of_errors_of_hvdlite_and_mxnet():
     pids = "import pickle, socket\npids = hvd.allgather_object(os.getpid())\n"
     done = call("-n", 3, *python(BEGIN + pids + FIELDS)).passed()
     for rank in range(2):

@@ -1,4 +1,4 @@
-"""Which rank failed first, by the ends of ranks and by what they have told; and its report."""
+"""How the launcher finds the rank to blame, from the endings and reports of ranks; its report."""
 
 import pytest
 
@@ -20,11 +20,11 @@ def ending(rank, code, ended, after, **more):
 
 
 def signs(raised=(), blamed=(), stalled=(), whom=(7,)) -> Signs:
-    """What the launcher makes of these frames: (rank, seconds), (rank, seconds), (rank, sign).
+    """Return Signs of exceptions and blame (rank -> seconds), and of standstills (rank -> sign).
 
-    An exception comes after what has caused it.
+    Blame and standstills are added before exceptions, because they cause exceptions.
 
-    :param whom: whom those that blame others blame.
+    :param whom: the ranks that are blamed.
     """
     new = Signs()
     for rank, after in dict(blamed).items():
@@ -44,56 +44,58 @@ FIRST = [ending(0, 1, False, 5.0), ending(1, 1, False, 5.2), ending(2, -15, True
 STOPPED = [ending(1, 1, False, 7.0), ending(2, 1, False, 7.01), ending(0, -9, True, 8.0)]
 SILENCES = {1: b"2 1 2", 2: b"2 1 0"}
 CULPRITS = {  # how ranks ended, what they reported, which rank is to blame
-    "the first traceback counts though its rank ends last": (
+    "rank with the first traceback, though it ends last": (
         [ending(0, 1, False, 5.0), ending(1, -15, True, 6.0)], signs({1: 4.8, 0: 4.9}, {0: 4.9}), 1
     ),
-    "who says that another has left though we heard of it first": (
+    "rank that left, though the blaming rank's traceback came first": (
         FIRST, signs({0: 4.8, 1: 4.9}, {0: 4.81}), 1
     ),
-    "who says that another has left, whose script had ended": (
+    "blaming rank, because the script of the rank that left had ended": (
         [ending(1, 0, False, 4.0), FIRST[0], FIRST[2]], signs({0: 4.8}, {0: 4.81}), 0
     ),
-    "who said so long ago, and caught it": (
+    "first rank to fail, which caught an earlier error that blamed another": (
         [ending(0, 3, False, 100.0), ending(1, -15, True, 101.0)], signs({1: 100.5}, {0: 4.81}), 0
     ),
-    "a killed rank comes before the tracebacks that follow": (
+    "killed rank, not one with a later traceback": (
         [ending(2, -9, False, 5.0), ending(0, 1, False, 5.3)], signs({0: 5.2}), 2
     ),
-    "a traceback that was caught long ago": (
+    "first rank to fail, not one that caught an exception long ago": (
         [ending(0, -15, True, 101.0), ending(1, 3, False, 100.0)], signs({0: 2.0}), 1
     ),
-    "who ended for a lost peer": ([*LOST, ending(1, 7, False, 5.003)], signs(), 1),
-    "who ended for a lost peer, of which a busy host tells later": (
+    "lost peer, not its followers": ([*LOST, ending(1, 7, False, 5.003)], signs(), 1),
+    "lost peer, though a busy host reports it later": (
         [*LOST, ending(1, 7, False, 6.1)], signs(), 1
     ),
-    "nobody but those who ended for a lost peer": (LOST, signs(), 0),
-    "agents that were killed all at once": (
+    "first rank that ended for a lost peer, if no other ended": (LOST, signs(), 0),
+    "no rank, if all agents were killed together": (
         [SILENT, ending(1, -9, True, 2.2, silent=True)], signs(), None
     ),
-    "agents on a host that no longer answered": (
+    "first rank whose agent was silent, if agents ended at different times": (
         [SILENT, ending(1, -9, True, 5.2, silent=True)], signs(), 0
     ),
-    "one agent": ([SILENT], signs(), 0),
-    "one agent of two": ([SILENT, ending(1, -15, True, 2.2)], signs(), 0),
-    "who blames another one than the rank that the backend had ended": (
+    "rank of the only agent": ([SILENT], signs(), 0),
+    "rank of the only silent agent": ([SILENT, ending(1, -15, True, 2.2)], signs(), 0),
+    "blaming rank, if it blames another than the rank that the backend had ended": (
         [ENDED, FOLLOWER], signs({1: 2.05}, {1: 2.05}), 1
     ),
-    "who blames a rank that the backend had ended": (
+    "no rank, if the blamed rank had been ended by the backend": (
         [ENDED, FOLLOWER], signs({1: 2.05}, {1: 2.05}, whom=[0]), None
     ),
-    "who blames a rank that the backend ended later": (
+    "blaming rank, if the backend ended the blamed rank later": (
         [ending(0, -15, True, 3.0), FOLLOWER], signs({1: 2.05}, {1: 2.05}, whom=[0]), 1
     ),
-    "who was only ended": ([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], signs(), None),
-    "who notices a silent rank comes before those that notice its own end": (
+    "no rank, if the only failed rank was ended by the launcher": (
+        [ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], signs(), None
+    ),
+    "rank that notices a silent rank, not those that notice its end": (
         STOPPED, signs({1: 6.9, 2: 5.0}, stalled=SILENCES), 2
     ),
-    "though they are heard of first": (STOPPED, signs({1: 4.9, 2: 5}, stalled=SILENCES), 2),
+    "the same, though others report first": (STOPPED, signs({1: 4.9, 2: 5}, stalled=SILENCES), 2),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CULPRITS)
-def test_the_rank_that_failed_first_is_blamed(case):
+def test_culprit_finds_the_rank_to_blame(case):
     endings, told, rank = CULPRITS[case]
     found = culprit(endings, told)
     assert (found and found.rank) == rank
@@ -108,7 +110,7 @@ def test_the_jobs_exit_code_is_that_of_the_culprit(end, code):
 
 
 def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
-    """On a busy host the other was blamed: it had ended by itself, and this one was ended."""
+    """The launcher ended this rank, while the other rank ended by itself."""
     endings = [ending(1, 1, True, 15.4), ending(2, 9, False, 13.5)]
     told = signs({1: 13.31}, {2: 13.32}, whom=[1])
     told.add(1, b"0 1 2", 15.4)
@@ -116,7 +118,7 @@ def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
 
 
 @pytest.mark.parametrize("code, ended", [(14, False), (75, False), (143, True), (-15, True)])
-def test_a_rank_that_ends_because_others_ended_is_not_the_reason(code, ended):
+def test_a_rank_that_ended_because_others_ended_counts_only_if_it_is_alone(code, ended):
     killed, failed = ending(0, -9, False, 2.0), ending(1, 3, False, 1.0)
     follower = ending(2, code, ended, 3.0)
     assert last([failed, killed, follower]) == failed
@@ -125,7 +127,7 @@ def test_a_rank_that_ends_because_others_ended_is_not_the_reason(code, ended):
     assert last([ending(0, 0, False, 1.0)]) is None
 
 
-def test_the_report_names_rank_host_code_and_last_lines():
+def test_the_report_has_rank_host_exit_code_and_last_lines():
     lines = report(ending(2, -11, False, 1.5), 139, ["a", "b"], 3)
     assert lines[0].startswith("hvdliterun: rank 2 on h2 was killed by SIGSEGV (exit code 139)")
     assert lines[1:] == ["    a", "    b", "hvdliterun: the other 3 were ended"]
@@ -137,12 +139,12 @@ def test_the_report_names_rank_host_code_and_last_lines():
         (b"1 1 2", (2,), [2]),
         (b"1 3 1 2 3", (1, 2, 3), [1, 2, 3]),
         (b"1 2 2 3", (1, 2, 3), [2, 3]),
-        (b"1 2 1 3", (2, 3), [3]),  # rank 1 raised an error of its own
+        (b"1 2 1 3", (2, 3), [3]),  # rank 1 raised a separate error
         (b"1 1 1", (2, 3), []),
         (b"1 30 1 2", (1, 2, 3), [1, 2]),
-        (b"0 1 1", (1, 2, 3), []),  # the rank did not stand still but left
-        (b"2 1 1", (1, 2, 3), [1]),  # the rank gave no sign of life
-        (b"2 1 1", (2, 3), []),  # the rank was dead
+        (b"0 1 1", (1, 2, 3), []),  # rank 1 did not stand still but left
+        (b"2 1 1", (1, 2, 3), [1]),  # rank 1 was silent
+        (b"2 1 1", (2, 3), []),  # rank 1 was dead
     ],
 )
 def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, still):
@@ -151,7 +153,7 @@ def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, st
     endings += [ending(rank, -15, rank in ended, 8.0) for rank in (1, 2, 3)]
     late, more = who_stood_still(endings[0], endings, told)
     assert [e.rank for e in late] == still
-    for after, found in ((0.9, []), (6.0, still)):  # before and after rank 0 has told of them
+    for after, found in ((0.9, []), (6.0, still)):  # ended before or after rank 0's report
         earlier = [endings[0], *(end._replace(after=after) for end in endings[1:])]
         assert [e.rank for e in who_stood_still(endings[0], earlier, told)[0]] == found
     by_the_backend = [end._replace(ended=False, silent=end.ended) for end in endings]

@@ -1,4 +1,4 @@
-"""hvdliterun's report about what each rank did last."""
+"""hvdliterun's reports from the ranks' recorders: after a failure, as a summary, as metrics."""
 
 import os
 import re
@@ -21,7 +21,7 @@ LATE = 'hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")\n'
 DIES = "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-def test_a_killed_rank_and_its_last_operation_are_named(tmp_path):
+def test_the_failure_report_has_a_killed_rank_and_its_last_operation(tmp_path):
     env = {**os.environ, "HVDLITE_REPORTS": str(tmp_path)}
     run = call("-n", 3, *python(OPERATIONS + DIES + LATE), env=env)
     assert run.code == 137
@@ -45,7 +45,7 @@ print(text)
 """
 
 
-def test_a_metrics_client_that_never_ends_does_not_delay_the_job(capsys, monkeypatch):
+def test_a_metrics_client_that_never_completes_does_not_delay_the_job(capsys, monkeypatch):
     monkeypatch.setattr(metrics, "_PATIENCE", 1e4)
     with metrics.served("0", str):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
@@ -55,8 +55,8 @@ def test_a_metrics_client_that_never_ends_does_not_delay_the_job(capsys, monkeyp
     client.close()
 
 
-def test_many_metrics_clients_leave_descriptors_for_the_launcher(capsys):
-    """Formerly, each client took a thread and a descriptor, until the launcher had none left."""
+def test_many_metrics_clients_do_not_use_up_threads_and_descriptors(capsys):
+    """A thread and a descriptor per client would leave none for the launcher."""
     before = threading.active_count()
     with metrics.served("0", lambda: "all"):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
@@ -98,7 +98,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_the_summary_waits_for_agents_that_read_slowly(tmp_path):
-    """Formerly, on a busy machine the summary said that no rank had called hvd.init()."""
+    """Otherwise the summary would say that no rank had called hvd.init()."""
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     run = call("--summary", "-n", 2, *python(OPERATIONS), env=env)

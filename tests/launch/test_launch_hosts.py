@@ -18,7 +18,7 @@ from hvdlite.machine.hosts import SSH, Host, is_here, parse_list, read_file
      ("me@-oX", "not a host"), ("-l@b", "not a host"), ("a;id", "not a host"),
      ("a/b", "not a host")],
 )  # fmt: skip
-def test_a_bad_list_is_refused(text, says):
+def test_a_wrong_host_list_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
         parse_list(text)
 
@@ -32,8 +32,7 @@ def test_a_bad_list_is_refused(text, says):
      ("b max_slots=x", "'max_slots=x'"),
      ("b 4", "'4' is unknown"), ("b\0", "not a host"), ("b slots=" + 99 * "9", "not a host")],
 )  # fmt: skip
-def test_a_bad_line_of_a_host_file_is_named(tmp_path, line, says):
-    """Formerly, unknown words were dropped, and a list was taken for one host's name."""
+def test_the_error_names_a_wrong_line_of_a_host_file(tmp_path, line, says):
     file = tmp_path / "hosts"
     file.write_text(f"a\n\n{line}\n")
     with pytest.raises(ValueError, match=f"host file {file}, line 3: .*{re.escape(says)}"):
@@ -49,7 +48,7 @@ def test_host_files_of_mpi_and_of_mxnet_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("processes", range(1, 9))
-def test_hosts_without_slots_share_evenly(processes):
+def test_hosts_without_slots_share_ranks_evenly(processes):
     counts = [count for _, count in place([Host("a"), Host("b"), Host("c")], processes)]
     assert sum(counts) == processes
     assert max(counts) - min(counts) <= 1
@@ -60,7 +59,7 @@ def test_more_ranks_than_slots_are_refused():
         place([Host("a", 2), Host("b", 4)], 7)
 
 
-def test_this_host_is_known_by_its_names_and_addresses():
+def test_is_here_is_true_for_names_and_addresses_of_this_host():
     assert is_here("localhost")
     assert is_here("127.0.0.1")
     assert not is_here("192.0.2.77")
@@ -75,7 +74,7 @@ def test_without_ssh_the_error_names_the_missing_command():
 
 
 def test_host_info_is_found_despite_shell_startup_output(tmp_path):
-    """Formerly: Expecting value: line 1 column 1 (char 0), or: 'utf-8' codec can't decode byte."""
+    """The output may be before or after the JSON, on either stream, and not UTF-8."""
     shell = tmp_path / "ssh"
     shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")
     shell.chmod(0o755)
@@ -83,20 +82,20 @@ def test_host_info_is_found_despite_shell_startup_output(tmp_path):
     assert (report.trouble, report.facts["host"]) == (None, os.uname().nodename)
 
 
-def test_hosts_that_have_the_loopback_alone_are_reached_there():
-    """As containers that share it. It was: StopIteration."""
+def test_hosts_with_only_a_loopback_interface_use_its_address():
+    """Containers may share a loopback interface."""
     loopback = {"lo": "127.0.0.1"}
     assert addresses._address_towards(loopback, [loopback]) == "127.0.0.1"
 
 
-def test_a_folder_that_can_not_be_made_here_is_named():
+def test_the_error_names_a_folder_that_cannot_be_made():
     job = Job(["true"], 1, sync_dir="/proc/nowhere/copy")
     told = "localhost cannot be given a copy in /proc/nowhere/copy: No such file or directory"
     assert remote._copy_to(job, "localhost") == told
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
-def test_a_host_file_that_is_not_there_is_named(option, capsys):
+def test_the_error_names_a_missing_host_file(option, capsys):
     assert cli.main(["-n", "2", option, "nofile.txt", "true"]) == 2
     told = "host file nofile.txt: No such file or directory; a list is host1:4,host2:4"
     assert capsys.readouterr().err == f"hvdliterun: {told}\n"

@@ -1,4 +1,4 @@
-"""Who comes to the launcher's port without being of the job: it is told of once, and dropped."""
+"""The launcher's port: connections from outside of the job are dropped and reported once."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": 
 
 
 class Open:
-    """A listener, and what it lets in."""
+    """A listener and the agents that it has accepted."""
 
     def __init__(self, key=None):
         self.selector = selectors.DefaultSelector()
@@ -69,7 +69,7 @@ def frame(kind, body):
         frame(0, json.dumps({**HELLO, "token": "\ud800"}).encode()),
     ],
 )
-def test_a_bad_frame_drops_its_sender_alone(opened, sent, capsys):
+def test_a_bad_frame_drops_only_its_sender(opened, sent, capsys):
     good = channel.connect(opened.invitation)
     with socket.create_connection(opened.address) as sock:
         sock.sendall(sent)
@@ -97,7 +97,7 @@ def test_a_connection_with_a_wrong_token_is_reported_once(opened, capsys):
     assert not opened.let_in
 
 
-def test_silent_connections_are_dropped_late_or_when_too_many(opened, monkeypatch):
+def test_silent_connections_are_dropped_after_a_time_or_if_too_many(opened, monkeypatch):
     silent = [socket.create_connection(opened.address) for _ in range(3)]
     opened.turn()
     monkeypatch.setattr(listener, "PATIENCE", 0.1)
@@ -109,7 +109,7 @@ def test_silent_connections_are_dropped_late_or_when_too_many(opened, monkeypatc
     opened.turn()
     assert is_dropped(silent[0])
     newest = socket.create_connection(opened.address)
-    silent[1].close()  # closed just as the listener drops it
+    silent[1].close()  # the client closes it just when the listener drops it
     opened.turn()
     assert list(opened.listener._strangers)[1].sock.getpeername() == newest.getsockname()
 
@@ -127,12 +127,12 @@ def descriptors_left(number):
 
 
 @pytest.mark.parametrize("strangers", (0, 2))
-def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
+def test_without_descriptors_the_launcher_waits_and_accepts_agents_later(
     opened, strangers, monkeypatch
 ):
     pauses = []
     monkeypatch.setattr(listener.time, "sleep", pauses.append)
-    # The kernel keeps these in its queue until the listener takes them.
+    # The kernel queues these connections until the listener accepts them.
     silent = [socket.create_connection(opened.address) for _ in range(strangers)]
     agent = channel.connect(opened.invitation)
     agent.send(channel.HELLO, hello(opened.invitation))
@@ -145,7 +145,7 @@ def test_without_descriptors_the_launcher_does_not_spin_and_agents_get_in(
         sock.close()
 
 
-def test_a_too_long_frame_of_an_agent_is_refused():
+def test_a_frame_of_an_agent_that_is_too_long_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
         link = Channel(listener.accept()[0], channel.FROM_AGENTS)
@@ -155,8 +155,8 @@ def test_a_too_long_frame_of_an_agent_is_refused():
             link.receive()
 
 
-def test_a_launcher_with_a_thousand_connections_notices_a_death():
-    """select() takes no descriptor from 1024 on."""
+def test_a_channel_works_with_a_descriptor_above_1023():
+    """select() takes no descriptor above 1023."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
         pytest.skip("so many files may not be open here")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -166,7 +166,7 @@ def test_a_launcher_with_a_thousand_connections_notices_a_death():
             assert not Channel(sock, {}).has_more()
 
 
-def test_a_frozen_agent_does_not_stop_the_launcher():
+def test_sending_to_a_frozen_agent_times_out():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         frozen = socket.create_connection(listener.getsockname())
         link = Channel(listener.accept()[0], channel.FROM_AGENTS, patience=0.2)
@@ -183,7 +183,7 @@ def key():
     return made
 
 
-def test_between_hosts_the_connection_is_encrypted(key):
+def test_a_connection_between_hosts_is_encrypted(key):
     opened = Open(key)
     links = []
     thread = threading.Thread(target=lambda: links.append(channel.connect(opened.invitation)))
@@ -206,7 +206,7 @@ def test_between_hosts_the_connection_is_encrypted(key):
     opened.listener.close()
 
 
-def test_an_agent_does_not_talk_to_another_launcher(key):
+def test_an_agent_refuses_the_launcher_of_another_job(key):
     opened = Open(key)
     invitation = opened.invitation._replace(fingerprint="0" * 64)
     errors = []
@@ -236,7 +236,7 @@ def test_an_encrypted_port_refuses_plain_bytes(key, capsys):
     opened.listener.close()
 
 
-def test_without_openssl_the_user_is_warned(monkeypatch):
+def test_without_openssl_there_is_no_encryption_key(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert encryption.new_key() is None
 

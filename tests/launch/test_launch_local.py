@@ -1,4 +1,4 @@
-"""Jobs on this host, without namespaces: what every user sees first."""
+"""Jobs on this host, without emulated hosts."""
 
 import os
 import re
@@ -26,7 +26,7 @@ print(h.rank(), h.size(), os.getcwd(), *given, repr(sys.stdin.read()), ascii(sys
 
 
 def test_ranks_get_the_users_environment_and_lines_are_labelled(tmp_path):
-    """Folder, environment and arguments as given; nothing to read; each line with its rank."""
+    """Ranks get the folder and arguments, too, and an empty stdin."""
     env = {**os.environ, "MINE": "x\ny; z"}
     done = call("-n", 2, "--env", "B=1:2", *python(TELLS), *WORDS, cwd=tmp_path, env=env).passed()
     ends = f"y; z 1:2 mpi '' {ascii(WORDS)}"
@@ -34,7 +34,7 @@ def test_ranks_get_the_users_environment_and_lines_are_labelled(tmp_path):
     assert sorted(done.out.splitlines()) == sorted(expected)
 
 
-def test_the_users_own_sitecustomize_runs_too(tmp_path, monkeypatch):
+def test_the_users_sitecustomize_runs_too(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('customized')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert call("-n", 1, *python("print('runs')")).out.endswith("[0] customized\n[0] runs\n")
@@ -53,8 +53,8 @@ h.barrier()
 
 @pytest.mark.parametrize("window", ["0", "1"])
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_job_on_one_host_listens_on_the_loopback_alone(window, transport):
-    """But for the daemon of Open MPI's mpirun, which can't."""
+def test_a_job_on_one_host_listens_only_on_the_loopback_interface(window, transport):
+    """The daemon of Open MPI's mpirun is an exception."""
     helper = f"import sys; sys.path[:0] = {[str(SCRIPTS.parent), str(SCRIPTS.parents[1])]}\n"
     helper += "from launching import family, listening\n"
     options = ["--env", f"HVDLITE_WINDOW={window}", "--transport", transport, "-n", 2]
@@ -64,14 +64,14 @@ def test_a_job_on_one_host_listens_on_the_loopback_alone(window, transport):
     assert addresses <= {own, "01000000".zfill(32)}, done.out  # ::1
 
 
-def test_a_program_that_does_not_exist_is_named():
+def test_the_error_names_a_program_that_does_not_exist():
     done = call("-n", 2, "no-such-program")
     assert done.code == 127
     assert "cannot start 'no-such-program': No such file or directory" in done.err
 
 
-def test_a_job_that_fails_starts_again(tmp_path):
-    """As from its last checkpoint, of which a file stands for here."""
+def test_a_job_that_fails_starts_again_as_often_as_restarts_allows(tmp_path):
+    """A file stands for the job's checkpoint."""
     code = (
         "import os, signal, sys, hvdlite as h; h.init(); mine = f'{sys.argv[1]}/{h.rank()}'\n"
         "n = len(open(mine).read()) if os.path.exists(mine) else 0; open(mine, 'a').write('x')\n"
@@ -102,7 +102,7 @@ def test_a_job_that_fails_starts_again(tmp_path):
         ("kill", 137, "line 29"),
     ],
 )
-def test_a_rank_that_fails_ends_the_job_and_is_named(how, code, says):
+def test_a_rank_that_fails_ends_the_job_and_the_report_names_it(how, code, says):
     done = call("-n", 3, sys.executable, SCRIPTS / "fails.py", how)
     assert done.code == code
     report = done.err[done.err.index("hvdliterun: rank 1 on ") :].splitlines()
@@ -124,7 +124,7 @@ while True:
 
 
 def start_endless(what, *options, **env):
-    """Start hvdliterun with two ranks that first do something."""
+    """Start hvdliterun with two ranks that run `what` and then allreduce forever."""
     return start("-n", 2, *options, *python(ENDLESS.format(what)), env={**os.environ, **env})
 
 
@@ -132,7 +132,7 @@ def start_endless(what, *options, **env):
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
 )
 def test_a_killed_mpirun_fails_the_job(number):
-    """The ranks were ended, and none of them had failed: the job has failed all the same."""
+    """No rank fails by itself, but mpirun ends them, so the job has failed."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     os.kill(processes.parent(launcher.stdout.readline().split()[-1]), number)
@@ -141,8 +141,8 @@ def test_a_killed_mpirun_fails_the_job(number):
     assert "before its ranks had finished" in err
 
 
-def test_an_mpirun_that_killed_all_agents_before_they_could_report_is_no_fault_of_a_rank():
-    """As mpirun does a second after it was told to end, on a machine that is busy for so long."""
+def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
+    """mpirun kills agents one second after SIGTERM, before agents on a busy machine can report."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
@@ -154,8 +154,8 @@ def test_an_mpirun_that_killed_all_agents_before_they_could_report_is_no_fault_o
 
 
 @pytest.mark.parametrize("shell", [(), ("sh", "-c", '"$@"; exit $?', "sh")], ids=["", "a shell"])
-def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
-    """Though nobody is left to end that rank, nor what stands between it and its agent."""
+def test_a_killed_agent_ends_the_job_and_its_rank(shell):
+    """The rank, and a shell between agent and rank, end though their agent can't end them."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
     launcher = start_endless(ask, *shell, MARKER=marker)
@@ -168,8 +168,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_rank_that_a_signal_to_its_agent_ends_is_named(transport):
-    """Formerly, the report said that the launcher's own command had ended, with exit code 0."""
+def test_the_report_names_a_rank_that_ends_by_a_signal_to_its_agent(transport):
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
     launcher = start_endless(ask, "--transport", transport)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
@@ -180,8 +179,8 @@ def test_a_rank_that_a_signal_to_its_agent_ends_is_named(transport):
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_a_rank_that_exits_with_a_text_is_named_even_if_others_end_first(transport):
-    """Exit functions hold the rank up. Formerly, the report blamed one of the others."""
+def test_the_report_names_a_rank_that_exits_with_a_text_and_ends_last(transport):
+    """Exit functions delay the end of the rank; the report must still blame this rank."""
     last = "import atexit, time; atexit.register(lambda: time.sleep(60 * is_rank_1))\n"
     text = "is_rank_1 = hvd.rank() == 1\nif is_rank_1: sys.exit('fatal: no data')"
     options = ["--transport", transport, "-n", 3]
@@ -198,12 +197,12 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
     [
         (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
         (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
-        # the option of all ranks except 0, the coordinator
+        # this option ends the job on all ranks except 0, the coordinator
         (1, ["--stall-check-shutdown-time-seconds", 1]),
     ],
 )
 def test_a_frozen_rank_is_blamed_and_ended(rank, limit):
-    """By SIGSTOP, which SIGTERM does not wake. Those that notice it are not blamed."""
+    """SIGTERM does not end a process stopped by SIGSTOP. Ranks that notice it are not blamed."""
     done = call("-n", 3, *limit, *python(ENDLESS.format(FREEZES.format(rank))))
     assert done.code == 1, done.err
     assert f"hvdliterun: rank {rank} on " in done.err
@@ -212,20 +211,20 @@ def test_a_frozen_rank_is_blamed_and_ended(rank, limit):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_exits_without_a_goodbye_is_no_success(rank):
+def test_a_rank_that_exits_with_code_0_without_shutdown_fails_the_job(rank):
     done = call("-n", 2, *python(ENDLESS.format(f"if hvd.rank() == {rank}: os._exit(0)")))
     assert done.code == 1, done.err
     assert f"hvdliterun: rank {rank} on " in done.err
     assert "ended with exit code 0 before it had left the job" in done.err
 
 
-def test_all_ranks_that_exit_without_a_goodbye_are_no_success():
+def test_a_job_fails_if_all_ranks_exit_with_code_0_without_shutdown():
     code = "import hvdlite as hvd, os; hvd.init(); os._exit(0)"
     assert call("-n", 2, *python(code)).code != 0
 
 
-def test_a_rank_with_a_thousand_open_files_watches_its_launcher():
-    """Formerly, the watching thread ended: ValueError: filedescriptor out of range in select()."""
+def test_a_rank_with_more_than_1024_open_files_works():
+    """select() takes no descriptor above 1023, so the watching thread must not use it."""
     code = f"""
 import resource as r
 r.setrlimit(r.RLIMIT_NOFILE, (4096, r.getrlimit(r.RLIMIT_NOFILE)[1]))
@@ -236,13 +235,13 @@ files = [open("/dev/null") for _ in range(1024)]
     assert (done.code, done.err) == (0, "")
 
 
-def test_an_exit_after_the_goodbye_is_a_success():
+def test_an_exit_after_shutdown_is_a_success():
     code = "import hvdlite as hvd, sys; hvd.init(); hvd.shutdown(); hvd.init(); sys.exit(0)"
     call("-n", 2, *python(code)).passed()
 
 
-def test_a_file_whose_name_begins_like_ours_is_not_deleted():
-    """Nor is what another job has, perhaps in a container that shares /dev/shm."""
+def test_files_with_names_similar_to_hvdlites_are_not_deleted():
+    """Files of other jobs are kept, too: their containers may share /dev/shm."""
     folder = Path("/dev/shm")
     names = ["hvdlite_my_data.rec", "hvdlite-1-2.3", "hvdlite-0123456789abcdef-1-2.3"]
     names += [f"sm_segment.{os.uname().nodename}.0.deadbeef.0", "hvdlite-my-data", "mpich_shm_x"]
@@ -268,7 +267,7 @@ hvd.numpy.allreduce(np.ones(1))
 
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "os._exit(3)", "1 / 0", "pass"])
 def test_nothing_of_the_job_is_left_in_shared_memory(how):
-    """Not a segment of Open MPI's either, which a killed rank can't remove."""
+    """The launcher also removes segments of Open MPI that a killed rank can't remove."""
     fails = f"open(own, 'w').close()\ntime.sleep(0.3)\nif hvd.rank(): {how}"
     done = call("-n", 2, *python(KEEPS + (fails if how != "pass" else "")))
     assert (done.code == 0) == (how == "pass"), done.err
@@ -277,7 +276,7 @@ def test_nothing_of_the_job_is_left_in_shared_memory(how):
     assert list(Path("/dev/shm").glob(f"*{job}*")) == []
 
 
-def test_the_output_of_a_failed_backend_is_shown():
+def test_the_output_of_a_failed_mpirun_is_shown():
     done = call("-n", 2, "--mpi-args=--no-such-option", "true")
     assert done.code != 0
     assert "no-such-option" in done.err
@@ -286,7 +285,7 @@ def test_the_output_of_a_failed_backend_is_shown():
 
 
 def test_agents_report_no_failure_to_the_backend(tmp_path):
-    """Open MPI 5's mpirun can hang when ranks of several hosts fail at once: we know it anyway."""
+    """Open MPI 5's mpirun can hang when ranks of several hosts fail."""
     wrapper, code_of = tmp_path / "mpirun", tmp_path / "code"
     wrapper.write_text(f'#!/bin/sh\n{probe.find_program("mpirun")} "$@"\necho $? > {code_of}\n')
     wrapper.chmod(0o755)
@@ -296,8 +295,8 @@ def test_agents_report_no_failure_to_the_backend(tmp_path):
     assert code_of.read_text() == "0\n"
 
 
-def test_the_wait_for_ranks_that_do_not_start_ends(tmp_path):
-    """An mpirun that hangs, as for a firewall between the hosts."""
+def test_waiting_for_ranks_that_do_not_start_times_out(tmp_path):
+    """The mpirun hangs, as with a firewall between the hosts."""
     fake = tmp_path / "mpirun"
     fake.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.0" && exit\n')
     fake.write_text(fake.read_text() + "exec sleep 60\n")
@@ -310,8 +309,8 @@ def test_the_wait_for_ranks_that_do_not_start_ends(tmp_path):
     assert f"WARNING: 1000 ranks share the cores of this host, {cores}: the start" in done.err
 
 
-def test_a_low_limit_of_open_files_is_raised_or_named():
-    """Formerly, with a limit of 24, mpirun was killed, and hvdliterun itself raised an OSError."""
+def test_a_low_limit_of_open_files_is_raised_or_an_error():
+    """With only 24 open files, mpirun and hvdliterun fail in unclear ways."""
     few = ["sh", "-c", 'ulimit -S -n 24; exec "$@"', "sh"]
     assert call("-n", 2, "true", prefix=few).code == 0
     few[2] = few[2].replace("-S ", "")
@@ -322,7 +321,7 @@ def test_a_low_limit_of_open_files_is_raised_or_named():
 
 
 def test_arguments_may_be_longer_than_one_command_line_word():
-    """Formerly, the order of the job was one such word: `Argument list too long`."""
+    """The launcher must not pass all arguments to an agent as one word: execve() limits words."""
     many = [f"/a/folder/of/records/part-{i:05d}.rec" for i in range(8000)]
     code = "import sys; print(len(sys.argv), len(''.join(sys.argv[1:])))"
     done = call("--transport", "tcp", "-n", 1, *python(code), *many).passed()

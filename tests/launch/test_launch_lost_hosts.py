@@ -1,4 +1,4 @@
-"""Jobs whose emulated hosts lose their power, their link, or all but ssh."""
+"""Jobs on emulated hosts that lose their power or their link, or whose firewall passes only ssh."""
 
 import re
 import time
@@ -17,7 +17,7 @@ def start_up(cluster, script, *options):
 
 
 def ends_without(cluster, launcher, lost, limit=TIMEOUT):
-    """Return what hvdliterun prints to its end; nothing may be left on the other hosts."""
+    """Wait for hvdliterun; return its output. Check that the hosts that are not lost are clean."""
     began = time.monotonic()
     out, err = launcher.communicate(timeout=TIMEOUT)
     assert time.monotonic() - began < limit, err
@@ -66,11 +66,11 @@ print("done", hvd.rank(), hvd.size(), flush=True)
 
 
 def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
-    """The host is rank 0's; the other ranks go on in the same processes."""
+    """The host has rank 0. The other ranks go on in the same processes."""
     line = ["--transport", "tcp", "--elastic", "-H", "h1:1,h2:1,h0:1", "--host-timeout", 8]
     launcher = start_up(own_cluster, GOES_ON, *line)
     own_cluster.lose("h1", power=True)
-    said = "host h1 has been silent for"  # the ranks print it; the launcher may notice later
+    said = "host h1 has been silent for"  # printed by ranks; the launcher may notice later
     assert any(said in text for text in launcher.stderr)
     own_cluster.restart("h1")
     out, err = ends_without(own_cluster, launcher, None)
@@ -79,7 +79,7 @@ def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
     assert sorted(out.splitlines()) == [*ends, "[3] up 1"]
 
 
-def test_a_power_cut_at_rank_0_ends_the_job_in_seconds(own_cluster):
+def test_a_power_cut_on_the_host_of_rank_0_ends_the_job_in_seconds(own_cluster):
     launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1:1,h2:2", "--host-timeout", 10)
     own_cluster.lose("h1", power=True)
     _, err = ends_without(own_cluster, launcher, "h1", limit=40)  # takes 13 s on an idle machine
@@ -89,7 +89,7 @@ def test_a_power_cut_at_rank_0_ends_the_job_in_seconds(own_cluster):
     assert "lack of memory" not in err
 
 
-def test_a_link_that_is_down_for_12_seconds_kills_no_healthy_job(own_cluster):
+def test_a_job_survives_a_link_that_is_down_for_12_seconds(own_cluster):
     launcher = start_up(own_cluster, TRAINS, "-H", "h0,h1,h2")
     own_cluster.link("h2", up=False)
     time.sleep(12)
@@ -99,7 +99,7 @@ def test_a_link_that_is_down_for_12_seconds_kills_no_healthy_job(own_cluster):
 
 
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
-def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
+def test_the_error_names_a_host_whose_firewall_passes_only_ssh(own_cluster):
     own_cluster.firewall("h2")
     line = [*HVDLITERUN, "--start-timeout", "6", "-H", "h0,h1,h2", "true"]
     environment = own_cluster.environment()
@@ -113,8 +113,8 @@ def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
 
 
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
-def test_init_names_the_rank_that_a_firewall_keeps_away(own_cluster):
-    """The firewall keeps the connections that exist when the ranks begin."""
+def test_the_error_in_init_names_a_rank_behind_a_firewall(own_cluster):
+    """The firewall blocks only new connections, so those of the launcher continue to work."""
     begins = "import time; print('up 3', flush=True); time.sleep(3); import hvdlite; hvdlite.init()"
     line = ["-H", "h0,h1,h2", "--env", "HVDLITE_INIT_TIMEOUT_SECONDS=4"]
     launcher = start_up(own_cluster, begins, *line)

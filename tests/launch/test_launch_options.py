@@ -28,7 +28,7 @@ def test_a_command_line_for_mxnets_launcher_works(tmp_path):
     ("line", "mode", "servers"),
     [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
 )
-def test_option_s_chooses_the_parameter_server(line, mode, servers):
+def test_option_s_selects_the_parameter_server(line, mode, servers):
     found = job(*line.split())
     assert (found.mode, found.servers) == (mode, servers)
 
@@ -69,25 +69,25 @@ def test_a_wrong_command_line_gets_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
-def test_copying_to_a_host_that_vanishes_ends(capsys):
+def test_host_timeout_limits_the_copy_to_a_host(capsys):
     line = "--dry-run --transport tcp --sync-dst-dir /d --host-timeout 30 -H far.invalid t"
     assert cli.main(line.split()) == 0
     assert "rsync -az --timeout=30 " in capsys.readouterr().out
 
 
-def test_ranks_without_mpi_wait_for_a_silent_host_as_long_as_the_launcher(capsys):
-    """Formerly, the ranks kept to their own default, so a longer limit ended the job too early."""
+def test_ranks_without_mpi_get_the_launchers_host_timeout(capsys):
+    """With a shorter limit, the ranks would end the job too early."""
     assert cli.main(["--dry-run", "--transport", "tcp", "--host-timeout", "200", "t"]) == 0
     assert "HVDLITE_HOST_TIMEOUT_SECONDS=200\n" in capsys.readouterr().out
 
 
-def test_the_secret_of_a_job_is_not_shown(capsys):
+def test_a_dry_run_does_not_show_the_secret_of_the_job(capsys):
     assert cli.main(["--dry-run", "--transport", "tcp", "t"]) == 0
     assert "HVDLITE_SECRET=...\n" in capsys.readouterr().out
 
 
-def test_on_one_host_mpirun_gets_no_interface(capsys):
-    """Open MPI's refuses "lo", and nothing listens on a network there."""
+def test_on_one_host_mpirun_gets_no_network_interface(capsys):
+    """Open MPI refuses "lo", and a job on one host needs no network."""
     assert cli.main(["--dry-run", "-n", "2", "--network-interfaces", "lo", "t"]) == 0
     assert "if_include" not in capsys.readouterr().out
     assert cli.main(["--dry-run", "-H", "a,b", "--network-interfaces", "lo", "t"]) == 0
@@ -95,15 +95,15 @@ def test_on_one_host_mpirun_gets_no_interface(capsys):
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
-def test_a_variable_of_hosts_that_is_not_set_does_not_mean_this_host(option, capsys):
-    """Formerly, hvdliterun -H "$HOSTS" trained on this host alone, without a word."""
+def test_an_empty_list_of_hosts_is_refused(option, capsys):
+    """`hvdliterun -H "$HOSTS"` must not silently train on only this host."""
     assert cli.main(["--dry-run", "-n", "2", option, "", "t"]) == 2
     assert capsys.readouterr().err.startswith("hvdliterun: ")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
 @pytest.mark.parametrize("option", ["--start-timeout", "--fusion-threshold-mb"])
-def test_a_value_that_is_no_number_is_refused(option, value, capsys):
+def test_a_value_that_is_not_a_number_is_refused(option, value, capsys):
     with pytest.raises(SystemExit):
         job(f"{option}={value}", "t")
     assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
@@ -164,7 +164,7 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
     ],
 )
 def test_command_lines_from_other_launchers_docs_work(line, found, tmp_path):
-    """-map-by was -m with `ap-by` behind it; -ppn was -p."""
+    """For example, -map-by must not be read as -m with the value `ap-by`."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
     made = job(*line.replace("FILE", str(file)).split())._asdict()
@@ -192,13 +192,13 @@ def test_command_lines_from_other_launchers_docs_work(line, found, tmp_path):
         ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
     ],
 )
-def test_an_unsupported_option_is_refused_with_the_one_that_works(line, says, capsys):
+def test_the_error_of_an_unsupported_option_names_the_supported_one(line, says, capsys):
     with pytest.raises(SystemExit):
         job(*line.split())
     assert says in capsys.readouterr().err
 
 
-def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):
+def test_a_python_file_or_module_runs_with_this_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in (("plain.py", ""), ("own.py", "#!/bin/sh"), ("no_line.py", "")):
         (tmp_path / name).write_text(text)
@@ -213,8 +213,8 @@ def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):
     assert job("-m", "pkg.train", "a").command == [*python, "-m", "pkg.train", "a"]
 
 
-def test_a_container_gets_threads_by_its_share_of_the_cores(monkeypatch):
-    """Of 64 cores it may use two: 2 ranks had 32 threads each."""
+def test_the_number_of_threads_depends_on_the_cores_of_the_container(monkeypatch):
+    """The container may use 2 of 64 cores, so each of 2 ranks gets 1 thread."""
     monkeypatch.setattr(sizing, "quota", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     assert environment.threads({}, 2) == {"OMP_NUM_THREADS": "1"}
@@ -227,7 +227,7 @@ def test_horovods_switches_without_effect_are_accepted(capsys):
     assert "--cycle-time-ms has no effect" in capsys.readouterr().err
 
 
-def test_variables_may_be_given_as_name_value_in_both_forms(monkeypatch):
+def test_variables_may_be_given_with_equals_sign_or_colon(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     monkeypatch.delenv("NOT_SET", raising=False)
     texts = ["A=b=c", "D:e:f", "MINE", "NOT_SET"]
@@ -295,7 +295,7 @@ def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
         (b"n: !!python/object/apply:os.system [id]", "c.yaml cannot be read"),
     ],
 )
-def test_a_bad_config_file_is_refused(tmp_path, content, says, capsys):
+def test_a_wrong_config_file_is_refused(tmp_path, content, says, capsys):
     pytest.importorskip("yaml")
     file = tmp_path / "c.yaml"
     file.write_bytes(content)
@@ -327,7 +327,7 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
 
 @pytest.mark.parametrize("words", ["-c 1", "-m train", "-x -w", "-n"])
 def test_options_after_the_program_belong_to_the_program(words):
-    """python -c was refused: -chdir and others begin alike."""
+    """-c of python must not be read as an abbreviation of -chdir."""
     assert job("-n2", "python", *words.split()).command == ["python", *words.split()]
     assert job("-n2", "python", "t.py").workers == 2
 
@@ -339,8 +339,10 @@ def test_ranks_of_an_elastic_job_are_joined_by_tcp(option):
 
 
 @pytest.mark.parametrize("line, used", [("-s 1", True), ("", False)])
-def test_mxnets_variable_names_the_network_of_its_servers(line, used, capsys, monkeypatch):
-    """DMLC_NODE_HOST, which hvdliterun sets, has MXNet ignore it."""
+def test_dmlc_interface_selects_the_network_only_for_mxnets_servers(
+    line, used, capsys, monkeypatch
+):
+    """hvdliterun sets DMLC_NODE_HOST, so MXNet itself ignores DMLC_INTERFACE."""
     monkeypatch.setenv("DMLC_INTERFACE", "lo")
     assert cli.main([*line.split(), "--dry-run", "-n", "1", "t"]) == 0
     assert ("HVDLITE_NETWORK_INTERFACES=lo" in capsys.readouterr().out) == used

@@ -15,7 +15,7 @@ def output(**options):
     return Output(Console(out, err), **options), out, err
 
 
-def test_lines_of_ranks_are_joined_and_labelled():
+def test_pieces_of_lines_are_joined_and_labelled_with_the_rank():
     shown, out, err = output()
     shown.write(0, "0", STDOUT, b"he")
     shown.write(1, "1", STDOUT, b"other\n")
@@ -26,14 +26,14 @@ def test_lines_of_ranks_are_joined_and_labelled():
     assert err.getvalue() == "[0] bad\n"
 
 
-def test_of_a_progress_bar_its_last_state_is_shown():
+def test_only_the_last_state_of_a_progress_bar_is_shown():
     lines = Lines()
     assert lines.feed(b"1%\r50%\r") == []
     assert lines.feed(b"100%\r\nnext\n") == ["100%", "next"]
 
 
 def test_a_line_of_many_megabytes_is_shown_quickly():
-    """Formerly, each new piece of a line was searched with all earlier pieces: 32 MB took 20 s."""
+    """Searching each new piece together with all earlier pieces would be quadratic."""
     lines = Lines()
     began = time.process_time()
     for _ in range(512):
@@ -42,12 +42,12 @@ def test_a_line_of_many_megabytes_is_shown_quickly():
     assert time.process_time() - began < 8
 
 
-def test_bytes_that_are_no_text_are_shown_escaped():
+def test_bytes_that_are_not_text_are_shown_as_replacement_characters():
     assert Lines().feed(b"\xff\n") == ["\ufffd"]
 
 
 def test_a_character_that_the_terminal_lacks_is_replaced():
-    """Formerly, the job was ended: 'latin-1' codec can't encode character."""
+    """The terminal's encoding is latin-1."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     Output(Console(out, io.StringIO())).write(0, "0", STDOUT, b"gr\xfc\xc3\x9fe\n")
     assert out.buffer.getvalue() == b"[0] gr?\xdfe\n"
@@ -68,7 +68,7 @@ def test_only_terminals_get_colours(monkeypatch):
     assert terminal.getvalue().endswith("\n[1] y\n")
 
 
-def test_output_without_a_reader_raises_once():
+def test_output_without_a_reader_raises_only_once():
     reader, writer = os.pipe()
     with open(writer, "w") as out:
         console = Console(out, io.StringIO())
@@ -89,7 +89,7 @@ def test_output_files_have_the_bytes_that_a_rank_wrote(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [STDOUT, STDERR])
-def test_on_a_full_disk_output_comes_to_the_screen_and_the_user_is_told_once(
+def test_output_that_a_full_disk_refuses_goes_to_the_screen_with_one_warning(
     stream, tmp_path, capsys
 ):
     name = ("stdout", "stderr")[stream]
@@ -111,7 +111,7 @@ def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
         Files(str(tmp_path / "file" / "logs"))
 
 
-def test_a_full_disk_behind_the_output_is_reported_once(capsys):
+def test_a_full_disk_to_which_stdout_goes_is_reported_once(capsys):
     with open("/dev/full", "w") as out:
         shown = Output(Console(out, io.StringIO()))
         for _ in range(2):

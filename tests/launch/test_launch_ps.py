@@ -1,4 +1,4 @@
-"""MXNet's own parameter server, with scripts that know nothing of hvdlite."""
+"""MXNet's parameter server, with scripts that do not import hvdlite."""
 
 import sys
 
@@ -16,7 +16,7 @@ def test_an_unmodified_script_runs_to_its_end(kind):
 
 
 @pytest.mark.parametrize("workers, servers", [(3, 1), (4, 2)])
-def test_a_workers_prefix_is_its_rank_in_the_kvstore(workers, servers):
+def test_the_label_of_a_worker_has_its_rank_in_the_kvstore(workers, servers):
     code = (
         "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('rank', kv.rank); kv._barrier()"
     )
@@ -26,17 +26,14 @@ def test_a_workers_prefix_is_its_rank_in_the_kvstore(workers, servers):
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
 def test_the_same_script_runs_on_hvdlites_kvstore_without_servers(kind):
-    """hvdlite's kvstore, though nothing in the script imports it."""
+    """The launcher installs hvdlite's kvstore, though the script does not import hvdlite."""
     done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
 
 
-def test_workers_beside_servers_are_ranks_of_one_job():
-    """Formerly, each worker trained by itself.
-
-    Over MPI workers would wait for the servers for ever.
-    """
+def test_workers_of_a_job_with_servers_are_ranks_of_one_hvdlite_job():
+    """A job of all processes over MPI would wait forever for the servers."""
     code = (
         "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "
         "own = mx.kv.create('dist_sync_mpi'); a = mx.nd.ones(1) * (own.rank + 1); "
@@ -47,20 +44,20 @@ def test_workers_beside_servers_are_ranks_of_one_job():
     assert sorted(done.out.splitlines()) == [f"[worker {i}] 2 2 True 3.0" for i in range(2)]
 
 
-def test_a_python_without_hvdlite_starts_all_the_same():
+def test_a_python_without_hvdlite_can_be_launched():
     code = "import sys; print('hvdlite' in sys.modules)"
     done = call("-n", 1, sys.executable, "-S", "-c", code)
     assert (done.code, done.out) == (0, "[0] False\n")
 
 
-def test_a_worker_that_fails_ends_all():
+def test_a_worker_that_fails_ends_servers_and_workers():
     done = call("-n", 2, "-s", 1, *SCRIPT, "dist_sync", "fail")
     assert done.code == 1
     assert "ValueError: no such thing" in done.err
     assert "hvdliterun: worker " in done.err
 
 
-def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_cluster):
+def test_env_worker_and_env_server_set_variables_per_role(cluster, on_cluster):
     code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'), e('W'), e('S'))"
     variables = ["--env-worker", "W:1", "--env-server", "S:2"]
     line = ["-n", 2, "-s", 2, "-H", "h0,h1", *variables, sys.executable, "-c", code]
@@ -75,7 +72,7 @@ def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_clust
 
 
 def test_hosts_beyond_the_workers_get_the_servers(cluster, on_cluster):
-    """Formerly, these hosts stayed idle: the workers' hosts got the servers, too."""
+    """Otherwise the workers' hosts would get the servers, too, and other hosts would be idle."""
     code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'))"
     done = on_cluster("-n", 1, "-s", 1, "-H", "h0,h1", sys.executable, "-c", code)
     assert sorted(done.out.splitlines()) == [

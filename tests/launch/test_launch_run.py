@@ -1,4 +1,4 @@
-"""hvdlite.run: functions on ranks."""
+"""hvdlite.run() runs a function on several ranks and returns their results."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ WITHOUT_CLOUDPICKLE = "import sys; sys.modules['cloudpickle'] = None\n"
 
 
 @pytest.mark.parametrize("head", ["", WITHOUT_CLOUDPICKLE])
-def test_results_come_back_by_rank(tmp_path, head):
+def test_results_are_returned_in_the_order_of_ranks(tmp_path, head):
     script = tmp_path / "script.py"
     script.write_text(head + SCRIPT)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
@@ -44,21 +44,21 @@ if __name__ == "__main__":
 """
 
 
-def test_a_result_of_a_class_of_the_script_comes_back(tmp_path):
+def test_a_result_may_be_of_a_class_of_the_script(tmp_path):
     (tmp_path / "script.py").write_text(RETURNS_ITS_CLASS)
     line = [sys.executable, tmp_path / "script.py"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert "RESULT [True, True]" in done.stdout, done.stderr
 
 
-def test_an_exception_is_reported():
+def test_an_exception_of_the_function_is_an_error_of_run():
     with pytest.raises(JobFailed, match="ZeroDivisionError") as caught:
         hvd.run(divmod, args=(1, 0), np=2)
     assert caught.value.code == 1
 
 
-def test_a_reader_that_goes_away_does_not_look_like_ctrl_c():
-    """Formerly, such a reader caused a KeyboardInterrupt."""
+def test_a_closed_reader_of_the_output_is_a_broken_pipe_error():
+    """The error must be BrokenPipeError, not KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)
     code = "import hvdlite as hvd; hvd.run(print, ('here',), np=2)"
@@ -76,17 +76,17 @@ def test_a_function_that_cannot_be_sent_is_refused(monkeypatch):
         pack(lambda: 1, (), {})
 
 
-def test_run_accepts_horovods_choice_of_a_transport():
+def test_run_accepts_use_mpi_and_use_gloo_of_horovod():
     assert hvd.run(divmod, args=(7, 2), np=1, use_mpi=True, use_gloo=False) == [(3, 1)]
     assert hvd.run(os.getenv, args=("HVDLITE_TRANSPORT",), np=1, use_gloo=True) == ["tcp"]
 
 
-def test_a_rank_that_exits_well_has_no_result():
-    """Formerly, the error was: a bytes-like object is required; also for a dead elastic rank."""
+def test_a_rank_that_exits_with_code_0_has_the_result_none():
+    """A dead rank of an elastic job has no result either."""
     assert hvd.run(sys.exit, args=(0,), num_proc=1, transport="tcp") == [None]
 
 
-def test_options_are_those_of_hvdliterun(tmp_path):
+def test_run_takes_the_options_of_hvdliterun(tmp_path):
     assert _job(["python"], {"mpi_args": "--verbose"}).mpi_args == ["--verbose"]
     hvd.run(print, ("there",), None, 2, start_timeout=60, output_filename=str(tmp_path / "out"))
     assert [file.read_text() for file in (tmp_path / "out").rglob("stdout")] == ["there\n"] * 2

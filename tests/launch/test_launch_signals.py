@@ -1,4 +1,4 @@
-"""Signals to hvdliterun itself, and a reader of its output that goes away."""
+"""Signals to hvdliterun, and a reader that closes the pipe of its output."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
-    """Also one that it cannot catch, and also what a rank has started in the background."""
+def test_a_signal_to_the_launcher_ends_all_processes_of_the_job(number, tmp_path):
+    """SIGKILL, which it can't catch, too. Background processes of ranks end, too."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 600 &'); print('up', flush=True); time.sleep(600)"
     # a killed launcher leaves its temporary folder
@@ -38,7 +38,7 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     launcher.stderr.close()
 
 
-def test_under_nohup_a_closed_terminal_ends_no_job():
+def test_under_nohup_a_closed_terminal_does_not_end_the_job():
     code = "import time; print('up', flush=True); time.sleep(2)"
     launcher = start("-n", 1, *python(code), prefix=["sh", "-c", 'trap "" HUP; exec "$@"', "sh"])
     with launcher.stdout, launcher.stderr:
@@ -47,7 +47,7 @@ def test_under_nohup_a_closed_terminal_ends_no_job():
         assert launcher.wait(TIMEOUT) == 0
 
 
-def test_a_signal_between_two_attempts_is_no_traceback(monkeypatch, capsys):
+def test_a_signal_between_two_attempts_prints_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(cli, "prepared", lambda *_: Outcome(1, [], [], None, []))
     monkeypatch.setattr(cli.check, "without_lost_hosts", lambda *_: cli._interrupt(15, None))
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
@@ -56,7 +56,7 @@ def test_a_signal_between_two_attempts_is_no_traceback(monkeypatch, capsys):
     assert "interrupted by SIGTERM: the job was ended" in capsys.readouterr().err
 
 
-# Stands for a command: logs how it is called and the signals that it gets.
+# A fake command that logs its arguments and the signals that it gets.
 COMMAND = """#!/bin/sh
 echo "$0 $*" >> {log}
 case $0 in *qdel) exit; esac
@@ -70,7 +70,7 @@ touch {log}.up; sleep 600 > /dev/null 2>&1 & wait; wait
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Commands that only note how they are called; the file in which they do."""
+    """Put fake commands into PATH; return the file to which they log."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in ("SLURM_JOB_ID", "PE_HOSTFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -92,7 +92,7 @@ def wait_for(commands):
         ("--launcher sge --pe mpi", ["SIGTERM", "qdel 17"]),
     ],
 )
-def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
+def test_sigterm_ends_the_command_that_the_launcher_waits_for(commands, line, told):
     mark = uuid.uuid4().hex
     env = {**os.environ, "HVDLITE_SSH": "far_ssh", "MARKER": mark}
     line = line.replace("salloc", "slurm").split()
@@ -110,7 +110,7 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
 
 
 def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
-    """Formerly, the command started with SIGINT ignored, which a shell or Java cannot undo."""
+    """If it started with SIGINT ignored, a shell or Java could not undo this."""
     env = {**os.environ, "MARKER": str(commands)}
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
     launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
@@ -122,7 +122,7 @@ def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
     assert got_it
 
 
-def test_a_reader_that_goes_away_ends_the_job():
+def test_a_closed_reader_of_the_output_ends_the_job():
     launcher = start("-n", 2, *python("while True: print('x' * 1000)"))
     launcher.stdout.readline()
     launcher.stdout.close()

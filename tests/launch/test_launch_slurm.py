@@ -23,7 +23,7 @@ def slurm():
 
 @pytest.fixture(autouse=True)
 def no_other_job(slurm):
-    """What the test before has left is still being ended on its hosts for a moment."""
+    """Wait until Slurm has ended all jobs of the previous test."""
     clusters.wait_for(lambda: queue(slurm) == [], "an empty queue")
 
 
@@ -32,7 +32,7 @@ def on_slurm(slurm, *argv, inside=()):
     return call(*argv, prefix=prefix, env=slurm.environment())
 
 
-def test_outside_an_allocation_slurm_is_asked_for_one(slurm):
+def test_outside_an_allocation_the_launcher_requests_one(slurm):
     done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE).passed()
     expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
     assert sorted(done.out.splitlines()) == expected
@@ -52,7 +52,7 @@ def test_a_failure_is_reported_with_exit_code_and_host(slurm):
     assert "hvdliterun: rank 1 on h0 failed with exit code 7" in done.err
 
 
-def test_a_batch_job_writes_a_line_of_each_rank_to_its_log(slurm, tmp_path):
+def test_a_batch_job_writes_the_output_of_each_rank_to_its_log(slurm, tmp_path):
     line = ["--launcher", "slurm", "--batch", "--jobname", "j", "-n", 2, sys.executable, "-c"]
     prefix = slurm.cluster.command([], cwd=str(tmp_path))
     call(*line, WHERE, prefix=prefix, env=slurm.environment()).passed()
@@ -63,7 +63,7 @@ def test_a_batch_job_writes_a_line_of_each_rank_to_its_log(slurm, tmp_path):
 
 
 def test_the_example_script_for_slurm_runs(slurm, tmp_path):
-    """With ranks and cores as many as these hosts have, and in this environment."""
+    """Options adapt it to the ranks and cores of the emulated hosts."""
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
     (tmp_path / "train.py").write_text(INIT)
@@ -75,7 +75,7 @@ def test_the_example_script_for_slurm_runs(slurm, tmp_path):
     assert done.returncode == 0 and log.count("SIZE 2") == 2, log
 
 
-def test_ctrl_c_gives_the_allocation_back(slurm):
+def test_ctrl_c_releases_the_allocation(slurm):
     code = "import time; print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
     interrupt(slurm.cluster.command(line), 2, 10, env=slurm.environment())
@@ -92,7 +92,7 @@ def test_srun_starts_a_job_without_mpi(slurm):
     assert (done.returncode, done.stdout) == (0, 4 * "SIZE 4\n"), done.stderr
 
 
-def test_the_launcher_uses_srun_where_ranks_need_no_mpi(slurm):
+def test_with_transport_tcp_the_launcher_uses_srun(slurm):
     code = f"import sys; sys.modules['mpi4py'] = None\n{WHERE}"
     line = ["--transport", "tcp", "-n", 4, *python(code)]
     done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=4"]).passed()
@@ -100,7 +100,7 @@ def test_the_launcher_uses_srun_where_ranks_need_no_mpi(slurm):
     assert sorted(done.out.splitlines()) == expected
 
 
-def test_srun_with_a_pmi_that_mpi_does_not_speak_starts_no_lone_processes(slurm):
+def test_srun_with_a_pmi_that_mpi_does_not_support_is_an_error(slurm):
     line = ["srun", "--mpi=pmi2", "--ntasks=2", *python(INIT)]
     done = slurm.cluster.run(line, env=slurm.environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
@@ -110,7 +110,7 @@ def test_srun_with_a_pmi_that_mpi_does_not_speak_starts_no_lone_processes(slurm)
 
 @pytest.mark.parametrize("start", ["", "srun --ntasks=1 ", MPIRUN_ONE])
 @pytest.mark.parametrize("inside", ["sbatch", "salloc"])
-def test_one_process_in_an_allocation_of_two_is_no_error(slurm, inside, start, tmp_path):
+def test_one_process_in_an_allocation_of_two_is_a_job_of_one_rank(slurm, inside, start, tmp_path):
     script, out = tmp_path / "script.sh", tmp_path / "out"
     script.write_text(f'#!/bin/sh\n{start}{sys.executable} -c "{INIT}" > {out} 2>&1\n')
     script.chmod(0o755)

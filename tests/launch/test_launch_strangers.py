@@ -1,4 +1,4 @@
-"""Another user of this host at the ports of a job: whatever he does there, the job trains on."""
+"""Another user of this host connects to the ports of a job or takes them; the job trains on."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ PROGRAM = """if True:
 
 @contextlib.contextmanager
 def stranger(act):
-    """Run a function in a process of another user, if root runs this one, until the block ends."""
+    """Run a function in a child process until the block ends, as user nobody if root runs this."""
     pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):
@@ -56,7 +56,7 @@ def stranger(act):
 
 
 def bother(ports):
-    """Connect to all ports again and again, and say what no rank says, or nothing."""
+    """Connect to all ports again and again, and send data that no rank sends, or nothing."""
     kept = []
     for turn in range(1 << 30):
         for port in ports:
@@ -68,7 +68,7 @@ def bother(ports):
 
 
 def squat(port, told):
-    """Listen in the place of the rank that does, as soon as it ends."""
+    """Listen at the port of a rank as soon as this rank has ended."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         while not bound(sock, port):
@@ -85,8 +85,8 @@ def bound(sock, port):
     return False
 
 
-def test_a_stranger_who_floods_the_ports_and_takes_a_dead_ranks_changes_nothing(tmp_path):
-    """He was taken for the dead rank, for which the others waited until the job ended."""
+def test_a_job_trains_on_though_another_user_floods_and_takes_its_ports(tmp_path):
+    """The ranks must not take the other user's process for the dead rank and wait for it."""
     program = [sys.executable, "-c", PROGRAM, tmp_path]
     job = start("--transport", "tcp", "--elastic", "-n", 3, *program)
     pids = [Path(tmp_path, f"pid.{rank}") for rank in range(3)]

@@ -1,4 +1,4 @@
-"""Where hvdliterun is started: what a service, a container or a pipe gives, and does not."""
+"""hvdliterun in unusual surroundings: closed streams, full disks, missing folders and libraries."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there 
 
 
 def test_mpirun_is_recognised_without_a_home_folder():
-    """Open MPI's mpirun prints a line about that, formerly taken for the name of an MPI."""
+    """Open MPI's mpirun then prints an extra line, which must not be read as the name of an MPI."""
     env = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = call("-n", 2, *python(WHERE), env=env).passed()
     assert len(done.out.splitlines()) == 2
@@ -38,7 +38,7 @@ def test_the_launcher_works_with_closed_or_full_streams(closed, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--check", "--check-build", "--version"])
-def test_a_reader_that_goes_away_is_no_traceback(option):
+def test_a_closed_reader_of_the_output_gives_no_traceback(option):
     with subprocess.Popen(
         [*HVDLITERUN, option], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as done:
@@ -48,8 +48,8 @@ def test_a_reader_that_goes_away_is_no_traceback(option):
         assert done.wait(TIMEOUT) == 141
 
 
-def test_a_slow_reader_gets_every_line_and_the_jobs_own_exit_code():
-    """Ranks and mpirun have ended long before; that was taken for an mpirun that had left them."""
+def test_a_slow_reader_gets_every_line_and_the_jobs_exit_code():
+    """Ranks and mpirun end long before the last line is read, which must not count as a failure."""
     code = "for i in range(3000): print('x' * 100, i)"
     line = [*HVDLITERUN, "-n", "2", *python(code)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
@@ -66,7 +66,7 @@ def test_a_slow_reader_gets_every_line_and_the_jobs_own_exit_code():
 
 
 def test_a_job_runs_although_dev_shm_is_full(tmp_path):
-    """As in a container with 64 MB, which a loader of data may fill."""
+    """A data loader may fill /dev/shm in a container, where it has only 64 MB."""
     mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
     spaces = ["unshare", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*spaces, "true"], capture_output=True).returncode:
@@ -87,7 +87,7 @@ def test_without_room_for_temporary_files_the_error_says_so(monkeypatch):
     memory.remove(all_of_it=True)
 
 
-def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monkeypatch):
+def test_the_users_setting_of_open_mpis_segment_folder_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     memory = shared_memory.of_job("0123456789abcdef")
     for name in ("sm", "vader"):  # the two names are synonyms, and the second one wins
@@ -108,7 +108,7 @@ signal.pause()
 
 
 def test_the_folder_of_killed_agents_is_removed_after_the_last_one(tmp_path):
-    """Prted killed them before they had removed it, when a host was lost."""
+    """When a host is lost, prted kills agents before they can remove the folder."""
     line, how = [sys.executable, "-c", AGENT, str(tmp_path)], {"stdout": subprocess.PIPE}
     agents = [subprocess.Popen(line, start_new_session=True, **how) for _ in range(2)]
     folders = {agent.stdout.readline().strip() for agent in agents}
@@ -142,7 +142,7 @@ def test_mxnet_that_cannot_be_loaded_counts_as_missing(tmp_path):
     assert checked.code == 1 and "localhost: MXNet can't be loaded: OSError" in checked.out
 
 
-def test_hosts_that_have_not_answered_are_named(monkeypatch, capsys):
+def test_a_progress_message_names_hosts_that_have_not_answered(monkeypatch, capsys):
     monkeypatch.setattr(remote, "TELL_SECONDS", 0.05)
     assert remote.on_each(lambda name: time.sleep(name == "b") or name, "ab") == ["a", "b"]
     assert "hvdlite: 1 of 2 hosts have answered; waiting for b" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_hosts_that_have_not_answered_are_named(monkeypatch, capsys):
 
 @pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])
 def test_without_a_loadable_mpi_the_error_says_what_to_install(option, code):
-    """The sentence of --check-build is that of hvd.init()."""
+    """--check and --check-build print the same error as hvd.init()."""
     env = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
     done = call(option, *python("import hvdlite as hvd; hvd.init()"), env=env)
     assert done.code == code

@@ -1,4 +1,4 @@
-"""Rank 1 ends in the given way while the others wait for it, or compute."""
+"""Rank 1 ends in the given way while the other ranks wait for it or compute."""
 
 import os
 import signal

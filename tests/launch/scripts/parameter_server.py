@@ -1,4 +1,4 @@
-"""A script for MXNet's parameter server as its users have them: nothing of hvdlite in it."""
+"""A script for MXNet's parameter server that uses nothing of hvdlite."""
 
 import sys
 
