@@ -5,7 +5,8 @@ from typing import Any, Optional
 import jax
 
 from hvdlite.core.arguments import check_compressor
-from hvdlite.core.names import calling_line, owner_name
+from hvdlite.core.names import owner_name
+from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.jax import ops
@@ -44,9 +45,11 @@ def DistributedOptimizer(
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
         multiplied by f / size after it.
     :param process_set: the ranks that average; a rank outside of it trains alone.
-    :param name: the name of the tensors, equal on all ranks; by default the line of the script, and
-        how many optimizers this line has made.
+    :param name: the name of the tensors, equal on all ranks; by default how many optimizers the
+        process has made.
     :raises ValueError: an argument is wrong.
+    :raises hvdlite.HvdliteError: at the first update, also while ``jit`` traces it: the ranks have
+        made different numbers of optimizers.
     """
     if not (hasattr(optimizer, "_replace") and callable(getattr(optimizer, "update", None))):
         raise ValueError(
@@ -55,13 +58,12 @@ def DistributedOptimizer(
     check_compressor(compression)
     factor = gradient_predivide_factor
     reduction = reduction_of(compression, False, op, factor, process_set=process_set)
-    # Calls in a program can't first compare how many optimizers each rank has made. So names
-    # contain the line: an optimizer that only one rank makes, at another line, changes no other
-    # name.
-    owner = name or owner_name(f"optimizer.{calling_line()}.", process_set)
+    owner, met = name or owner_name("optimizer", process_set), -1
 
     def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        nonlocal met
         if not reduction.is_alone():
+            met = meet(owner, met, process_set)
             leaves, structure = jax.tree.flatten(grads)
             sent, restored = compressed(leaves, compression)
             reduced = ops.allreduce(sent, owner, None, op, 1 / factor, factor, process_set)

@@ -24,7 +24,6 @@ class InJit(Trainer):
     # jaxlib may raise any of these
     errors = (hvd.HvdliteError, jax.errors.JaxRuntimeError, ValueError)
     compiled = True
-    numbered = False  # names come from lines of the script: test_jax_collectives.py
 
     def __init__(self, weights, **options) -> None:
         self.optimizer = hvd.DistributedOptimizer(optax.sgd(RATE, MOMENTUM), **options)
