@@ -1,6 +1,6 @@
 """The addresses at which hosts reach each other."""
 
-from typing import Dict, List
+from typing import List
 
 from hvdlite.core.listening import INTERFACES
 from hvdlite.core.native import HvdliteError
@@ -11,29 +11,27 @@ from hvdlite.machine import probe
 
 
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
-    """Return for each rank of the set the IPv4 address at which the others reach its host.
+    """Return for each rank of the set the address at which the others reach its host.
 
-    If all ranks are on one host, the address is the loopback, so nothing listens on the network.
-    Collective over the set.
+    It is an IPv6 address only if the hosts have no other. If all ranks are on one host, the address
+    is the loopback, so nothing listens on the network. Collective over the set.
     """
-    own = own_host().number, probe.interfaces()
+    own = own_host().number, [*probe.interfaces().values(), *probe.ipv6_addresses()]
     everyone = allgather_object(own, "addresses", process_set)
-    others = [interfaces for host, interfaces in everyone if host != own[0]]
+    others = [addresses for host, addresses in everyone if host != own[0]]
     if len({host for host, _ in everyone}) == 1:
         return ["127.0.0.1"] * len(everyone)
     return allgather_object(_address_towards(own[1], others), "addresses.chosen", process_set)
 
 
-def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
+def _address_towards(own: List[str], others: List[List[str]]) -> str:
     """Return this host's address on its route to the first of the other hosts that it can reach."""
-    for interfaces in others:
-        for address in interfaces.values():
-            # useless if this host has the same address, such as that of a bridge
-            here = address in own.values()
-            source = None if here else probe.source_towards(address)
-            if source:
-                return source
-    return next((a for a in own.values() if not a.startswith("127.")), "127.0.0.1")
+    for address in (address for addresses in others for address in addresses):
+        # useless if this host has the same address, such as that of a bridge
+        source = None if address in own else probe.source_towards(address)
+        if source:
+            return source
+    return next((a for a in own if not a.startswith("127.")), "127.0.0.1")
 
 
 def address_on(wanted: List[str]) -> str:

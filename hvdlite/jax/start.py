@@ -89,7 +89,8 @@ def _join() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     if not jax.distributed.is_initialized():
         host, port = addresses_of_ranks()[0], start.free_port()
-        place = hvdlite.broadcast_object(f"{host}:{port}", 0, "jax.place")
+        own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        place = hvdlite.broadcast_object(own, 0, "jax.place")
         jax.distributed.initialize(
             place, hvdlite.size(), hvdlite.rank(), cluster_detection_method="deactivate",
             coordinator_bind_address=place,

@@ -164,6 +164,18 @@ def interfaces():
     return found
 
 
+def ipv6_addresses():
+    """Return the IPv6 addresses at which other hosts may reach this one."""
+    try:
+        with open("/proc/net/if_inet6") as table:
+            rows = [line.split() for line in table]
+    except OSError:  # a kernel without IPv6
+        return []
+    # the fourth column is the scope: 00 is global, others are of one link or this host
+    found = [bytes.fromhex(row[0]) for row in rows if row[3] == "00"]
+    return [socket.inet_ntop(socket.AF_INET6, each) for each in found]
+
+
 def is_on(name, address, networks):
     """Tell whether an interface is one of these networks: eth0, 10.1.0.0/16, 10.1.0.7."""
     return name in networks or any(_is_in(address, each) for each in networks)
@@ -180,12 +192,13 @@ def _is_in(address, network):
 
 def source_towards(host):
     """Return the address from which this host sends to another; None: it has no route there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((host, 9))  # sends nothing, only asks the routing table
-        except OSError:
-            return None
-        return sock.getsockname()[0]
+            return sock.getsockname()[0]
+    except OSError:
+        return None
 
 
 def why_not_loaded(without_mpi=False):

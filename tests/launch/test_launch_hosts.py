@@ -84,8 +84,14 @@ def test_host_info_is_found_despite_shell_startup_output(tmp_path):
 
 def test_hosts_with_only_a_loopback_interface_use_its_address():
     """Containers may share a loopback interface."""
-    loopback = {"lo": "127.0.0.1"}
+    loopback = ["127.0.0.1"]
     assert addresses._address_towards(loopback, [loopback]) == "127.0.0.1"
+
+
+@pytest.mark.skipif(addresses.probe.source_towards("::1") is None, reason="this host has no IPv6")
+def test_hosts_with_only_ipv6_use_its_address():
+    """Formerly, the address was 127.0.0.1, and JAX's processes waited for each other."""
+    assert addresses._address_towards(["127.0.0.1"], [["127.0.0.1", "::1"]]) == "::1"
 
 
 def test_the_error_names_a_folder_that_cannot_be_made():
