@@ -1,4 +1,4 @@
-"""Training that goes on when ranks die: :func:`run`, the states, and a sampler with a state.
+"""Elastic training, which continues when ranks die: :func:`run`, states, and a sampler.
 
 The names are those of Horovod's elastic training.
 """

@@ -16,7 +16,7 @@ from hvdlite.elastic.state import HostsUpdatedInterrupt, State
 
 
 def run(function: Callable) -> Callable:
-    """Decorate a training function, so that training goes on when ranks die.
+    """Decorate a training function, so that training continues when ranks die.
 
     ::
 
@@ -29,23 +29,23 @@ def run(function: Callable) -> Callable:
 
         train(hvd.elastic.GluonState(net=net, trainer=trainer, epoch=0))
 
-    The function's first argument is a :class:`State`. Each call begins with ``state.sync()``. If a
-    rank dies, the others leave the function at their next collective, take the state back to the
-    newest commit that any of them has, and call the function again. It ends when the function has
-    returned on all ranks that are left.
+    The function's first argument is a :class:`State`. Before each call of the function, ``run``
+    calls ``state.sync()``. If a rank dies, the next collective raises on all other ranks. They
+    restore the newest commit that any of them has, and ``run`` calls the function again. Training
+    ends when the function has returned on all ranks that are left.
 
     Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. The
-    replacement prepares while the others train on, and joins at a commit; then the function is
-    called again on all ranks.
+    replacement starts while the other ranks train, and joins at a commit; then ``run`` calls the
+    function again on all ranks.
 
-    Elastic training does not run over MPI, where one death ends all ranks; see docs/elastic.md. An
-    exception of the function that is not the failure of a collective ends this rank alone.
+    Elastic training does not run over MPI, where one death ends all ranks; see docs/elastic.md. If
+    the function raises an exception that no failed collective has caused, only this rank ends.
 
     :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed though no
         rank has died; or a rank that lives did not meet the others within
         HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks are left than
         HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than HVDLITE_ELASTIC_RESET_LIMIT;
-        or only new ranks are left, which have no state yet.
+        or all ranks that are left are replacements, which have no state yet.
     """
 
     @functools.wraps(function)
@@ -63,17 +63,14 @@ def run(function: Callable) -> Callable:
 
 
 class _Training:
-    """A training function and the ranks that run it.
-
-    :param function: without arguments.
-    """
+    """Runs a training function, which takes no arguments, in one job after the other."""
 
     def __init__(self, state: State, function: Callable[[], Any]) -> None:
         self._state, self._function = state, function
         self._members = job.membership()
-        # the state of the job that this process has left, after a death or for replacements
+        # Set after this process has left a job, until it has joined the next job.
         self._left: Optional[_Left] = None
-        self._has_state = True  # True: this rank has the state of training
+        self._has_state = True  # False on a replacement before its first sync()
 
     def begin(self) -> None:
         """Prepare for deaths; join the running job if this rank is a replacement."""
@@ -86,9 +83,9 @@ class _Training:
             self._members.wait_for_replacements()
 
     def attempt(self) -> Tuple[int, Any]:
-        """Run the function once; return what the ranks have agreed on, and the function's result.
+        """Run the function once; return the verdict of all ranks, and the function's result.
 
-        :raises Exception: what the function has raised, if no death has caused it.
+        :raises Exception: the function's exception, unless the death of a rank has caused it.
         """
         result, cause = None, None
         try:
@@ -96,7 +93,7 @@ class _Training:
             vote = ALL_IS_DONE
         except HostsUpdatedInterrupt:
             vote = LET_REPLACEMENTS_IN
-        # all exceptions, because TensorFlow's errors are no RuntimeErrors
+        # Catch Exception, because TensorFlow's errors are not RuntimeErrors.
         except Exception as error:
             if not self._is_of_a_death(error):
                 raise
@@ -105,7 +102,7 @@ class _Training:
         try:
             return self._members.agree(vote), result
         except HvdliteError as late:
-            raise late from cause  # the failure that caused the exception names the ranks
+            raise late from cause  # the text of `cause` names the dead ranks
 
     def _train(self) -> Any:
         if self._left:
@@ -124,12 +121,12 @@ class _Training:
         if not failed and not isinstance(error, RuntimeError):
             return False
         if failed and failed.kind == RANK_LEFT:
-            # otherwise the failed rank would wait for this rank before it ends
+            # The rank that failed waits for all ranks before it ends: let that rank end.
             job.begin_to_leave()
         return self._members.have_caused(error)
 
     def leave_job(self, verdict: int) -> None:
-        """Leave the job for the next one, without the dead ranks or with replacements."""
+        """Leave the job, so that the next job can begin without dead ranks or with replacements."""
         self._left = self._left or _Left()
         job.leave_broken()
         if verdict == LET_REPLACEMENTS_IN:
@@ -140,14 +137,14 @@ class _Training:
 
 
 def _return_together() -> None:
-    """Wait until all ranks have returned; raise on all if another rank still needs this one."""
+    """Wait until the function returns on all ranks; all raise if a rank still submits tensors."""
     nothing = np.empty(0, np.uint8)
     name = "end of the function of hvd.elastic.run"
     run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)
 
 
 class _Left:
-    """The state that a process takes from one job to the next."""
+    """Names and process sets of a job that this process has left, to use them in the next job."""
 
     def __init__(self) -> None:
         self._members = topology.world().members()
@@ -156,9 +153,9 @@ class _Left:
         self._ranks = {number: p.ranks for number, p in self._sets.items()}
 
     def begin_anew(self, has_state: bool) -> None:
-        """Join the job of the ranks that are left, with the same names and process sets.
+        """Join the next job, and continue its names and process sets there. Collective.
 
-        :raises hvdlite.HvdliteError: only replacements are left, which have no state yet.
+        :raises hvdlite.HvdliteError: all ranks are replacements, which have no state yet.
         """
         job.leave_broken()
         job.init()

@@ -1,4 +1,4 @@
-"""ElasticSampler: each rank's part of the samples that no rank has trained on in this epoch."""
+"""ElasticSampler: divides the samples among ranks, again whenever ranks have died or joined."""
 
 from typing import Any, Dict, Iterator, List
 
@@ -9,7 +9,7 @@ from hvdlite.core.arguments import whole
 
 
 class ElasticSampler:
-    """This rank's indices of a data set, for a DataLoader; no sample comes twice in an epoch.
+    """Yields this rank's indices of a data set, for a DataLoader.
 
     ::
 
@@ -22,15 +22,15 @@ class ElasticSampler:
             state.commit()
         state.sampler.set_epoch(state.epoch)
 
-    In a state the sampler returns to the last commit. When ranks have died or joined, it divides
-    the rest of the epoch among the ranks. ``seed`` and the epoch alone determine the order. If the
-    rest does not divide evenly, its first samples come twice, so that all ranks have equally many;
-    with ``drop_last`` its last samples are left out instead.
+    A state restores the sampler to the last commit. When ranks have died or joined, the sampler
+    divides the samples that no rank has used in this epoch among the ranks. The order depends only
+    on ``seed`` and the epoch. If these samples do not divide evenly, the first of them are repeated
+    so that all ranks have the same number; with ``drop_last`` the last of them are left out.
 
-    :param dataset: anything with a length, or the length itself.
+    :param dataset: an object with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: the same on every rank, from 0 to 2**32 - 1.
-    :raises ValueError: ``dataset`` is neither, or ``seed`` no such number.
+    :raises ValueError: ``dataset`` has no length and is not a length, or ``seed`` is out of range.
     """
 
     def __init__(
@@ -40,30 +40,30 @@ class ElasticSampler:
         whole(seed, "seed", "a whole number from 0 to 2**32 - 1", range(2**32))
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self.epoch = 0
-        # number of samples of this epoch that all ranks together have trained on
+        # The number of samples that all ranks together have used in this epoch.
         self.processed_num = 0
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with all samples. Call it after the last epoch has ended."""
+        """Begin an epoch with all samples. Call this method at the end of the epoch before."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that every rank has trained on this many more samples."""
+        """Record that every rank has used a batch of ``batch_size`` samples."""
         self.processed_num = min(self.processed_num + batch_size * self._ranks, self._length)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position, the same on every rank."""
+        """Return the position in the epoch, which is equal on every rank."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Continue from a position, with the ranks of the present job."""
+        """Continue from a position that :meth:`state_dict` returned."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Divide the rest of the epoch among the ranks of the present job."""
+        """Divide the unused samples of the epoch among the ranks of the current job."""
         joined = topology.is_initialized()
         rank, self._ranks = (topology.rank(), topology.size()) if joined else (0, 1)
         order = np.arange(self._length)

@@ -1,7 +1,7 @@
-"""States: values that training keeps when ranks die, and sends to all ranks before it goes on.
+"""States: values that survive the death of ranks, and that all ranks get before training continues.
 
-A state has parts. A part knows how to copy a value of its kind, restore it, and reset it for
-another job.
+A state has a Part for each value. The Part can copy the value, restore it from the copy, and reset
+it for another job.
 """
 
 import copy
@@ -22,9 +22,9 @@ HorovodInternalError = HvdliteError  # Horovod's name
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Replacements join the job: ``commit`` raises it on all ranks, and ``run`` goes on with them.
+    """``commit`` raises this on all ranks when replacements join; ``run`` catches it.
 
-    :param skip_sync: True: the present ranks need no new values.
+    :param skip_sync: Horovod's argument; True: the ranks that raise this need no new values.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -33,96 +33,96 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class State:
-    """Values that :func:`hvdlite.elastic.run` takes back to a commit: a base class.
+    """Base class of values that :func:`hvdlite.elastic.run` restores from a commit.
 
-    A subclass has ``save()``, which keeps a copy of what training has changed; ``restore()``, which
-    puts the copy back; and ``sync()``, which makes all ranks equal. The last two are also called
-    after a death, and with replacements.
+    A subclass has ``save()``, which copies what training has changed; ``restore()``, which restores
+    the copy after a death; and ``sync()``, which makes the values equal on all ranks at the start,
+    after a death, and when replacements have joined.
     """
 
     def __init__(self) -> None:
         self._reset_callbacks: List[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Call these functions when the ranks have changed, before ``sync``.
+        """Register functions that are called before ``sync`` when the ranks have changed.
 
-        For example, to set the learning rate for the new ``hvd.size()``.
+        For example, a function can adapt the learning rate to the new ``hvd.size()``.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Take part in a new job: ``reset()``, then the callbacks. ``run`` calls it."""
+        """Call ``reset()``, then the callbacks. ``run`` calls this method in a new job."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now: a death takes training back to the last commit.
+        """Save the state; after a death training continues from the last commit.
 
-        Call it at the same place on every rank. It waits for the work under way and copies the
-        state, so it need not follow every step.
+        Every rank must commit at the same place. A commit waits for pending operations and copies
+        the state, so committing after every step may be slow.
 
-        :raises hvdlite.HvdliteError: a rank has died; the last commit stays.
-        :raises HostsUpdatedInterrupt: replacements join the job; ``run`` goes on with them.
+        :raises hvdlite.HvdliteError: a rank has died; the previous commit remains.
+        :raises HostsUpdatedInterrupt: replacements join the job; ``run`` catches this.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Look for replacements that are ready to join. Collective.
+        """Check whether replacements are ready to join. Collective.
 
-        :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with the replacements.
+        :raises HostsUpdatedInterrupt: on all ranks, if replacements join; ``run`` catches this.
         """
         if topology.is_initialized() and _are_ready(job.membership()):
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:
-        """Keep a copy of the state."""
+        """Copy the state."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Put the copy back. Not collective."""
+        """Restore the state from the copy. Not collective."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Make the state, and its copy, equal on all ranks. Collective."""
+        """Make the state and its copy equal on all ranks. Collective."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to a new job, with other ranks."""
+        """Adapt the state to a new job with other ranks."""
 
 
 class Part:
-    """The way in which a state keeps a value. This class replaces the value by copies of it."""
+    """Copies and restores one kind of value. This class replaces a value by a copy of it."""
 
     def take(self, value) -> Any:
-        """Return a copy of what training changes in the value; it can be pickled."""
+        """Return a copy, which can be pickled, of everything in the value that training changes."""
         return copy.deepcopy(value)
 
     def give(self, value, taken) -> Any:
-        """Return the value as it was when ``taken`` was taken, here or on another rank."""
+        """Return the value with the contents of ``taken``, which may be from another rank."""
         return copy.deepcopy(taken)
 
     def own(self, value) -> Any:
-        """Return a copy of the part of the value that no other rank has, such as residuals."""
+        """Return a copy of what differs between ranks: the compression residuals."""
         gradients = self._gradients(value)
         return gradients.left_out() if gradients else {}
 
     def give_own(self, value, own) -> None:
-        """Restore after ``give`` what :meth:`own` returned; None: this rank has nothing."""
+        """Restore, after ``give``, what :meth:`own` returned; None: there are no residuals."""
         gradients = self._gradients(value)
         if gradients:
             gradients.leave_out(own or {})
 
     def _gradients(self, value) -> Any:
-        """Return the gradients that the value's compression leaves parts out of; None: none."""
+        """Return the object that keeps the value's compression residuals, or None."""
 
     def reset(self, value) -> None:
         """Prepare the value for a job with other ranks. Not collective."""
 
 
 class StateDict(Part):
-    """An object with ``state_dict`` and ``load_state_dict``, which stays the same object."""
+    """Copies and restores objects that have ``state_dict`` and ``load_state_dict``, in place."""
 
     def take(self, value) -> Any:
         return copy.deepcopy(value.state_dict())
@@ -136,7 +136,7 @@ class StateDict(Part):
 
 
 class ObjectState(State):
-    """A state of named values, which are its attributes: numbers, arrays, whatever pickle takes.
+    """A state whose attributes are the values: numbers, arrays, or any objects that can be pickled.
 
     ::
 
@@ -144,10 +144,10 @@ class ObjectState(State):
         state.step += 1
 
     A value with ``state_dict`` and ``load_state_dict``, such as an :class:`ElasticSampler`, stays
-    the same object. If it has ``reset``, that is called when the ranks have changed.
+    the same object. If it has a method ``reset``, the state calls it when the ranks have changed.
 
-    :param bcast_object: and ``get_rank``: accepted for Horovod's scripts, and not used.
-    :param values: the same names on every rank.
+    :param bcast_object: and ``get_rank``: Horovod's arguments; ignored.
+    :param values: the values by name; the names are the same on every rank.
     """
 
     def __init__(self, bcast_object=None, get_rank=None, **values) -> None:
@@ -163,13 +163,13 @@ class ObjectState(State):
         return StateDict() if has_dict else Part()
 
     def save(self) -> None:
-        """Keep a copy of the values.
+        """Copy the values.
 
-        :raises hvdlite.HvdliteError: a rank has died; the last copy stays.
+        :raises hvdlite.HvdliteError: a rank has died; the previous copy remains.
         """
         taken = self._take()
         if topology.is_initialized():
-            call(lib.hvd_check)  # raises if work has failed, whose results must not be kept
+            call(lib.hvd_check)  # raises if a collective has failed: then the values may be wrong
         self._saved, self._kept = taken
         self._commits += 1
 
@@ -177,7 +177,7 @@ class ObjectState(State):
         self._give()
 
     def sync(self) -> None:
-        """Give all ranks the newest commit that any of them has; at first, rank 0's values."""
+        """Give all ranks the newest commit that any rank has; without commits, rank 0's values."""
         commits = allgather(np.array([self._commits]), "elastic.commits")
         newest = int(commits.argmax())
         if not self._commits:
@@ -196,7 +196,7 @@ class ObjectState(State):
             part.give_own(getattr(self, name), self._kept.get(name))
 
     def _take(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Return what all ranks get of each value, and what is this rank's own."""
+        """Return, by name, each value's copy for all ranks, and what only this rank has of it."""
         parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
         taken = {name: part.take(value) for name, part, value in parts}
         return taken, {name: part.own(value) for name, part, value in parts}

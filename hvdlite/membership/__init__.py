@@ -1,4 +1,4 @@
-"""Which ranks live and which join. After a death the others go on, with or without replacements.
+"""Keeps a job running after the death of a rank: finds the ranks that live, adds replacements.
 
-``fixed`` and ``elastic`` are the two implementations of ``core.membership``.
+``elastic`` implements ``core.membership`` for a job whose ranks may change.
 """

@@ -1,8 +1,9 @@
-"""The membership of an elastic job: how the ranks that live go on, and how replacements join.
+"""The membership of an elastic job: ranks continue after a death, and replacements join.
 
-The launcher starts replacements for dead ranks, and tells them the ports of the others. A
-replacement that is ready opens its own port and connects for the next rerendezvous; the launcher
-tells the others that port. At a commit all ranks meet again if rank 0 knows a ready replacement.
+The launcher starts a replacement for each dead rank, and sends it the ports of the other ranks. A
+replacement that is ready opens a port and connects to the leader of the next rerendezvous. The
+launcher sends the replacement's port to the other ranks. If rank 0 knows a ready replacement when
+the ranks commit, all ranks meet again.
 """
 
 import contextlib
@@ -22,26 +23,29 @@ from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
 from hvdlite.membership.rerendezvous import Address, Known, Met, Rerendezvous
 
-REACH_SECONDS = 10.0  # seconds for a rank to connect, after a death, to all ranks that are left
-_OF_DEATHS = (native.RANK_DEAD, native.RANK_LEFT, native.TRANSPORT)  # kinds that a death may cause
+REACH_SECONDS = 10.0  # after a death, how long a rank tries to connect to the ranks that are left
+_OF_DEATHS = (native.RANK_DEAD, native.RANK_LEFT, native.TRANSPORT)  # errors that a death may cause
 
 
 class ElasticMembership(Membership):
-    """The processes of an elastic job over sockets, as this process knows them."""
+    """What this process knows about the processes of an elastic job over sockets.
+
+    A process has the same number in all jobs, whereas its rank can change after a death.
+    """
 
     def __init__(self) -> None:
         self._world: Any = None  # the newest SocketWorld
         self._port: Optional[OpenPort] = None
         self._lives = Lives()
-        self._addresses: Dict[int, Address] = {}  # addresses of the other ranks' ports, by rank
+        self._addresses: Dict[int, Address] = {}  # ports of all ranks, by the processes' numbers
         self._number = self._epoch = 0
         self._key = b""
-        self._met: Optional[Met] = None  # the ranks of the next job
-        self._coming: Dict[int, Address] = {}  # replacements that are ready
-        # ranks that this rank did not reach when the job last began again
+        self._met: Optional[Met] = None  # the result of a rerendezvous, until the next job begins
+        self._coming: Dict[int, Address] = {}  # ports of the replacements that are ready
+        # Processes to which this process could not connect at the start of the last job.
         self._unreached: Set[int] = set()
-        self._news: Optional[int] = None  # a descriptor of the agent's pipe
-        self._resets = 0  # how often the job has begun again after deaths; the same on every rank
+        self._news: Optional[int] = None  # a descriptor of the pipe in which the agent sends news
+        self._resets = 0  # how often a job has begun after deaths; equal on every rank
 
     def is_replacement(self) -> bool:
         return agent_protocol.REPLACEMENT in os.environ and not self._have_died()
@@ -53,7 +57,7 @@ class ElasticMembership(Membership):
         return self._port is not None
 
     def _have_died(self) -> bool:
-        """Return True if this process has gone on after a death."""
+        """Return True if this process has joined a later job than the first."""
         return self._epoch > 0
 
     # ---- in a job ----
@@ -67,7 +71,7 @@ class ElasticMembership(Membership):
             self.begin(world)
 
     def begin(self, world: Any) -> None:
-        """Open this process's port, and learn the ports of the others."""
+        """Open this process's port, and exchange the ports with all ranks. Collective."""
         limit = limit_of(ELASTIC_LIMIT)
         if world is not self._world:
             self._close()
@@ -81,7 +85,7 @@ class ElasticMembership(Membership):
         world.watch.set_limit(limit)
 
     def _connect_lives(self, world: Any) -> None:
-        """Connect to each member to which this process has no connection of a life. Collective."""
+        """Connect to each process to which ``Lives`` has no connection yet. Collective."""
         assert self._port is not None
         own, look = self._number, world.looking()
         known = dict(zip(world.members(), world.allgather(self._lives.numbers())))
@@ -119,7 +123,7 @@ class ElasticMembership(Membership):
         self._drop()
         meet = self._rerendezvous(self._addresses, self._ready_ones()).meet
         self._met = meet(vote, self._epoch, self._resets)
-        self._coming.clear()  # a replacement that did not come counts as dead
+        self._coming.clear()  # replacements that did not connect are treated as dead
         return self._met.verdict
 
     def _rerendezvous(self, old: Dict[int, Address], new: Dict[int, Address]) -> Rerendezvous:
@@ -136,7 +140,7 @@ class ElasticMembership(Membership):
         return {members[rank] for rank in self._world.watch.lost}
 
     def _drop(self) -> None:
-        """Forget a meeting that has not become a job."""
+        """Close the connections of a rerendezvous after which no job began."""
         if self._met is not None:
             for connection in self._met.connections.values():
                 connection.close()
@@ -168,10 +172,9 @@ class ElasticMembership(Membership):
     # ---- replacements ----
 
     def wait_for_replacements(self) -> None:
-        """Tell the launcher this process's port: from now on it may start replacements.
+        """Report this process's port to the launcher, which may start replacements from now on.
 
-        Not called for a script without ``hvd.elastic.run``, in which a replacement would train
-        alone.
+        Only ``hvd.elastic.run`` calls this: in other scripts a replacement would train alone.
         """
         assert self._port is not None
         agent_protocol.report_port(*self._port.address)
@@ -184,7 +187,7 @@ class ElasticMembership(Membership):
         return bool(self._ready_ones())
 
     def _ready_ones(self) -> Dict[int, Address]:
-        """Return the ports of the ready replacements that the launcher has reported."""
+        """Return the ports of the ready replacements, by number, that the launcher has reported."""
         if self._news is None and agent_protocol.NEWS in os.environ:
             with contextlib.suppress(OSError):
                 path = os.environ[agent_protocol.NEWS]
@@ -219,14 +222,14 @@ class ElasticMembership(Membership):
 
 
 def _told() -> Dict[str, Any]:
-    """Return what the launcher told this replacement: its number, and the ports of the others."""
+    """Return what the launcher sent to this replacement: its number, and the other ranks' ports."""
     return json.loads(os.environ[agent_protocol.REPLACEMENT])
 
 
 def _check_left(left: int, resets: int) -> None:
-    """Check that enough ranks are left, and that ranks have not died too often.
+    """Check the number of ranks left, and how often a job has begun after deaths.
 
-    :raises HvdliteError: too few are left, or ranks have died too often.
+    :raises HvdliteError: fewer ranks are left, or more resets have happened, than the user allows.
     """
     fewest = int(os.environ.get(FEWEST) or 1)
     if left < fewest:

@@ -1,8 +1,8 @@
-"""Which processes of an elastic job live: each rank keeps a connection to each other rank.
+"""Tells which processes of an elastic job live: each rank keeps a connection to each other rank.
 
-Both sides proved that they belong to the job when they connected. So a connection ends when its
-process ends, and not before. A process that computes or is stopped does nothing: its kernel
-acknowledges a byte. A stranger that takes the port of a dead process can't do that.
+When they connected, both sides proved that they belong to the job. So the connection ends only when
+a process ends. To check a process, this module sends a byte: the kernel acknowledges the byte even
+if the process computes or is stopped. A stranger at the port of a dead process can't do that.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from typing import Dict, List, Set
 from hvdlite.bootstrap.acceptor import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, DEAD = "answers", "unknown", "silent", "dead"
-_LEFT = b"!"  # says that this process goes on, or ends, without the other process
-_LONGEST_PAUSE = 1.0  # seconds between two questions
+_LEFT = b"!"  # the message that the sender continues, or ends, without the receiver
+_LONGEST_PAUSE = 1.0  # the longest time in seconds between two bytes to a process
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
 class Lives:
-    """This process's connections to the others, by their numbers. For one thread."""
+    """The connections to the other processes, by their numbers. Only one thread may use them."""
 
     def __init__(self) -> None:
         self._to: Dict[int, socket.socket] = {}
-        self._asked: Dict[int, float] = {}  # the time of the last question
-        self.left_by: Set[int] = set()  # processes that go on, or have ended, without this one
+        self._asked: Dict[int, float] = {}  # the time of the last byte sent to each process
+        self.left_by: Set[int] = set()  # processes that have sent _LEFT to this process
 
     def numbers(self) -> List[int]:
         return sorted(self._to)
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Keep a proved connection; it replaces an earlier one to that process."""
+        """Add a connection to a process that has proved its identity; close an earlier one."""
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if number in self._to:
@@ -44,17 +44,18 @@ class Lives:
         )
 
     def state(self, number: int, limit: float) -> str:
-        """Ask the process's kernel; return what is known now. UNKNOWN: no answer, or no connection.
+        """Return the state of a process, without waiting; send the next byte if that is due.
 
-        :param limit: seconds from a question without an answer until the process is SILENT.
+        :param limit: the time in seconds without acknowledgement after which a process is SILENT,
+            not UNKNOWN.
         """
         connection = self._to.get(number)
         if connection is None:
             return UNKNOWN
-        # taken before reading, because this process may be stopped meanwhile
+        # Taken before reading: a stop of this process after this line must not count as silence.
         now = time.monotonic()
         try:
-            while data := connection.recv(1 << 10):  # bytes that ask, or _LEFT
+            while data := connection.recv(1 << 10):  # the other process's b"?" or _LEFT
                 if _LEFT in data:
                     self.left_by.add(number)
             return DEAD
@@ -68,17 +69,17 @@ class Lives:
         if now - asked < min(limit / LOOKS, _LONGEST_PAUSE):
             return ANSWERS
         self._asked[number] = now
-        with contextlib.suppress(OSError):  # the next call finds out why it failed
+        with contextlib.suppress(OSError):  # the next call reads the error from the connection
             connection.send(b"?")
         return UNKNOWN
 
     def leave(self, number: int) -> None:
-        """Tell a process, which may be stopped, that this process goes on or ends without it."""
+        """Tell a process, which may be stopped now, that this process continues without it."""
         with contextlib.suppress(KeyError, OSError):
             self._to[number].send(_LEFT)
 
     def close(self) -> None:
-        """Close the connections: at the end of this process, or when all processes close theirs."""
+        """Close all connections. To the other processes this looks like the end of this process."""
         for connection in self._to.values():
             connection.close()
         self._to.clear()

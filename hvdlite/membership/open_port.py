@@ -1,8 +1,8 @@
-"""The port of a rank of an elastic job, which is open as long as the rank lives.
+"""The port of a rank of an elastic job, which stays open until the rank ends.
 
-A thread accepts all connections and drops those of strangers, which so can't fill the queue.
-Connections that have proved to belong to the job are lives, or wait here for a rerendezvous that
-this rank leads.
+A thread accepts all connections and closes those of strangers, so that strangers can't fill the
+queue. A connection of a process that has proved its identity is either kept by ``Lives``, or waits
+here for a rerendezvous that this rank leads.
 """
 
 import contextlib
@@ -15,30 +15,30 @@ from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, PendingPeer, St
 
 
 class OpenPort(Acceptor):
-    """The port and its thread; ``ranks`` ranks may connect at once."""
+    """The port of the process ``number``, and its thread. At most ``ranks`` ranks may connect."""
 
     def __init__(self, listener: socket.socket, number: int, key: bytes, ranks: int) -> None:
         own = Hello(READY, number, 0, 0)
         super().__init__(listener, own, key, {(READY, rank) for rank in range(ranks)}, lambda: None)
         self.address: Tuple[str, int] = listener.getsockname()[:2]
-        # its lock guards everything but the wait of the selector
+        # Its lock protects all members. The thread does not hold the lock while select() waits.
         self._came = threading.Condition()
         self._closed = False
         self._selector.register(listener, 1)
         threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
 
     def present(self) -> Set[Peer]:
-        """Return the purposes and ranks of the proved connections."""
+        """Return purpose and number of each process that has connected and proved its identity."""
         with self._came:
             return set(self.peers)
 
     def wait_for_one(self, seconds: float) -> None:
-        """Return after these seconds, or when a rank has connected or disconnected."""
+        """Wait until a process connects or disconnects, at most this number of seconds."""
         with self._came:
             self._came.wait(seconds)
 
     def take(self, peer: Peer) -> socket.socket:
-        """Return the peer's connection; from now on the caller owns it.
+        """Return the peer's connection, which the caller must close.
 
         :raises KeyError: the peer has disconnected.
         """
@@ -49,7 +49,7 @@ class OpenPort(Acceptor):
         return connection
 
     def await_one(self, peer: Peer, look: Callable[[], None]) -> socket.socket:
-        """Wait for the peer's connection, and return it; ``look`` may raise to end the wait."""
+        """Wait until the peer connects; return the connection. ``look`` may raise to end it."""
         while True:
             look()
             with contextlib.suppress(KeyError):
@@ -57,24 +57,22 @@ class OpenPort(Acceptor):
             self.wait_for_one(self.LOOK_SECONDS)
 
     def send_away(self) -> None:
-        """Close the connections of a rerendezvous; their ranks connect again, maybe to another
-        leader.
+        """Close the connections of a rerendezvous, so that ranks connect again to the right leader.
 
-        Lives stay: the end of a life would count as the death of this process.
+        Connections for ``Lives`` stay open: their end would count as the death of this process.
         """
         with self._came:
             for peer in [each for each in self.peers if each[0] != LIFE]:
                 self._ended(peer)
 
     def close(self) -> None:
-        """Close the port and all connections that wait there."""
+        """Close the port, and all connections that nobody has taken."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the rest
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes everything
 
     def let_go(self) -> None:
-        """Close the descriptors in a child, which has no thread; the parent's descriptors stay
-        open."""
+        """In a forked child, which has no thread, close the inherited descriptors."""
         for connection in [self._listener, *self.peers.values(), *self._pending]:
             connection.close()
         self._selector.close()
@@ -95,7 +93,7 @@ class OpenPort(Acceptor):
         self._close()
 
     def _accept_peer(self, pending: PendingPeer, hello: Hello) -> None:
-        """Accept a peer. A peer that comes again has given up its earlier connection."""
+        """Accept a peer. If it has connected before, close the earlier connection."""
         peer = (hello.purpose, hello.rank)
         if hello.purpose not in (READY, NEW, LIFE) or hello[2:] != self._own[2:]:
             raise Stranger("it does not belong to a rerendezvous")
@@ -110,7 +108,7 @@ class OpenPort(Acceptor):
         connection.close()
 
     def _forget(self, connection: socket.socket) -> None:
-        with contextlib.suppress(KeyError):  # it was unregistered when it sent something
+        with contextlib.suppress(KeyError):  # the acceptor unregisters a peer that has sent data
             self._selector.unregister(connection)
 
     def _turn_away(self, pending: PendingPeer, why: str) -> None:

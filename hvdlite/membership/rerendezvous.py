@@ -1,11 +1,11 @@
 """The rerendezvous: after a death the ranks that live meet again, and agree on the next job.
 
-Each rank of an elastic job has an open port. The lowest rank that lives leads: the others
-connect to its port. Only ``Lives`` tells which ranks live, because a stranger may answer at a
-port. So the leader waits for a rank that computes or is stopped. Replacements connect to the
-leader's port, too, and wait there for the next rerendezvous. A replacement has no ``Lives`` yet.
-It counts a rank as dead that does not prove its identity within the limit. The connections of a
-rerendezvous become those of the next job's exchange.
+Each rank of an elastic job has an open port. The lowest rank that lives is the leader, and all
+other ranks connect to its port. Only ``Lives`` tells which ranks live, because a stranger may
+answer at a port. So the leader also waits for a rank that computes or is stopped. Replacements
+connect to the leader's port, too, and wait there for the next rerendezvous. A replacement has no
+``Lives`` yet: it treats a rank as dead if the rank does not prove its identity within the limit.
+The next job exchanges values over the connections of the rerendezvous.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.membership.lives import ANSWERS, DEAD, SILENT, Lives
 from hvdlite.membership.open_port import OpenPort
 
-LOOK_SECONDS = 0.01  # seconds between two checks which ranks live
-PAUSE_SECONDS = 0.02  # seconds between two attempts to connect
-# seconds until a new attempt, because the kernel's own pauses between attempts grow
+LOOK_SECONDS = 0.01  # time between two checks of which ranks live
+PAUSE_SECONDS = 0.02  # time between two attempts to connect
+# Time limit of one attempt. Then connect with a new socket: the kernel retries ever less often.
 CONNECT_SECONDS = 1.0
-DOUBT_SECONDS = 1.0  # seconds to wait for a leader that leads only if the watch of hosts is right
-REPLACEMENT_SECONDS = 5.0  # seconds to wait for a ready replacement that does not come
+DOUBT_SECONDS = 1.0  # how long to follow the host watch, if it may have reported a live rank lost
+REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
 Address = Tuple[str, int]
 _LEFT = (
     "the others have trained on, or ended, without this rank, which did not answer. This rank "
@@ -50,30 +50,30 @@ _APART = (
 
 
 class Met(NamedTuple):
-    """What the ranks that are left have agreed on, equal on all of them."""
+    """The result of a rerendezvous. Except ``connections`` it is equal on all ranks."""
 
     verdict: int  # the bits that are set in all votes; 0: a rank is dead
     epoch: int
-    members: List[int]  # numbers; a rank keeps its number in all epochs
+    members: List[int]  # the processes' numbers, which stay the same in all epochs, by rank
     addresses: Dict[int, Address]  # by number
-    resets: int  # how often ranks have died
-    connections: Dict[int, socket.socket]  # by new rank, for an Exchange
+    resets: int  # how often a job has begun after deaths
+    connections: Dict[int, socket.socket]  # by rank in the next job, for its Exchange
 
 
 class Known(NamedTuple):
-    """What a rank knows about the others when a rerendezvous begins."""
+    """What a rank knows about the other ranks when a rerendezvous begins."""
 
-    old: Dict[int, Address]  # of the last job's ranks, by number; a replacement is not in it
-    coming: Dict[int, Address]  # of ready replacements, by number
-    lives: Lives  # this rank's connections to the others of the last job
-    lost: Callable[[], Set[int]]  # the numbers of the ranks that the host watch now thinks lost
-    limit: float  # seconds that a host may be silent
-    # ranks to which this rank could not connect when the job last began again
+    old: Dict[int, Address]  # ports of the last job's ranks, by number
+    coming: Dict[int, Address]  # ports of ready replacements, by number
+    lives: Lives  # this rank's connections to the other ranks of the last job
+    lost: Callable[[], Set[int]]  # returns the ranks whose hosts the host watch reports lost
+    limit: float  # seconds after which a silent host counts as lost
+    # Ranks to which this rank could not connect at the start of the last job.
     unreached: Collection[int] = ()
 
 
 class Rerendezvous:
-    """One rerendezvous, as the rank with the number ``own`` takes part in it."""
+    """One rerendezvous. ``own`` is the number of this rank; all ranks are named by numbers here."""
 
     def __init__(self, own: int, port: OpenPort, key: bytes, known: Known) -> None:
         self._own, self._port, self._key = own, port, key
@@ -81,19 +81,19 @@ class Rerendezvous:
         self._unreached = frozenset(unreached)
         self._addresses = {**known.old, **known.coming}
         self._silent: Set[int] = set()
-        # ranks that this rank contacts even if the watch of hosts reports them lost
+        # Ranks that this rank contacts even if the host watch reports them lost.
         self._asked: Set[int] = set()
         self._dead: Set[int] = set()
-        self._unproved: Dict[int, float] = {}  # ranks without a life; when the wait for proof began
+        self._unproved: Dict[int, float] = {}  # ranks not in Lives: when the wait for proof began
         self._patience = limit_of(PATIENCE)
         self._ends = time.monotonic() + self._patience if own in known.old else math.inf
 
     def meet(self, vote: int, epoch: int, resets: int) -> Met:
-        """Return what the ranks that live have agreed on; replacements have no vote.
+        """Agree on the next job with the ranks that live; a replacement's vote does not count.
 
-        :param epoch: of the last job.
-        :raises HvdliteError: a rank did not come in time; or this rank is in the smaller part of a
-            split network; or this rank is a replacement, and no other rank is left.
+        :param epoch: the epoch of the last job.
+        :raises HvdliteError: a rank did not connect in time; or this rank is in the smaller part of
+            a split network; or this rank is a replacement, and no other rank is left.
         """
         try:
             while True:
@@ -111,7 +111,7 @@ class Rerendezvous:
                 self._check_time({leader})
                 time.sleep(PAUSE_SECONDS)
         finally:
-            # so that ranks that came to the wrong leader, or too late, connect again
+            # Ranks that have connected too late, or to the wrong leader, must connect again.
             self._port.send_away()
 
     def _living(self) -> Set[int]:
@@ -142,7 +142,7 @@ class Rerendezvous:
                 connection.settimeout(patience)
                 bound(connection, self._limit)
                 told[number], came[number] = tuple(receive(connection)), connection
-            except OSError:  # the rank has died since, or is stopped
+            except OSError:  # after connecting, the rank has died or was stopped
                 connection.close()
         for number in _apart({number: set(each[3]) for number, each in told.items()}):
             _send_all({number: came[number]}, {"error": _APART})
@@ -167,13 +167,13 @@ class Rerendezvous:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-        alone = math.inf  # time since which only replacements are missing
+        alone = math.inf  # since when only replacements are missing
         doubted, begun = self._doubted(self._own), time.monotonic()
         while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:
                 self._doubt(doubted)
                 if any(self._state(number) == ANSWERS for number in doubted):
-                    self._port.send_away()  # these ranks connect to the leader
+                    self._port.send_away()  # the ranks that connected here go to the right leader
                     raise _Follows
             here = {peer for peer in self._port.present() if peer[0] != LIFE}
             for purpose, number in expected - here:
@@ -204,14 +204,14 @@ class Rerendezvous:
         return found
 
     def _check_left(self, missing: Set[int]) -> None:
-        """Raise if the missing ranks have trained on, or ended, without this rank."""
+        """Raise if the missing ranks have continued, or ended, without this rank."""
         for number in missing:
             self._lives.state(number, self._limit)
         if self._lives.left_by:
             raise HvdliteError(_LEFT)
 
     def _check_majority(self, members: List[int]) -> None:
-        """Raise unless this side of a split network may go on; only one side may."""
+        """Raise unless this rank is on the side of a split network that may continue training."""
         here = set(members) & set(self._old)
         silent = (self._silent - here) & set(self._old)
         if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
@@ -224,7 +224,7 @@ class Rerendezvous:
     # ---- the others ----
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
-        """Take part under this leader; None: it is dead, refuses this rank, or does not lead."""
+        """Vote at this leader; return None if it is dead, refuses this rank, or does not lead."""
         question = self._connected(leader)
         if question is None:
             return None
@@ -252,7 +252,7 @@ class Rerendezvous:
         return met
 
     def _connected(self, leader: int) -> Optional[socket.socket]:
-        """Return a connection to the leader's port; None: the leader is dead or silent."""
+        """Return a connection to the leader's port, or None if the leader is dead or silent."""
         while self._is_alive(leader):
             ipv6 = ":" in self._addresses[leader][0]
             question = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET)
@@ -261,7 +261,7 @@ class Rerendezvous:
                 address = tuple(self._addresses[leader])
                 self._waits(question, leader, CONNECT_SECONDS).connect(address)
                 return question
-            # the process has ended, because only then does its port close
+            # A port closes only when its process ends, so the leader is dead.
             except ConnectionRefusedError:
                 self._dead.add(leader)
             except OSError:  # strangers may have filled the port's queue
@@ -286,7 +286,7 @@ class Rerendezvous:
             self._silent.add(leader)
 
     def _proof_in(self, number: int) -> float:
-        """Return the seconds that a rank without a life still has to prove its identity."""
+        """Return the seconds left for a rank that is not in Lives to prove its identity."""
         if number in self._lives.numbers():
             return math.inf
         now = time.monotonic()
@@ -295,15 +295,15 @@ class Rerendezvous:
     # ---- who lives ----
 
     def _cut_off(self) -> List[int]:
-        """Return the ranks that this rank does not reach, although others may."""
+        """Return the ranks that this rank can't reach; other ranks may be able to reach them."""
         return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
-        """Return the ranks that would lead if this rank's watch of hosts is wrong."""
+        """Return ranks below the leader that only the host watch reports lost: it may be wrong."""
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:
-        """From now on ask these ranks themselves, whatever the watch of hosts says."""
+        """From now on ignore the host watch for these ranks, and contact the ranks themselves."""
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
@@ -322,13 +322,13 @@ class Rerendezvous:
 
 
 class _Follows(Exception):
-    """This rank does not lead after all, because its watch of hosts was wrong."""
+    """This rank is not the leader, because a lower rank that the host watch reported lost lives."""
 
 
 def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
-    """Return the ranks that must leave because they and a lower rank do not reach each other.
+    """Return the ranks that must leave because they and a lower rank can't reach each other.
 
-    If only one of two ranks reports that, its watch of hosts was wrong.
+    If only one of two ranks can't reach the other, the host watch of that rank was wrong.
     """
     stay: List[int] = []
     for number in sorted(cut_off):
