@@ -1,1 +1,1 @@
-"""Grouping, reduction and compression of gradients, for the bindings of all frameworks."""
+"""Grouping, reduction and compression of gradients, used by the adapters of all frameworks."""

@@ -1,8 +1,8 @@
-"""Compiles a library that depends on the installed version of a framework, once, into a folder.
+"""Compiles C++ libraries that depend on the installed version of a framework, once per version.
 
-A file is named by the version of the framework and a hash of the sources and of what it depends on.
-hvdlite's wheel has the files for some versions; the others are compiled into ``$HVDLITE_CACHE``, by
-default ``~/.cache/hvdlite``, or, if nothing can be written there, into the temporary folder.
+A file's name contains the version of the framework and a hash of the sources, flags and ABIs.
+hvdlite's wheel contains the files for some versions. Others are compiled at their first use into
+``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or the temporary folder if that is read-only.
 """
 
 import contextlib
@@ -21,24 +21,23 @@ from hvdlite.machine import files
 from hvdlite.machine.probe import CACHE, cache_folders, shipped_folder
 
 CSRC = Path(__file__).parents[1] / "csrc"
-# the headers with the core's functions, which every source includes
+# Every source includes these headers, which declare the core's functions.
 CORE_HEADERS = [CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
-PATIENCE = 600.0  # least seconds that a rank waits for the rank that compiles
+PATIENCE = 600.0  # how many seconds a rank waits, at least, while another rank compiles
 
 
 def build(
     what: str, stem: str, about: Sequence[str], sources: Sequence[Path],
     command: Callable[[], List[str]], patience: float = PATIENCE,
 ) -> Path:  # fmt: skip
-    """Return the compiled file; of all processes that ask at once, one compiles.
+    """Return the path of the compiled file. If several processes need it, only one compiles.
 
-    :param what: what is compiled, for errors, such as "PyTorch's backend", and the module that
-        compiles it.
+    :param what: the library's name in errors, such as "PyTorch's backend", with its module.
     :param stem: the first part of the file's name, with the framework's version.
-    :param about: what the file depends on beside the sources: flags and ABIs.
+    :param about: the flags and ABIs on which the file depends, besides the sources.
     :param command: returns the compiler's command, without the output.
-    :param patience: seconds to wait while another process compiles.
-    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
+    :param patience: how many seconds to wait while another process compiles.
+    :raises RuntimeError: compiling failed, or another process compiles for too long.
     """
     texts = [file.read_bytes() for file in sources]
     found = hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
@@ -61,7 +60,7 @@ def build(
 
 
 def _existing(path: Path) -> bool:
-    """Tell whether the file is there, and no other user can have put it there."""
+    """Return True if the file exists and no other user can have written it."""
     if not path.exists():
         return False
     files.refuse_strangers(path.parent)
@@ -69,9 +68,9 @@ def _existing(path: Path) -> bool:
 
 
 def _made(what: str, command: Callable[[], List[str]], patience: float, path: Path) -> bool:
-    """Compile the file unless another process has; an OSError says why the folder is unfit."""
+    """Compile the file unless it exists. An OSError means that the folder can't be used."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files.refuse_strangers(path.parent)  # raises, because other users could put their code there
+    files.refuse_strangers(path.parent)  # raises if other users could write a library there
     with _locked(path.with_suffix(".lock"), patience, what):
         if not path.exists():
             _compile(what, command(), path)
@@ -80,7 +79,7 @@ def _made(what: str, command: Callable[[], List[str]], patience: float, path: Pa
 
 @contextlib.contextmanager
 def _locked(path: Path, patience: float, what: str) -> Iterator[None]:
-    """Hold the lock of this file; the end of the process releases the lock, however it ends."""
+    """Hold a lock on this file. The kernel releases the lock even if the process is killed."""
     until = time.monotonic() + patience
     with files.open_named(path) as file:
         while not _try_lock(file):
@@ -108,7 +107,7 @@ def _compile(what: str, command: List[str], path: Path) -> None:
             "of the framework. Install one (`apt-get install g++`) or name it by CXX; or compile "
             f"where there is one, with this version, and set {CACHE} to a folder that both can read"
         )
-    # in a folder of its own, so that a crash leaves no half-written file
+    # Compile in a temporary folder and rename, so that a crash leaves no partly written library.
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch, path.name)
         done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""Guards: find weights that differ between ranks, NaN and infinity, and report where.
+"""Guards: find parameters that differ between ranks, NaN and infinity, and report the ranks.
 
-Independent of the framework, whose binding names the arrays. Off unless a script makes a guard, or
+A subclass for each framework returns the arrays. There is no guard unless a script makes one or
 HVDLITE_GUARD_STEPS is set.
 """
 
@@ -22,15 +22,15 @@ class Guarded(NamedTuple):
 
     name: str
     value: np.ndarray
-    gradient: Optional[np.ndarray]  # the gradient on this rank; None: there is none
+    gradient: Optional[np.ndarray]  # this rank's gradient before averaging, or None
 
 
 class Guard:
-    """Compares the parameters of all ranks and looks for NaN and infinity, every few steps.
+    """Every few steps, compares the parameters of all ranks and searches for NaN and infinity.
 
-    The gradients are this rank's own, so the error names the rank that made the first NaN. Values
-    are compared by their CRC-32. A framework's subclass has ``_guarded()``, which returns the
-    parameters, in the same order on every rank.
+    A gradient is checked before it is averaged, so the error names the rank that made the first
+    NaN. Ranks compare the CRC-32 of values. In the subclass of a framework, ``_guarded()`` returns
+    the parameters, in the same order on every rank.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class Guard:
         self._every, self._set, self._name = every, process_set, owner_name("guard", process_set)
         self._met = -1
         self._steps = 0
-        self._equal_at: Optional[int] = None  # the last step before which all ranks were equal
+        self._equal_at: Optional[int] = None  # the step of the last check that found no fault
 
     def _guarded(self) -> Iterable[Guarded]:
         raise NotImplementedError
 
     def step(self) -> None:
-        """Count a step; check the arrays before the first step and then at every N-th step.
+        """Count a step; check the parameters before the first step and then every N steps.
 
-        :raises hvdlite.HvdliteError: the same on all ranks: parameters differ between ranks, or a
-            parameter or a gradient has NaN or infinity. The text names the first such tensor, the
-            ranks and the step.
+        :raises hvdlite.HvdliteError: on all ranks, with the same text: a parameter differs between
+            ranks, or a parameter or gradient has NaN or infinity. The text names the first faulty
+            parameter, the ranks and the step.
         """
         self._steps += 1
         if (self._steps - 1) % self._every or not self._set.included():
@@ -69,7 +69,7 @@ class Guard:
         self._equal_at = self._steps
 
     def _faults(self, names: List[str], everyone: np.ndarray) -> Iterable[str]:
-        """Return error texts, gradients first, because a NaN there spreads to the parameters."""
+        """Yield error texts, first about gradients: their NaNs cause NaNs in parameters."""
         ranks = self._set.ranks
         for what, fact in (("the gradient of ", _GRADIENT), ("", _VALUE)):
             for i, name in enumerate(names):
@@ -113,7 +113,7 @@ def _not_finite(array: np.ndarray) -> int:
 
 
 def steps_from_environment() -> int:
-    """Return HVDLITE_GUARD_STEPS: steps between two checks; 0: no guard."""
+    """Return HVDLITE_GUARD_STEPS, the number of steps between two checks; 0 means no guard."""
     text = os.environ.get("HVDLITE_GUARD_STEPS", "") or "0"
     if not text.isdecimal():
         raise HvdliteValueError(

@@ -1,6 +1,7 @@
-"""What compression leaves out of each gradient on a rank, and adds to the rank's next gradient.
+"""Saves and loads compression residuals: what compression has left out of a rank's gradients.
 
-Each rank has its own values, so the states that rank 0 saves lack those of the other ranks.
+Compression adds a residual to the next gradient. Residuals differ between ranks, so the optimizer's
+states that rank 0 saves do not contain the residuals of the other ranks.
 """
 
 import pickle
@@ -21,12 +22,12 @@ KEY = "hvdlite_left_out"  # key in an optimizer's saved states
 
 
 def tagged(left_out: Dict[Any, Any]) -> Dict[str, Any]:
-    """Return what this rank saves: its rank and size, and the values by the names of gradients."""
+    """Return the value for KEY: this rank's residuals by gradient, with its rank and the size."""
     return {"rank": topology.rank(), "size": topology.size(), "left_out": left_out}
 
 
 def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
-    """Return what this rank has saved; if another rank has saved it, warn and return nothing."""
+    """Return the residuals from the value for KEY; {} and a warning if another rank saved them."""
     if (saved["rank"], saved["size"]) == (topology.rank(), topology.size()):
         return saved["left_out"]
     warn(f"rank {saved['rank']} of {saved['size']} has saved these states")
@@ -34,9 +35,9 @@ def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
 
 
 def collected(own: Dict[str, Any], name: str) -> List[bytes]:
-    """Return on rank 0 what each rank has, or b"" for nothing. Collective.
+    """Return on rank 0 the pickled residuals of each rank, b"" if a rank has none. Collective.
 
-    :param own: what this rank has, by the names of trainers.
+    :param own: this rank's residuals, by the names of trainers.
     """
     data = pickle.dumps(own) if any(own.values()) else b""
     came = _exchanged([data] + [b""] * (topology.size() - 1), name)
@@ -44,9 +45,9 @@ def collected(own: Dict[str, Any], name: str) -> List[bytes]:
 
 
 def dealt(each: Sequence[bytes], name: str) -> Dict[str, Any]:
-    """Return what rank 0 has collected of this rank, by the names of trainers. Collective.
+    """Return this rank's residuals, by the names of trainers. Rank 0 sends them. Collective.
 
-    :param each: on rank 0 what ``collected`` has returned; ignored elsewhere.
+    :param each: on rank 0 the result of :func:`collected`; ignored on other ranks.
     """
     data, *_ = _exchanged(each if not topology.rank() else [b""] * topology.size(), name)
     return pickle.loads(data) if data else {}
@@ -61,7 +62,7 @@ def _exchanged(to_each: Sequence[bytes], name: str) -> List[bytes]:
 
 
 def warn(why: str, remedy: str = _REMEDY) -> None:
-    """Warn that this rank trains on without what compression had left out."""
+    """Warn that the residuals of this rank are lost."""
     warnings.warn(
         f"rank {topology.rank()} of {topology.size()}: what compression had left out of this "
         f"rank's gradients is lost: {why}{remedy}",
@@ -70,7 +71,7 @@ def warn(why: str, remedy: str = _REMEDY) -> None:
 
 
 def refuse_begun(passes: int, begun: bool) -> None:
-    """Raise RuntimeError if some of a step's passes have been done: their sum is not saved."""
+    """Raise RuntimeError between the backward passes of a step: states lack the passes' sum."""
     if passes > 1 and begun:
         raise RuntimeError(
             f"backward has added up gradients of some of a step's {passes} passes, which are not "

@@ -1,6 +1,6 @@
-"""How the gradients of a trainer or optimizer are reduced over ranks: names, groups, compression.
+"""Names, groups and reduces the gradients of a trainer or optimizer, for every framework.
 
-The rest is each framework's own: when backward has written a gradient, where it lies, who waits.
+The adapter of a framework decides when gradients are submitted and who waits for the results.
 """
 
 import math
@@ -20,23 +20,23 @@ from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
 from hvdlite.training.step_check import StepCheck
 
-GROUP_BYTES = 2**20  # least bytes of a group; each operation costs some 10 us of a core
-_LONGEST_NAME = 200  # most bytes of a parameter's name; a tensor's name has 255
-_MOST_KEPT = 64  # most descriptions of an owner, one for each group of gradients
+GROUP_BYTES = 2**20  # smallest size of a group, because an operation costs about 10 us of a core
+_LONGEST_NAME = 200  # bytes of a parameter's name, because a tensor's name may have 255
+_MOST_KEPT = 64  # largest number of descriptions (one per group of gradients) that an owner keeps
 
 
 class Reduction(NamedTuple):
-    """How gradients are reduced over ranks; the same on every rank.
+    """Options for the reduction of gradients, which must be equal on every rank.
 
-    :param compression: one of ``Compression``, or a class like them; rows of sparse gradients
-        are not compressed.
-    :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
-        f / size after it.
-    :param num_groups: the number of groups, with equally many gradients each; 0: group by bytes.
+    :param compression: a value of ``Compression``, or a class with the same methods; rows of sparse
+        gradients are not compressed.
+    :param predivide_factor: f: gradients are divided by f before they are summed, and the sum is
+        multiplied by f / size.
+    :param num_groups: the number of groups of equally many gradients; 0: group by bytes.
     :param op: Average, Sum or Adasum.
-    :param process_set: the ranks that reduce; a rank outside of it trains alone.
-    :param sparse_as_dense: send sparse gradients whole; the result leaves out rows of zeros.
-    :param sums: with op Average: only sum the gradients, divided by f; the update does the rest.
+    :param process_set: the ranks that reduce; a rank outside the set trains alone.
+    :param sparse_as_dense: send sparse gradients as dense arrays; the result has no zero rows.
+    :param sums: with op Average: return the sum of gradients / f; the update divides the sum.
     """
 
     compression: Any = NoneCompressor
@@ -63,23 +63,23 @@ class Reduction(NamedTuple):
         return self
 
     def of_arrays(self) -> tuple:
-        """Return op, (prescale, postscale) of an allreduce of gradients."""
+        """Return (op, (prescale, postscale)) for an allreduce of gradients."""
         factor = self.predivide_factor
         return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
 
     def is_alone(self) -> bool:
-        """Return True if this process is outside of the process set."""
+        """Return True if this rank is not in the process set."""
         return self.process_set._group is None and not self.process_set.included()
 
     def members(self) -> dict:
-        """Return the members of ``hvd_tensor``; raise if this process takes no part."""
+        """Return the members of ``hvd_tensor``; raise if this rank is not in the process set."""
         op, scales = self.of_arrays()
         return reduction(op, scales, self.process_set)
 
     def groups(self, items: Sequence, size_of: Callable[[Any], int]) -> List[Sequence]:
-        """Split the items, which all ranks have in the same order, into groups sent together.
+        """Split the items, which all ranks have in the same order, into groups for one operation.
 
-        :param size_of: returns an item's bytes.
+        :param size_of: returns the size of an item in bytes.
         """
         if self.num_groups:
             return split(items, self.num_groups)
@@ -87,10 +87,10 @@ class Reduction(NamedTuple):
 
 
 class GradientReducer:
-    """The gradients of one owner, with the same names on every rank, described once for all steps.
+    """Reduces the gradients of one owner, and keeps their C descriptions for later steps.
 
-    :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
-    :ivar step_check: of an optimizer that sends its number of steps with its gradients.
+    :param owner: the name that ``names.owner_name`` gave to the optimizer or trainer.
+    :ivar step_check: compares the number of the step between ranks; None: no comparison.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class GradientReducer:
         self.forget()
 
     def forget(self) -> None:
-        """Make new descriptions from the next step on."""
+        """Delete all kept descriptions."""
         self._kept: Dict[tuple, Any] = {}
 
     def kept(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """Return the result of ``make()``, from an earlier step if there was one with this key."""
+        """Return the result of ``make()``, or of an earlier call with the same key."""
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= _MOST_KEPT:
@@ -113,22 +113,22 @@ class GradientReducer:
         return found
 
     def __reduce__(self) -> tuple:
-        # a copy of the object makes new descriptions
+        # Descriptions contain C pointers, so a copy makes new ones.
         return GradientReducer, (self.owner, self.reduction, self.step_check)
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
-        """Return the name of an allreduce of a gradient and ``others`` more.
+        """Return the name of an allreduce of a gradient and of ``others`` more gradients.
 
-        :param label: of the gradient; ``number`` replaces a label that is too long.
+        :param label: the gradient's label; ``number`` replaces the label if it is too long.
         """
         short = label if len(str(label).encode()) <= _LONGEST_NAME else number
         return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
 
     def reduced(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
-        """Return the gradients: those of the labels reduced, all others unchanged.
+        """Return a list of all gradients, of which those at ``labels`` are reduced.
 
-        :param labels: positions among ``grads``, which name them.
-        :param reduce: reduces compressed tensors, given these labels.
+        :param labels: positions in ``grads``, which also name the tensors.
+        :param reduce: reduces compressed tensors: called with ``labels`` and the tensors.
         """
         results = list(grads)
         if labels:
@@ -140,7 +140,7 @@ class GradientReducer:
     def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray], step=None) -> Handle:
         """Start allreduces of NumPy arrays; the handle's result is a list of new arrays.
 
-        :param step: the number of the step, which is compared with the other ranks'.
+        :param step: the number of the step; ranks compare their numbers.
         """
         check = None
         if self.step_check and step is not None:
@@ -156,14 +156,14 @@ class GradientReducer:
 
         def finish() -> List[np.ndarray]:
             if check:
-                check()  # first, because the other allreduces may never end if ranks disagree
+                check()  # first: if ranks are at different steps, the allreduces may never end
             started.finish()
             return outs
 
         return Handle(started.done, finish)
 
     def reduce(self, labels, arrays: Sequence[np.ndarray], step=None) -> List[np.ndarray]:
-        """Do what :meth:`start` does, and wait; return the new arrays."""
+        """Do what :meth:`start` does, wait, and return the new arrays."""
         return self.start(labels, arrays, step).synchronize()
 
     def _describe(self, labels, arrays) -> Repeated:
@@ -177,10 +177,9 @@ def reduction_of(
     gradient_predivide_factor: float = 1.0, groups=None, num_groups: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Reduction:  # fmt: skip
-    """Return the reduction for Horovod's arguments.
+    """Return the Reduction for Horovod's arguments.
 
-    :param groups: a number of groups, or lists of variables, of which only the number counts,
-        because all gradients of a step are fused.
+    :param groups: the number of groups, or lists of variables, of which only the number is used.
     :raises ValueError: a wrong argument.
     """
     parts = num_groups if groups is None else groups
@@ -194,10 +193,11 @@ def reduction_of(
 def agree_on_layers(
     owner: str, names: Sequence[str], facts: Sequence[str], process_set: ProcessSet
 ) -> None:
-    """Raise unless all ranks have layers of the same kind, in this order. Collective.
+    """Raise unless all ranks have the same layers in the same order. Collective.
 
-    :param names: numbers in them may differ, because Gluon counts the blocks of each process.
-    :param facts: other values that must be equal.
+    :param names: the layers' names. Numbers in the names may differ, because Gluon counts the
+        blocks of each process.
+    :param facts: texts that must be equal, such as shapes.
     """
     agree(
         owner,
@@ -208,9 +208,9 @@ def agree_on_layers(
 
 
 def keep_local(register: Callable[[Any], None], layers) -> None:
-    """Register the trainable weights of layers that only this rank has, as Horovod's local_layers.
+    """Call ``register`` with the trainable weights of local layers (Horovod's local_layers).
 
-    :param layers: a layer, several, or None.
+    :param layers: a layer, several layers, or None.
     """
     for layer in layers if isinstance(layers, (list, tuple, set)) else [layers]:
         for weight in layer.trainable_weights if layer is not None else ():
@@ -221,11 +221,11 @@ def average_all_but(
     local: Collection[int], variables: Sequence, grads: Sequence,
     average: Callable[[List], Sequence], divide: Callable[[Any], Any],
 ) -> List:  # fmt: skip
-    """Return the gradients of the variables, in their order.
+    """Return a list of gradients: averages, but for local variables this rank's scaled gradients.
 
-    :param local: the ``id`` of each variable that only this rank has.
+    :param local: the ``id`` of each local variable.
     :param average: averages the gradients of all other variables over ranks.
-    :param divide: scales the gradient of a local variable like an average.
+    :param divide: divides the gradient of a local variable by the number of ranks.
     """
     if not local:
         return list(average(list(grads)))
@@ -235,12 +235,12 @@ def average_all_but(
 
 
 def check_passes(passes: int) -> int:
-    """Return ``backward_passes_per_step``; raise ValueError if it is no count."""
+    """Return ``backward_passes_per_step``; raise ValueError unless it is a number from 1 on."""
     return whole(passes, "backward_passes_per_step", "a number of passes from 1", range(1, 2**31))
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:
-    """Split the items into ``parts`` runs whose lengths differ by one at most; drop empty ones."""
+    """Split the items into ``parts`` runs of nearly equal length; leave out empty runs."""
     ends = [len(items) * (i + 1) // parts for i in range(parts)]
     runs = [items[start:end] for start, end in zip([0, *ends], ends)]
     return [run for run in runs if len(run)]
@@ -249,8 +249,8 @@ def split(items: Sequence, parts: int) -> List[Sequence]:
 def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
     """Split the items into runs of at least GROUP_BYTES each; only the first may be smaller.
 
-    Backward writes gradients from the last layer to the first. Cutting from the end makes the run
-    that is ready last, for which the update waits, a small one.
+    Backward writes gradients from the last layer to the first. The update waits for the first run,
+    which is ready last, so splitting from the end makes this run small.
     """
     runs, end, total = [], len(items), 0
     for start in reversed(range(len(items))):

@@ -1,8 +1,8 @@
-"""Checks at each step, beside the gradients, that ranks take the same step of the same optimizer.
+"""Checks with each step's gradients that all ranks do the same step of the same optimizer.
 
-Tensors are matched by name, and an optimizer's name counts the optimizers of a process. If one rank
-alone loaded a saved model or other states, it would wait for another optimizer's gradients, or
-apply the same gradients differently.
+Ranks match tensors by name, and an optimizer's name contains a count of this process's optimizers.
+If only one rank loads a saved model, the rank's names differ, and the rank would wait forever. If
+only one rank loads states, the rank would apply the same gradients in another way.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ _started = _Started()
 
 
 class StepCheck:
-    """The values that must be equal on all ranks in a step.
+    """Compares an optimizer's name, settings and step number between ranks.
 
     :param owner: the optimizer's name; ``settings``: how it adds up and applies gradients.
     """
 
     def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
         self._optimizer, self._set = f"{owner} ({settings})", process_set
-        self._is_first = True  # not compared in the first step, after which states may be broadcast
-        # may recur, because optimizers of one thread step one after another
+        self._is_first = True  # do not compare the first step: states may be broadcast after it
+        # Optimizers may share a name, because the steps of one thread follow each other.
         self._name = meeting_name(owner)
 
     def start(self, iteration: int) -> Callable[[], None]:
@@ -53,8 +53,8 @@ class StepCheck:
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
         name = f"{self._name}, step"
-        if name in _started.handles:  # the name is that of another optimizer in the same graph
-            with contextlib.suppress(Exception):  # the wait for that handle raises its error
+        if name in _started.handles:  # another optimizer in the same graph has used the name
+            with contextlib.suppress(Exception):  # that optimizer's finish() raises the error
                 _started.handles.pop(name).synchronize()
         handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
         _started.handles[name] = handle
