@@ -1,5 +1,5 @@
-"""Modules that only programs for Horovod import, through :mod:`hvdlite.as_horovod`.
+"""Modules for programs that import Horovod, used through :mod:`hvdlite.as_horovod`.
 
-``modules`` is the table of Horovod's modules. ``util`` and ``data`` have functions and classes of
-Horovod that hvdlite itself does not use.
+``modules`` is a table from Horovod's modules to hvdlite's. ``util`` and ``data`` contain functions
+and classes of Horovod that hvdlite does not use itself.
 """

@@ -8,7 +8,7 @@ _END = object()
 
 
 class BaseDataLoader:
-    """Batches of a subclass's ``_iterate``, each passed through its ``_process_batch``."""
+    """Yields the batches of ``_iterate``, after ``_process_batch``; subclasses define both."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -27,10 +27,10 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Reads batches ahead of their use; it comes first among the bases: ``(..., BaseDataLoader)``.
+    """Reads batches in a thread before their use. Must precede the data loader among the bases.
 
-    :param async_loader_queue_size: number of batches to read ahead; 0: none.
-    :param debug_data_loader: in Horovod prints what the loader does; ignored.
+    :param async_loader_queue_size: the number of batches to read ahead; 0: read without a thread.
+    :param debug_data_loader: ignored; Horovod prints messages about the loader.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the threads that read; an iteration in progress ends after what it has read."""
+        """End the threads; an iteration in progress still yields the batches read so far."""
         self._closed.set()
 
     def __iter__(self) -> Iterator[Any]:
@@ -70,12 +70,12 @@ class AsyncDataLoaderMixin:
             for batch in self._iterate():  # type: ignore[attr-defined]
                 if not self._put(batches, batch, left):
                     break
-        except BaseException as error:  # raised later, where the batches are used
+        except BaseException as error:  # __iter__ raises the error in the thread of the user
             self._put(batches, _Failure(error), left)
         self._put(batches, _END, left)
 
     def _put(self, batches: queue.Queue, item: Any, left: threading.Event) -> bool:
-        """Put the item when there is room; False: the reader has stopped."""
+        """Wait for room and put the item into the queue; return False if no batch is needed."""
         while not left.is_set() and not (self._closed.is_set() and item is not _END):
             try:
                 batches.put(item, timeout=0.1)

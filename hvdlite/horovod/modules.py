@@ -1,10 +1,10 @@
-"""Horovod 0.28.1's modules, and the modules of hvdlite that have their names."""
+"""A table of Horovod 0.28.1's modules, and of the hvdlite modules that provide their names."""
 
 import importlib
 import types
 from typing import Any, Sequence
 
-VERSION = "0.28.1"  # the version of the Horovod that has these names; programs ask for it
+VERSION = "0.28.1"  # the value of horovod.__version__
 
 _UTIL = "hvdlite.horovod.util"
 _COMMON = (_UTIL, "hvdlite.core.build_queries")
@@ -12,8 +12,8 @@ _CALLBACKS = ("hvdlite.keras.callbacks",)
 _ELASTIC = ("hvdlite.keras.elastic",)
 _TORCH, _TENSORFLOW = "hvdlite.torch", "hvdlite.tensorflow"
 
-# A module that is missing here is hvdlite's module of the same name, if there is one: horovod.torch
-# is hvdlite.torch.
+# If a module is not in this table, hvdlite's module of the same name is used: hvdlite.torch for
+# horovod.torch.
 MODULES = {
     "horovod": ("hvdlite",),
     "horovod.common": (),
@@ -44,7 +44,7 @@ MODULES = {
     "horovod.keras.elastic": _ELASTIC,
 }
 
-# Why the other modules of Horovod are missing.
+# Modules of Horovod that hvdlite does not have, and the reason.
 ABSENT = {
     "horovod.spark": "hvdlite does not start jobs inside Spark",
     "horovod.ray": "hvdlite does not start jobs inside Ray",
@@ -55,17 +55,17 @@ _WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.m
 
 
 def absence(name: str) -> str:
-    """Return why a module, or the one above it, is missing; empty: the module is unknown."""
+    """Return an error text if a module, or its parent, is in ABSENT; otherwise ""."""
     above = [name[:end] for end, c in enumerate(f"{name}.") if c == "."]
     return next((f"no {name}: {ABSENT[a]}; {_WAY_OUT}" for a in above if a in ABSENT), "")
 
 
 class Names(types.ModuleType):
-    """A module of Horovod's: each name comes from the first module of hvdlite that has it."""
+    """A Horovod module. It takes each name from the first hvdlite module that has the name."""
 
     def __init__(self, name: str, homes: Sequence[str]) -> None:
         super().__init__(name, f"Horovod's {name}, by hvdlite.")
-        self.__path__: list = []  # a package, so modules below it are found by name
+        self.__path__: list = []  # makes this module a package, so that it can have submodules
         self._homes = tuple(homes)
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ class Names(types.ModuleType):
         raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call ``run``: horovod.run is a function that older programs import as a module."""
+        """Call ``run``: newer programs call horovod.run, older programs import it as a module."""
         return self.run(*args, **kwargs)
 
     def __dir__(self):

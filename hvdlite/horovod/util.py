@@ -1,4 +1,4 @@
-"""Horovod's helpers that programs import: of horovod.common.util, basics and exceptions."""
+"""Functions and classes of horovod.common.util, basics and exceptions that programs import."""
 
 import contextlib
 import importlib.util
@@ -11,9 +11,9 @@ import hvdlite
 
 
 class HorovodBasics:
-    """The functions about the job: those of ``hvdlite``.
+    """Has the functions of ``hvdlite``, such as ``rank()``, as methods.
 
-    :param arguments: where Horovod's C library lies; hvdlite knows that.
+    :param arguments: ignored; in Horovod, the path of the C library.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -24,52 +24,51 @@ class HorovodBasics:
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Horovod raises it if a framework was updated after Horovod's build; hvdlite never does."""
+    """Never raised by hvdlite. Horovod raises it if a framework was updated after the build."""
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Return the text of a :class:`HorovodVersionMismatchError`."""
+    """Return the text for a :class:`HorovodVersionMismatchError`."""
     return f"built with {name} {version}, but {name} {installed_version} is installed"
 
 
 def check_installed_version(name: str, version: str, exception: Any = None) -> None:
-    """Do nothing: one build of hvdlite fits every version of a framework."""
+    """Do nothing: a build of hvdlite works with every version of a framework."""
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *args: str) -> None:
-    """Raise an ImportError if there is no framework for an extension of Horovod's.
+    """Raise an ImportError if the framework of a Horovod extension is not installed.
 
-    :param ext_name: as ``horovod.torch``; the other arguments are about Horovod's build.
+    :param ext_name: such as ``horovod.torch``; the other arguments concern Horovod's build.
     """
     if not extension_available(ext_name.rpartition(".")[2]):
         raise ImportError(f"{ext_name}: the framework is not installed")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Tell whether a framework, such as ``torch``, is installed; hvdlite needs nothing else."""
+    """Return True if the framework, such as ``torch``, is installed."""
     return importlib.util.find_spec(ext_base_name) is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return False: hvdlite is for CPUs."""
+    """Return False: hvdlite runs on CPUs only."""
     return False
 
 
 def run_commandline() -> None:
-    """Run as ``horovodrun``: run hvdliterun with the arguments of this process."""
+    """Run hvdliterun with the arguments of this process, as the program ``horovodrun`` does."""
     from hvdlite.launch.cli import main
 
     sys.exit(main())
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Tell whether a number is a power of 2, which Horovod's Adasum requires and hvdlite's does
-    not."""
+    """Return True for a power of 2. Horovod's Adasum requires one, hvdlite's does not."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items: Sequence, parts: int) -> List[Sequence]:
-    """Return the parts of a list, in order; if need be the first parts are longer by one."""
+    """Split a list into parts, in order. The first parts may have one item more than the last."""
     each, longer = divmod(len(items), parts)
     ends = [(i + 1) * each + min(i + 1, longer) for i in range(parts)]
     return [items[begin:end] for begin, end in zip([0, *ends], ends)]
@@ -80,7 +79,7 @@ def is_iterable(value: Any) -> bool:
 
 
 def is_version_greater_equal_than(version: str, least: str) -> bool:
-    """Compare versions by their three numbers, as in ``2.16.1``; what follows is ignored."""
+    """Return True if version >= least, comparing the first three numbers (``2.16.1``) only."""
 
     def numbers(text: str) -> List[int]:
         parts = (text.split("+")[0].split(".") + ["0", "0"])[:3]
@@ -91,7 +90,7 @@ def is_version_greater_equal_than(version: str, least: str) -> bool:
 
 @contextlib.contextmanager
 def env(**values: str) -> Iterator[None]:
-    """Set environment variables for a while."""
+    """Set environment variables during the block."""
     before: Dict[str, Any] = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -105,14 +104,14 @@ def env(**values: str) -> Iterator[None]:
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """Return TensorFlow's references of a variable or of lists of them, which sets can hold."""
+    """Return hashable references to a TensorFlow variable, or to those in nested lists."""
     if isinstance(variables, list):
         return tuple(map(vars_to_refs, variables))
     return variables.ref()
 
 
 def refs_to_vars(references: Any) -> Any:
-    """Return the variables of :func:`vars_to_refs`."""
+    """Return the variables of references that :func:`vars_to_refs` has returned."""
     if isinstance(references, tuple):
         return list(map(refs_to_vars, references))
     return references.deref()

@@ -1,1 +1,1 @@
-"""What changes MXNet and NumPy when they are imported."""
+"""Changes modules of other packages, such as MXNet and NumPy, when they are imported."""

@@ -1,6 +1,6 @@
-"""Changes modules of others when they are imported, whoever imports them: mpi4py, torch.compile.
+"""Changes modules of other packages when any code imports them: mpi4py and torch.compile.
 
-MXNet's changes are more, and have a file of their own: ``mxnet_import``.
+``mxnet_import`` changes MXNet.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sys
 from hvdlite.core import start
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing typing takes 2 ms
+if TYPE_CHECKING:  # not at run time, because importing typing takes 2 ms
     from collections.abc import Callable
     from typing import Any
 
-# not imported here, because the import takes a second that most scripts can save
+# The module with torch.compile's rules. hvdlite does not import it, because that takes a second.
 _COMPILES = "torch._dynamo.trace_rules"
 
 
 class AfterImport:
-    """A finder: lets the other finders find a module, and has ``execute`` run its code.
+    """An import hook that calls ``execute`` when a module is imported, instead of its loader.
 
-    :param execute: is called with the module and the function that runs the module's code.
+    :param execute: called with the module and the function that runs the module's code.
     """
 
     def __init__(self, name: str, execute: Callable[[Any, Callable], None]) -> None:
@@ -41,10 +41,10 @@ class AfterImport:
 
 
 def keep_mpi_from_children() -> None:
-    """Keep the import of mpi4py.MPI from initializing MPI if this process is a rank's child.
+    """Prevent that importing mpi4py.MPI initializes MPI if this process is a child of a rank.
 
-    A child has the launcher's variables of its rank, so MPI would wait for a second such rank. A
-    script that imports mpi4py.MPI does so again in each worker that spawn or forkserver starts.
+    A child inherits the launcher's variables of its rank, so MPI_Init would wait for a second
+    process of this rank. Each worker of spawn or forkserver runs the imports of the script again.
     """
     is_told = start.has_launcher_of_mpi(os.environ)
     if not start.is_worker() and (not is_told or start.has_launcher_of_mpi()):
@@ -61,8 +61,7 @@ def _leave_mpi_to_init(mpi4py, code) -> None:
 
 
 def keep_from_torch_compile() -> None:
-    """Have torch.compile call this package as it is, because it can't trace functions of the C
-    library."""
+    """Make torch.compile not trace this package, because it can't trace C functions."""
     if _COMPILES in sys.modules:
         sys.modules[_COMPILES].add("hvdlite")
     else:

@@ -1,9 +1,9 @@
-"""Registers the kvstore ``dist_sync_mpi`` with MXNet, whichever of the two is imported first.
+"""Registers the kvstore ``dist_sync_mpi`` with MXNet, and replaces some functions of MXNet.
 
-This module imports neither MXNet nor MPI; creating a store imports the store's module. Besides the
-entry in MXNet's registry of stores, some functions of MXNet are replaced, for this store only;
-docs/internals.md tells why. And ``mx.kv.create`` refuses an unknown name, of which MXNet would make
-some store, and one that needs servers where there are none.
+This module imports neither MXNet nor MPI; creating a store imports the store's module. The replaced
+functions act differently for this store only; docs/internals.md gives the reasons. Also,
+``mx.kv.create`` now refuses unknown names, for which MXNet would create an unintended store, and
+names of stores that need servers if there are no servers.
 """
 
 import functools
@@ -12,21 +12,20 @@ import sys
 import warnings
 
 NAME = "dist_sync_mpi"
-_NAMES = (NAME, "horovod")  # MXNet 2 also uses "horovod", but ignores it for one context
-# Names that mean this store when `hvdliterun --mode mpi` has started the job, which so has no
-# servers.
+_NAMES = (NAME, "horovod")  # MXNet 2 has a store "horovod", too, but ignores it for one context
+# After `hvdliterun --mode mpi`, which starts no servers, these names also mean this store.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
-# The variables by which MXNet finds its servers; without one of them a process can't use servers.
+# With these variables MXNet finds its servers. If one of them is not set, there are no servers.
 _OF_SERVERS = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_SERVER",
                "DMLC_NUM_WORKER")  # fmt: skip
-# MXNet's stores for one process; for one context MXNet makes no store.
+# Names of MXNet's stores for one process.
 _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_allreduce_device",
           "local_update_cpu")  # fmt: skip
 
 
 class _Maker:
-    """Stands in MXNet's registry for the class of a store."""
+    """The entry for a name in MXNet's registry; calling it creates a store."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -74,13 +73,13 @@ def _is_ours(store) -> bool:
 
 
 def _as_store(kvstore, registry):
-    """Return a new store for one of hvdlite's names; return anything else as it is."""
+    """Return a new store if ``kvstore`` is one of hvdlite's names; otherwise return ``kvstore``."""
     maker = registry.get(kvstore.lower()) if isinstance(kvstore, str) else None
     return maker() if isinstance(maker, _Maker) else kvstore
 
 
 def _check_known(name: str, registry) -> None:
-    """Raise for a name for which MXNet would make an unintended store, or show an obscure error."""
+    """Raise if MXNet would create an unintended store for the name, or raise an obscure error."""
     if name in registry or name in _LOCAL:
         return
     if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):
@@ -135,7 +134,7 @@ def _create_kvstore(create, registry):
     @functools.wraps(create)
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str):
-            # lowered now, because MXNet looks for 'dist' before it lowers the name
+            # MXNet searches the name for 'dist' before it converts the name to lower case.
             kvstore = kvstore.lower()
             _check_known(kvstore, registry)
         store, on_store = create(_as_store(kvstore, registry), num_device, arg_params)
@@ -161,7 +160,7 @@ def _of_servers(call, profiler):
     @functools.wraps(call)
     def without_servers(*args, **kwargs):
         asked = "server" in (*args, kwargs.get("profile_process"))
-        if not asked or profiler.profiler_kvstore_handle:  # MXNet has made a store with servers
+        if not asked or profiler.profiler_kvstore_handle:  # a handle: MXNet's store has servers
             return call(*args, **kwargs)
         warnings.warn(
             "there are no servers to profile: with this kvstore each rank does their work; use "

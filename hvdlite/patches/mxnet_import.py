@@ -1,6 +1,7 @@
-"""Prepares ``import mxnet``, and mends MXNet and registers the kvstore after it, in any order.
+"""Makes ``import mxnet`` work on new NumPy and Python; then corrects MXNet, registers the kvstore.
 
-This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
+It does not matter whether hvdlite or MXNet is imported first. This module never imports MXNet:
+programs for NumPy arrays, and launchers, do not need MXNet.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hvdlite.patches.after_import import AfterImport
 
 
 def watch() -> None:
-    """Change MXNet now if it is imported, else right after its import."""
+    """Change MXNet now if it is already imported; otherwise when it is imported."""
     if sys.modules.get("mxnet"):
         _change(sys.modules["mxnet"])
     elif _finder not in sys.meta_path:
@@ -35,12 +36,11 @@ def _change(mxnet) -> None:
 
 
 def _let_memory_outlive(module) -> None:
-    """Replace what frees the memory of ``from_numpy``, such as that of gradients which ranks share.
+    """Replace the function that frees arrays made by ``from_numpy``, such as shared gradients.
 
-    MXNet's own function crashes if, at the end of Python, an array is freed after MXNet's
-    module.
+    MXNet's function crashes if, at the end of Python, an array is freed after MXNet's module.
     """
-    import ctypes  # imported here, because it takes 5 ms and MXNet has imported it already
+    import ctypes  # imported here: it takes 5 ms, and MXNet has already imported it
 
     drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
     lasting = module.DeleterFunc(lambda tensor: drop(tensor.contents.manager_ctx))
@@ -53,7 +53,7 @@ _finder = AfterImport("mxnet", _execute)
 
 @contextlib.contextmanager
 def _packages_named() -> Iterator[None]:
-    """Say how to install system libraries that MXNet's wheel needs and a bare Debian lacks."""
+    """If the block raises because a system library is missing, add how to install the library."""
     try:
         yield
     except OSError as error:

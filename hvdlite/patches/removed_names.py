@@ -1,4 +1,4 @@
-"""Restores names that MXNet uses and that NumPy and Python have removed.
+"""Restores names that MXNet uses, but that new versions of NumPy and Python have removed.
 
 MXNet 1.6 to 2.0 read these names at import. Without them ``import mxnet`` raises an AttributeError
 on NumPy 1.24 and later, and a ModuleNotFoundError on Python 3.12 and later. If hvdlite is imported
@@ -48,15 +48,15 @@ _REMOVED = {
     "in1d": lambda a, b, *args, **kwargs: np.isin(np.ravel(a), b, *args, **kwargs),
     "int": int,
     "msort": lambda a: np.sort(a, axis=0),
-    # Functions of finance, of which NumPy itself had kept only stubs like these.
+    # Financial functions. Before NumPy removed the names, they were stubs like these.
     **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
 }
 
 
 def restore_numpy_names() -> List[str]:
-    """Put the names that MXNet uses and NumPy lacks back into NumPy; return these names."""
+    """Add to NumPy the names that MXNet uses and NumPy lacks; return these names."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # because NumPy warns about names that it will remove
+        warnings.simplefilter("ignore")  # hasattr makes NumPy warn about names it will remove
         missing = [name for name in sorted({*_RENAMED, *_REMOVED}) if not hasattr(np, name)]
     for name in missing:
         setattr(np, name, getattr(np, _RENAMED[name]) if name in _RENAMED else _REMOVED[name])
@@ -64,7 +64,7 @@ def restore_numpy_names() -> List[str]:
 
 
 class _Version(tuple):
-    """A version as a tuple of numbers: MXNet only asks for at least 1.6, 1.15 or 1.17."""
+    """A version as a tuple of numbers, which is enough for MXNet's comparisons (">= 1.17")."""
 
     def __new__(cls, text: str):
         return super().__new__(cls, map(int, re.findall(r"\d+", text)))
@@ -72,9 +72,9 @@ class _Version(tuple):
 
 @contextlib.contextmanager
 def _distutils() -> Iterator[bool]:
-    """Provide ``distutils.version`` inside the block; yield whether it was missing.
+    """Provide ``distutils.version`` inside the block; yield True if this Python lacks it.
 
-    It is gone after the block, because other packages import it to test for the real one.
+    Remove it after the block, because other packages import distutils to test whether it exists.
     """
     if importlib.util.find_spec("distutils"):
         yield False
@@ -93,9 +93,9 @@ def _distutils() -> Iterator[bool]:
 
 @contextlib.contextmanager
 def as_mxnet_expects() -> Iterator[None]:
-    """Provide all that ``import mxnet`` needs inside the block, and log what was missing.
+    """Provide the removed names that ``import mxnet`` needs inside the block, and log them.
 
-    NumPy's names stay after the block: MXNet reads some of them when it runs.
+    NumPy's names remain after the block, because MXNet reads some of them later.
     """
     names = restore_numpy_names()
     if names:
