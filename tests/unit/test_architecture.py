@@ -1,4 +1,4 @@
-"""The rules that hold the layers apart, as tests; the headers say why."""
+"""Rules of the C core's architecture: who may include, call and use what. Headers give reasons."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ HEADERS = sorted(CSRC.rglob("*.h"))
 SOURCES = sorted(CSRC.rglob("*.c"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# The folders of csrc, lowest layer first; "" is csrc itself, with the public interface.
+# The folders of csrc, lowest layer first; "" is csrc itself, which has the public interface.
 ROOMS = ["base", "kernels", "negotiation", "shm", "transport", "collectives", "engine", ""]
 ROOMS += ["job", "mxnet"]
 PURE_ROOMS = ("kernels", "negotiation")
@@ -30,7 +30,7 @@ def names(files) -> list:
 
 
 def path_of(file: Path) -> str:
-    """As #include names it: transport/wait.h."""
+    """Return the path as #include writes it, for example transport/wait.h."""
     return file.relative_to(CSRC).as_posix()
 
 
@@ -39,7 +39,7 @@ def room_of(path: str) -> str:
 
 
 def code_of(file: Path) -> str:
-    """The C text without comments and with empty literals; #include "..." stays as it is."""
+    """Return the C text with comments and literals blanked, but with #include "..." unchanged."""
 
     def blank(match: re.Match) -> str:
         text = match.group()
@@ -66,7 +66,7 @@ def users_of(pattern: str, files=None) -> set:
 
 
 def circle(below) -> set:
-    """Return the files that stand below each other, and what is above these."""
+    """Return the files that depend on each other in a circle, and all that depend on these."""
     left = set(below)
     while True:
         lowest = {path for path in left if not (left - {path}).intersection(below[path])}
@@ -75,7 +75,7 @@ def circle(below) -> set:
         left -= lowest
 
 
-def test_the_search_for_sources_finds_files():
+def test_the_lists_of_sources_and_headers_are_complete():
     assert len(SOURCES) > 20
     assert len(HEADERS) > 20
     assert {room_of(path) for path in names(SOURCES + HEADERS)} == set(ROOMS)
@@ -93,7 +93,7 @@ def test_no_headers_include_each_other_in_a_circle():
 
 
 def test_no_sources_call_each_other_in_a_circle():
-    """But for the collectives: coll.c has the table of them, and what several of them use."""
+    """Collectives are exempt: coll.c has their table and functions that several of them use."""
     defined = r"^(?!static)\w[\w *]*?\b(\w+)\([^;{}]*\) \{$"
     codes = {path_of(source): code_of(source) for source in SOURCES}
     owners = {name: path for path in codes for name in re.findall(defined, codes[path], re.M)}
@@ -111,7 +111,7 @@ def test_a_source_includes_its_own_header_first(source):
 
 @pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
 def test_a_header_begins_with_its_purpose(header):
-    """One comment: a first sentence with the job, an empty line, then owner, threads, units."""
+    """The comment has a first line with the purpose, an empty line, then owner, threads, units."""
     match = re.match(r"/\* (\S.*?)\*/", header.read_text(), re.S)
     assert match, "a header begins with a comment"
     first_line, _, rest = match.group(1).partition("\n")
@@ -125,7 +125,7 @@ def test_a_header_is_guarded_by_its_name(header):
     assert f"#ifndef {guard}\n#define {guard}\n" in header.read_text()
 
 
-DOORS = [
+DOORS = [  # effect, pattern of its use, the only files that may use it
     ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
     ("the environment", r"\bgetenv\b|\benviron\b", {"base/options.c"}),
     (
@@ -153,14 +153,14 @@ DOORS = [
 
 
 @pytest.mark.parametrize("door, pattern, behind", DOORS, ids=[door for door, _, _ in DOORS])
-def test_each_effect_is_used_in_one_file_only(door, pattern, behind):
+def test_each_system_interface_is_used_only_in_its_file(door, pattern, behind):
     assert users_of(pattern) <= behind, door
     if behind:
         assert users_of(pattern), f"the pattern for {door} matches nothing any more"
 
 
-def test_threads_are_made_and_locked_in_one_file():
-    """But for the lock of the one pointer to the context."""
+def test_pthreads_are_used_only_in_one_file():
+    """The lock of the only pointer to the context is exempt."""
     assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "job/context.c"}
     context = code_of(CSRC / "job/context.c")
     assert set(re.findall(r"\bpthread_\w+(?=\s*\()", context)) <= {
@@ -189,10 +189,10 @@ def test_pure_code_uses_no_clock_no_threads_and_no_log(file):
 
 
 def mutable_statics(source: Path) -> list:
-    """Objects with static storage that are not const: of a file, a namespace or a function."""
+    """Return the names of static objects that are not const, of files, namespaces and functions."""
     code = re.sub(r"^\s*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
     found, opened = [], ""
-    inner = []  # for each open brace whether it is another's than a namespace's
+    inner = []  # for each open brace: True unless it opens a namespace
     for statement in re.findall(r"[^;{}]+[;{]|[{}]", code):
         text = " ".join(statement.split())
         depth = sum(inner)
@@ -220,23 +220,23 @@ def mutable_statics(source: Path) -> list:
     return found
 
 
-PREPARED = PACKAGE / "core" / "prepared.c"  # uses Python's C interface
+PREPARED = PACKAGE / "core" / "prepared.c"  # uses Python's C API
 BINDINGS = sorted(
     [*PACKAGE.glob("jax/*.[ch]"), *PACKAGE.glob("torch/**/*.h"), *PACKAGE.glob("torch/**/*.cpp")]
 )
 
 
 @pytest.mark.parametrize("source", [*SOURCES, PREPARED, *BINDINGS], ids=lambda f: f.name)
-def test_no_mutable_globals_but_the_one_pointer(source):
-    """And but for what signal handlers and exit functions need, which have no argument."""
+def test_there_are_no_mutable_globals_except_the_listed_ones(source):
+    """Exempt are also objects of signal handlers and callbacks, which get no argument for them."""
     allowed = {
-        "prepared.c": ["methods", "definition"],  # CPython needs both as statics, and changes one
+        "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
         "context.c": ["current", "lock", "writers"],
         "stacks.c": ["users", "before", "stacks_file", "exit_code"],
-        "calls.c": ["core"],  # XLA calls it without an argument for state
+        "calls.c": ["core"],  # XLA passes no argument for state
         "clique.c": ["library", "clique_failure"],
         "clique.h": ["library", "clique_failure"],
-        "process.h": ["process"],  # C10D calls without an argument for a state
+        "process.h": ["process"],  # C10D passes no argument for state
     }
     assert mutable_statics(source) == allowed.get(source.name, [])
 
@@ -261,7 +261,7 @@ def test_no_mutable_globals_but_the_one_pointer(source):
         ('extern "C" {\nint f(void);\nint a;\n}\n', ["a"]),
     ],
 )
-def test_the_search_for_globals_finds_them(code, expected, tmp_path):
+def test_mutable_statics_finds_globals(code, expected, tmp_path):
     (tmp_path / "x.c").write_text(code)
     assert mutable_statics(tmp_path / "x.c") == expected
 
@@ -280,13 +280,13 @@ C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
     "file", [*SOURCES, *HEADERS, *BINDINGS, *C_TESTS, PREPARED], ids=lambda f: f.name
 )
 def test_lines_of_c_are_short(file):
-    """Comments, too, which clang-format leaves as they are; ruff looks after Python's."""
+    """clang-format does not shorten comments. ruff checks Python."""
     lines = file.read_text().splitlines()
     assert [(i + 1, line) for i, line in enumerate(lines) if len(line) > 100] == []
 
 
 def test_declarations_for_python_come_from_the_headers():
-    """No prototype and no constant is typed twice."""
+    """No prototype may be written a second time for Python."""
     build_text = (PACKAGE / "_build.py").read_text()
     seen = {*build.HEADERS, *build.HEADERS_OF_MPI}
     declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in seen)
@@ -305,7 +305,7 @@ def test_declarations_for_python_come_from_the_headers():
 @pytest.mark.parametrize(
     "file", ("Makefile", "hvdlite/_build.py", "hvdlite/torch/backend/compiled.py")
 )
-def test_sums_have_the_same_bits_by_every_compiler(file):
-    """Clang, unless told not to, adds a product without rounding it where the processor can."""
+def test_every_compilation_switches_fp_contraction_off(file):
+    """Clang contracts products and sums to fused multiply-adds by default, which changes bits."""
     compiles = (PACKAGE.parent / file).read_text().split("-std=c")[1:]
     assert compiles and all("-ffp-contract=off" in flags[:120] for flags in compiles)

@@ -1,4 +1,4 @@
-"""The bench without ranks: its arithmetic, its shapes and its files."""
+"""hvdlite-bench without ranks: arithmetic, shapes of models, options and files."""
 
 import json
 
@@ -34,19 +34,19 @@ def test_busbw_is_algbw_times_the_factor_of_nccl_tests(kind, ranks, per_algbw):
     assert figures.busbw(kind, ranks, 6 * GB) == pytest.approx(6 * GB * per_algbw)
 
 
-def test_the_floor_of_an_allreduce_is_two_p_s_over_b():
+def test_the_floor_of_an_allreduce_is_the_time_to_read_and_write_all_bytes():
     assert figures.floor_seconds("allreduce", 4, 64 * GB, 128 * GB) == pytest.approx(4.0)
     columns = row(one_array("allreduce", 9 * GB), [0.8] * 5, ranks=2)
     assert columns["floor"] == pytest.approx(0.4)
     assert columns["floor_share"] == pytest.approx(0.5)
 
 
-def test_cpu_seconds_are_given_per_gigabyte_that_the_ranks_bring():
+def test_cpu_seconds_are_divided_by_the_gigabytes_of_all_inputs():
     assert row(one_array("allreduce", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 0.5
     assert row(one_array("allgather", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 2.0
 
 
-def test_the_kept_speed_is_the_median_of_alternating_runs():
+def test_speed_kept_is_the_median_ratio_of_times_alone_and_together():
     sample = Sample([2.0, 4.0, 8.0], [0.0] * 3, alone=[1.0, 3.0, 7.2])
     columns = figures.columns(cases.step("trainer"), 2, sample, None)
     assert (columns["alone"], columns["speed_kept"]) == (3.0, 0.75)
@@ -60,7 +60,7 @@ def test_a_training_step_has_no_bandwidth():
 
 
 @pytest.mark.parametrize("text", ["", "M", "4X", "-1", "1.5M", "4MiB"])
-def test_a_size_that_makes_no_sense_is_refused_with_examples(text):
+def test_a_wrong_size_is_refused_with_examples(text):
     with pytest.raises(ValueError, match="expected a number of bytes such as"):
         cases.parse_size(text)
 
@@ -81,12 +81,12 @@ def test_gradients_of_models_have_the_published_sizes(name, arrays, parameters):
     assert sum(int(np.prod(shape)) for shape in shapes) == parameters
 
 
-def test_an_unknown_model_is_refused_by_name():
+def test_the_error_of_an_unknown_model_names_it_and_known_models():
     with pytest.raises(ValueError, match="'alexnet': expected one of lenet"):
         models.gradient_shapes("alexnet")
 
 
-def test_the_tables_columns_are_aligned():
+def test_the_columns_of_the_table_are_aligned():
     lines = report.table([row(one_array("allreduce", 2**20), [0.001]), row(cases.tiny(), [1.0])])
     header, first, second = lines.splitlines()
     assert "1 MiB" in first and "32 kB" in second
@@ -95,7 +95,7 @@ def test_the_tables_columns_are_aligned():
         assert first[:end].split()[-1] == cell
 
 
-def test_a_file_that_cannot_be_written_is_named_and_the_other_written(tmp_path):
+def test_the_error_names_a_file_that_cannot_be_written_after_writing_others(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
     words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_other_written(tmp_path):
     assert json.loads(good.read_text())["rows"] == rows
 
 
-def test_the_options_choose_the_cases():
+def test_options_select_the_cases():
     args = cli.parse_args(["--sizes=4K,1M", "--kinds=all", "--apis=numpy"])
     planned = cli.plan(args)
     assert {api for api, _ in planned} == {"numpy"}
@@ -117,7 +117,7 @@ def test_the_options_choose_the_cases():
 
 
 @pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet", "--idle=nan"])
-def test_an_option_that_makes_no_sense_ends_with_what_is_expected(option, capsys):
+def test_a_wrong_option_is_refused_with_what_is_expected(option, capsys):
     with pytest.raises(SystemExit):
         cli.parse_args([option])
     assert "expected" in capsys.readouterr().err

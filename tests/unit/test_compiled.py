@@ -1,4 +1,4 @@
-"""Where a library that is compiled for a framework lies, and who compiles it."""
+"""Libraries compiled for a framework: their folder, and which rank compiles them."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ print(compiled.build("it", "lib", [], [source], lambda: compiler))
 
 @pytest.fixture
 def build(tmp_path):
-    """Builds a library by a compiler that notes each call."""
+    """Return a function that starts a process that builds a library; the compiler logs calls."""
     (tmp_path / "source").write_text("x")
     compiler = tmp_path / "compiler"
     compiler.write_text(f'echo call >>{tmp_path}/calls\nsleep 0.5\n: >"$2"\n')
@@ -38,9 +38,9 @@ def build(tmp_path):
     return start
 
 
-def test_of_64_ranks_without_a_home_one_compiles_into_the_temporary_folder(build, tmp_path):
+def test_one_of_64_ranks_without_a_home_compiles_to_the_temporary_folder(build, tmp_path):
     home = tmp_path / "home"
-    home.write_text("nobody makes a folder here")
+    home.write_text("a file, so no folder can be made here")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     ranks = [build(HOME=str(home), TMPDIR=str(temporary)) for _ in range(RANKS)]

@@ -1,4 +1,4 @@
-"""What docs/ says is so: the names that Horovod has, the tests that are named, the public names."""
+"""What docs/ says is true: Horovod's names, names of tests, public names, examples and links."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from test_modules import module_name
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
 
-# The public names of horovod.mxnet 0.28.1 with parameters; hvdlite has the same defaults.
+# The public names and parameters of horovod.mxnet 0.28.1; hvdlite must have the same defaults.
 HOROVOD = """
 init(comm=None, process_sets=None)
 shutdown() is_initialized() rank() size()
@@ -65,7 +65,7 @@ IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\nfrom signat
 
 
 def run(code: str, *arguments: str) -> str:
-    """The last line that the code prints, in a new interpreter: importing hvdlite starts MPI."""
+    """Return the last line that the code prints in a new interpreter."""
     path = f"{DOCS}{os.pathsep}{TESTS}"
     return alone(IMPORTS + code, *arguments, PYTHONPATH=path).splitlines()[-1]
 
@@ -85,12 +85,12 @@ print(json.dumps({name: parameters(name) for name in json.loads(sys.argv[1])}))
 
 @pytest.fixture(scope="module")
 def ours() -> dict:
-    """Parameters of hvdlite's names, as text; a name that there is not fails here."""
+    """Return name -> parameters in hvdlite, as text; a missing name raises an error."""
     return json.loads(run(OURS, json.dumps(list(SIGNATURES))))
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_functions_have_horovods_parameters(name, ours):
+def test_functions_begin_with_horovods_parameters(name, ours):
     theirs = split(SIGNATURES[name])
     assert ours[name][: len(theirs)] == theirs
     for more in ours[name][len(theirs) :]:
@@ -98,7 +98,7 @@ def test_functions_have_horovods_parameters(name, ours):
 
 
 def tables() -> list:
-    """The rows of the tables of docs/horovod.md for MXNet; tests/frameworks has the others."""
+    """Return the rows of docs/horovod.md for MXNet; tests/frameworks checks the other tables."""
     page = (DOCS / "horovod.md").read_text(encoding="utf-8")
     page = page.partition("\n## The names of the other frameworks\n")[0]
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
@@ -147,7 +147,7 @@ def test_every_public_name_is_on_one_page_of_the_reference(tmp_path):
 
 
 UNTOLD = """
-EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions tell
+EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions describe these
 
 def untold(value):
     doc = inspect.getdoc(value) or ""
@@ -185,7 +185,7 @@ def test_examples_in_docstrings_are_true():
 
 
 def anchors(page: Path) -> set:
-    """Of its headings, as GitHub and the site name them."""
+    """Return the anchors of a page's headings, as GitHub and the documentation site name them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -203,7 +203,7 @@ def test_links_between_pages_have_targets():
 
 @pytest.mark.parametrize("example", ["mnist", "module_mnist", "imagenet", "make_records"])
 def test_examples_import_hvdlite_before_mxnet_for_numpy_2(example):
-    """There MXNet 1 is imported after hvdlite, or not at all."""
+    """With NumPy 2, MXNet 1 can only be imported after hvdlite."""
     text = (TESTS.parent / "examples" / f"{example}.py").read_text(encoding="utf-8")
     imported = re.findall(r"^(?:import|from) (hvdlite|mxnet)\b", text, re.M)
     assert imported[0] == "hvdlite" and "mxnet" in imported

@@ -1,4 +1,4 @@
-"""What a process does as its script ends: the tables, without processes."""
+"""What a process does when its script ends: the decision tables, without processes."""
 
 import itertools
 
@@ -33,7 +33,7 @@ EVERY = list(itertools.product((False, True), repeat=5))
         ("failed ever_joined others", None),
     ],
 )
-def test_the_first_step_of_an_end(facts, expected):
+def test_the_first_step_depends_on_the_facts(facts, expected):
     names = ("failed", "elastic", "in_job", "ever_joined", "others")
     assert first(*(name in facts.split() for name in names)) == expected
 
@@ -51,7 +51,7 @@ def test_the_first_step_of_an_end(facts, expected):
         ("others", END_JOB),
     ],
 )
-def test_the_last_step_of_an_end(facts, expected):
+def test_the_last_step_depends_on_the_facts(facts, expected):
     names = ("failed", "clean", "broken", "unsaid", "others")
     assert last(*(name in facts.split() for name in names)) == expected
 

@@ -1,4 +1,4 @@
-"""No module tells errors of the C core by their words, and terms that were replaced are gone."""
+"""No module recognises errors of the C core by their text, and retired terms do not occur."""
 
 import ast
 import functools
@@ -14,14 +14,14 @@ from hvdlite.core.native import kind_of, lib
 
 
 def words_of(text: str) -> list:
-    """Pairs of neighbours: "rank \\d+ left the job" has "left the" and "the job"."""
+    """Return pairs of adjacent words: "rank \\d+ left the job" has "left the" and "the job"."""
     runs = re.findall(r"[a-z']+(?: [a-z']+)+", re.sub(r"%[-+.\d*]*[a-z]+", "%", text))
     return [pair for run in runs for pair in zip(run.split(" "), run.split(" ")[1:])]
 
 
 @functools.lru_cache
 def error_words() -> set:
-    """What the errors of the C core consist of."""
+    """Return the word pairs in the error texts of the C core."""
     literal = re.compile(r'"((?:\\.|[^"\\\n])*)"')
     found = set()
     for source in SOURCES:
@@ -36,7 +36,7 @@ LOOKS |= {"count", "removeprefix", "removesuffix", "fnmatch"}
 
 
 def searched_for(code: str) -> list:
-    """The texts that a module looks for in others: patterns, needles, what it compares with."""
+    """Return the texts that a module searches for or compares with."""
     tree, named = ast.parse(code), {}
     for node in ast.walk(tree):
         target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
@@ -80,14 +80,14 @@ def test_no_module_recognises_errors_by_their_text(module):
         "PHRASE = 'left the job'\nif PHRASE in text: pass",
     ],
 )
-def test_the_search_for_phrases_finds_them(code):
+def test_searched_for_finds_texts_of_errors(code):
     words = error_words()
     found = [t for t in searched_for(code) if words.intersection(words_of(t))]
     assert found
 
 
 def kinds_in(code: str) -> list:
-    """The texts that are kinds of errors; "failed" and "transport" are other things as well."""
+    """Return the literals that are kinds of errors; AMBIGUOUS ones only if used as a kind."""
     tree = list(ast.walk(ast.parse(code)))
     told = [n for n in tree if isinstance(n, ast.keyword) and n.arg == "kind"]
     told += [n for n in tree if isinstance(n, ast.Compare) and ".kind" in ast.unparse(n)]
@@ -101,7 +101,7 @@ AMBIGUOUS = {"failed", "transport"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_a_kind_of_error_has_its_name_from_the_c_core(module):
+def test_no_module_has_kinds_of_errors_as_literals(module):
     assert not kinds_in(module.read_text())
 
 
@@ -114,12 +114,12 @@ def test_a_kind_of_error_has_its_name_from_the_c_core(module):
         "KINDS = ('stalled', 'x')",
     ],
 )
-def test_the_search_for_kinds_finds_them(code):
+def test_kinds_in_finds_kinds_of_errors(code):
     assert kinds_in(code)
 
 
-# Old words for terms, in identifiers or prose; the glossary in docs/design.md has the present
-# terms.
+# Present term -> pattern of its old name, which may not occur in identifiers or prose. The
+# glossary in docs/design.md has the present terms.
 RETIRED = {
     "rerendezvous": "roll ?calls?",
     "replacement": "newcomers?",
@@ -138,7 +138,7 @@ IN_THE_CORE |= {"queue": "turn (?:enter|come|pass)", "call of helpers": "(?:begi
 
 
 def words_in(file: Path) -> str:
-    """The text as words: a_name, a-name and aName are "a name"."""
+    """Return the text of a file as words: a_name, a-name and aName become "a name"."""
     text = file.read_text(encoding="utf-8")
     return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
 

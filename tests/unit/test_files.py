@@ -1,4 +1,4 @@
-"""Files are this user's own, whatever others have put where their names are known."""
+"""hvdlite writes only to this user's files, though others may create files with known names."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ def make_folder(path, _):
 
 @pytest.fixture
 def taken(tmp_path, request):
-    """A name in a folder like /tmp, where another user has put something; and the victim's."""
+    """Return a path in a folder like /tmp that another user has taken, and a file of a victim."""
     folder, victim = tmp_path / "tmp", tmp_path / "victim"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -47,7 +47,7 @@ def taken(tmp_path, request):
 @as_root
 @pytest.mark.parametrize("taken", [make_link, make_file], indirect=True)
 @pytest.mark.parametrize("mode", ["w", "ab"])
-def test_no_file_of_another_user_is_written(taken, mode):
+def test_a_file_or_link_of_another_user_is_not_written(taken, mode):
     path, victim = taken
     with pytest.raises(PermissionError, match="of another user has this name"):
         files.open_named(path, mode)
@@ -71,13 +71,13 @@ def test_a_report_gets_another_name_if_another_user_has_taken_it(taken, monkeypa
 
 @as_root
 @pytest.mark.parametrize("taken", [make_link, make_folder], indirect=True)
-def test_a_folder_of_another_user_is_not_used_as_private(taken):
+def test_a_folder_of_another_user_is_refused_as_private_folder(taken):
     path, victim = taken
     with pytest.raises((PermissionError, FileExistsError)):
         files.make_private_folder(path)
 
 
-def test_a_path_that_the_user_gives_may_be_the_users_own_link(tmp_path):
+def test_a_path_may_be_a_link_of_the_user(tmp_path):
     tmp_path.chmod(0o1777)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for text in ("first", "2"):
@@ -87,7 +87,7 @@ def test_a_path_that_the_user_gives_may_be_the_users_own_link(tmp_path):
 
 
 def test_a_file_that_another_user_may_have_hard_linked_is_not_written(tmp_path):
-    """A file of this user's own, which a hard link in /tmp let hvdlite overwrite."""
+    """Through a hard link in /tmp, hvdlite could overwrite another file of this user."""
     (tmp_path / "victim").write_text("precious")
     tmp_path.chmod(0o1777)
     os.link(tmp_path / "victim", tmp_path / "name")
@@ -99,14 +99,14 @@ def test_a_file_that_another_user_may_have_hard_linked_is_not_written(tmp_path):
 @as_root
 @pytest.mark.parametrize("taken", [make_folder_link, make_folder], indirect=True)
 def test_output_is_not_written_to_a_folder_of_another_user(taken):
-    """He could have the job wait for a pipe of his, or write through his links."""
+    """The other user could put pipes, which block the job, or links into the folder."""
     path, victim = taken
     with pytest.raises(LaunchError, match="--output-filename .*of another user has this name"):
         output.Files(str(path))
     output.Files(str(path.parent / "own" / "folder")).close()
 
 
-def test_a_private_folder_that_exists_already_is_used(tmp_path):
+def test_an_existing_private_folder_is_used(tmp_path):
     for _ in range(2):
         files.make_private_folder(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700

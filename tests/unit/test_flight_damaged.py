@@ -1,6 +1,6 @@
-"""A flight recorder whose bytes are damaged, or were never one, is told as such.
+"""Flight recorders with damaged bytes are refused if their layout is damaged.
 
-What is understood of a damaged one has wrong numbers; reports and tables are written all the same.
+If only numbers are damaged, reports and tables show wrong numbers but are still written.
 """
 
 import random
@@ -37,7 +37,7 @@ def good(tmp_path_factory) -> bytes:
 
 
 def read(path: Path, data: bytes) -> bool:
-    """Whether it could be read; anything but NoRecorder is a failure."""
+    """Return whether the data can be read and shown; errors but NoRecorder fail the test."""
     path.write_bytes(data)
     try:
         with Recorder(str(path)) as recorder:
@@ -48,7 +48,7 @@ def read(path: Path, data: bytes) -> bool:
 
 
 def show(one: memory.Snapshot) -> None:
-    """All that is made of recorders, beside one that is another rank's."""
+    """Make a report and a table of the recorder and of a second rank's."""
     other = one._replace(head={**one.head, "rank": 1, "size": 2}, ops=one.ops[:3])
     report.text("a rank has died", [one, other])
     [column.text(row) for row in rows.of([one, other], {1: one}) for column in rows.COLUMNS]
@@ -75,7 +75,7 @@ EDGES = [b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f", INFINITY, NAN]
 
 
 def places(good: bytes) -> list:
-    """Where the fields of the head and of the operations that were written begin."""
+    """Return the positions of the fields of the head and of the recorded operations."""
     fields = re.findall(rb"(op\.)?[\w.]+ [Siuf]\d?@(\d+):", good[: good.index(b"\0")])
     ring, size = (int(re.search(rb";%s (\d+);" % what, good)[1]) for what in (b"ring", b"op"))
     of_ops = [ring + int(at) for prefix, at in fields if prefix]
@@ -85,7 +85,7 @@ def places(good: bytes) -> list:
 
 
 def test_damaged_numbers_are_still_shown(good, tmp_path):
-    """Any byte, and fields that are 0, the least, the most, infinite or no number."""
+    """Random bytes change, or fields become 0, minimal, maximal, infinite or NaN."""
     rng = random.Random(4)
     begin, fields = good.index(b"\0"), places(good)
     for _ in range(300):
@@ -108,7 +108,7 @@ def with_head(good: bytes, path: Path, **values: int) -> Recorder:
     return Recorder(str(path))
 
 
-def test_a_damaged_size_of_a_recorder_is_refused(good, tmp_path):
+def test_a_report_with_a_damaged_number_of_ranks_is_written(good, tmp_path):
     with with_head(good, tmp_path / "damaged", size=2**31 - 1) as recorder:
         one = recorder.snapshot()
     one.ops[-1]["phase"] = "waits"
@@ -116,7 +116,7 @@ def test_a_damaged_size_of_a_recorder_is_refused(good, tmp_path):
 
 
 def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
-    """SIGKILL where the signal for stacks stands, and a process that lives."""
+    """The recorder names SIGKILL as the signal for stacks, and another process as its own."""
     with subprocess.Popen(["sleep", "60"]) as victim:
         with with_head(good, tmp_path / "x", stacks=signal.SIGKILL, pid=victim.pid) as recorder:
             report.look([recorder])
@@ -126,5 +126,5 @@ def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
 
 
 @pytest.mark.parametrize("part", [0, 1, 100, 2048, 10_000])
-def test_a_recorder_that_is_cut_is_refused(part, good, tmp_path):
+def test_a_truncated_recorder_is_refused(part, good, tmp_path):
     assert not read(tmp_path / "cut", good[:part])

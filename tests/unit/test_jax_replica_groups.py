@@ -1,4 +1,4 @@
-"""The devices that a collective joins, from each way in which XLA writes them."""
+"""replica_groups.of() reads which devices a collective joins from XLA's text of a program."""
 
 import pytest
 
@@ -26,16 +26,16 @@ def line(groups: str, op: str = "all-reduce", shape: str = "f32[4]") -> str:
         ("source_target_pairs={{0,1},{1,0}}", [(0, 1, 2, 3)]),
     ],
 )
-def test_each_way_of_writing_groups_is_read(written, expected):
+def test_groups_are_read_in_each_notation(written, expected):
     assert replica_groups.of(line(written), 4) == expected
 
 
-def test_groups_of_all_lines_are_returned_once():
+def test_equal_groups_of_several_lines_are_returned_once():
     text = "\n".join([line("replica_groups={{0,1}}"), "  %add = f32[] add(a, b)"] * 2)
     assert replica_groups.of(text, 4) == [(0, 1)]
 
 
-def test_an_unknown_way_is_refused():
+def test_an_unknown_notation_is_refused():
     with pytest.raises(
         RuntimeError, match="writes a collective's devices in an unknown way: replica_groups=V9"
     ):
@@ -52,7 +52,7 @@ def test_an_unknown_way_is_refused():
         ("all-to-all", "pred[2147483648]", True),
     ],
 )
-def test_a_collective_that_xla_cannot_count_is_refused(op, shape, refused):
+def test_a_collective_too_large_for_xla_to_count_is_refused(op, shape, refused):
     text = line("replica_groups={}", op, shape)
     if refused:
         with pytest.raises(RuntimeError, match="more than 2\\^31-1"):

@@ -1,4 +1,4 @@
-"""How MXNet gets to know the kvstore: in either order of imports, and never by starting MPI."""
+"""Registration of hvdlite's kvstore with MXNet: order of imports, names of stores, errors."""
 
 import pytest
 from jobs import alone as run
@@ -25,11 +25,11 @@ USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n"
         "i.reload(hvdlite); from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
     ],
 )
-def test_a_store_works_whichever_is_imported_first(imports):
+def test_a_store_works_in_either_order_of_imports(imports):
     assert run(f"{imports}\n{USE}") == USED
 
 
-def test_a_library_that_mxnet_misses_is_told_with_its_package(tmp_path):
+def test_the_error_of_a_library_that_mxnet_lacks_names_its_package(tmp_path):
     why = "libgomp.so.1: cannot open shared object file: No such file or directory"
     (tmp_path / "mxnet.py").write_text(f"raise OSError({why!r})")
     code = "import hvdlite\ntry:\n    import mxnet\nexcept OSError as error:\n    print(error)"
@@ -38,8 +38,8 @@ def test_a_library_that_mxnet_misses_is_told_with_its_package(tmp_path):
 
 
 @mxnet_alone
-def test_registering_starts_no_mpi_and_leaves_mxnets_own_functions_in_place():
-    """A notebook that starts jobs by hvdlite.run must not be in one."""
+def test_registering_starts_no_mpi_and_only_wraps_mxnets_functions():
+    """A notebook that starts jobs with hvdlite.run() must not start MPI itself."""
     code = """
 import sys, mxnet as mx
 init, create = mx.gluon.Trainer.__init__, mx.model._create_kvstore
@@ -52,7 +52,7 @@ print(create is mx.gluon.trainer._create_kvstore.__wrapped__)
     assert run(code) == "[]\nTrue True\nTrue\n"
 
 
-def test_importing_hvdlite_does_not_make_an_mxnet():
+def test_importing_mxnet_without_mxnet_still_raises_importerror():
     code = """
 import sys, hvdlite
 sys.path = [p for p in sys.path if "site-packages" not in p]
@@ -79,7 +79,7 @@ def created(mode: str, *names: str) -> list:
     return run(code, HVDLITE_KVSTORE_MODE=mode).splitlines()
 
 
-def test_dist_sync_means_hvdlites_store_without_servers():
+def test_without_servers_dist_sync_is_hvdlites_store():
     names = ("dist_sync", "DIST_SYNC", "dist", "dist_device_sync", "dist_sync_device")
     *types, refused = created("mpi", *names, "dist_async")
     assert types == [name.lower() for name in names]
@@ -87,7 +87,7 @@ def test_dist_sync_means_hvdlites_store_without_servers():
 
 
 def test_an_unknown_store_name_is_an_error():
-    """MXNet 1.9 takes any name without 'dist' for a store of one process."""
+    """MXNet 1.9 makes a store of one process for any name without 'dist'."""
     *ours, unknown, typo = created(
         "", "horovod", "Horovod", "local", "device", "byte_ps", "dist_snyc"
     )
@@ -99,7 +99,7 @@ def test_an_unknown_store_name_is_an_error():
 @pytest.mark.parametrize("mode", ["", "ps"])
 @pytest.mark.parametrize("name", ["dist_sync", "DIST_ASYNC"])
 def test_a_store_that_needs_servers_is_an_error_without_servers(mode, name):
-    """MXNet's own error is its source's: Check notnull."""
+    """MXNet itself raises only "Check notnull"."""
     refused, made = created(mode, name, "dist_sync_mpi")
     assert refused == (
         f"kvstore '{name.lower()}' needs MXNet's servers, and there are none (DMLC_NUM_WORKER is "
@@ -109,7 +109,7 @@ def test_a_store_that_needs_servers_is_an_error_without_servers(mode, name):
     assert made == "dist_sync_mpi"
 
 
-def test_the_store_can_be_made_as_mxnets_proposal_says():
+def test_hvdlite_kvstore_create_makes_a_store():
     code = """
 import hvdlite as mpi
 kv = mpi.kvstore.create("dist_sync_mpi")
@@ -124,8 +124,8 @@ def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
 
 
 @pytest.mark.parametrize("with_servers", [False, True])
-def test_the_user_is_told_if_a_tracker_outlives_the_job(with_servers, monkeypatch, capsys):
-    """launch.py -s 0 and dmlc-submit waited for ever, and nobody said what to do."""
+def test_a_warning_says_if_a_tracker_would_wait_forever(with_servers, monkeypatch, capsys):
+    """launch.py -s 0 and dmlc-submit start a tracker that waits forever."""
     for name in servers._NUMBERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DMLC_ROLE", "worker")

@@ -1,4 +1,4 @@
-"""init and shutdown in a process that is alone, each case in an interpreter of its own."""
+"""init() and shutdown() in a job of one process; each case runs in a new interpreter."""
 
 import socket
 import threading
@@ -93,7 +93,7 @@ def test_init_accepts_right_and_refuses_wrong_communicators():
 WITHOUT_MXNET = "import sys\nsys.modules['mxnet'] = None  # then importing it fails\n"
 
 
-def test_without_mxnet_numpy_works_and_its_names_say_what_to_install():
+def test_without_mxnet_numpy_works_and_mxnets_names_raise_importerror():
     code = """
 hvd.init()
 print(hvd.numpy.allreduce(np.arange(3.0)).tolist(), hvd.broadcast_object({"a": 1}))
@@ -109,7 +109,7 @@ except ImportError as error:
 
 
 def test_importing_hvdlite_does_not_import_mxnet():
-    """And ``hvdlite.numpy`` needs no import of its own."""
+    """``hvdlite.numpy`` needs no separate import."""
     code = "import sys, hvdlite; print(hvdlite.numpy.Sum == hvdlite.Sum, 'mxnet' in sys.modules)"
     assert run(code) == "True False\n"
 
@@ -131,7 +131,7 @@ except AttributeError as error:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
 def test_a_wrong_exit_timeout_is_an_error(value, monkeypatch):
-    """Formerly, with nan a script that had failed waited for ever."""
+    """With nan, a script that has failed would wait forever."""
     name = "HVDLITE_EXIT_TIMEOUT_SECONDS"
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):
@@ -154,14 +154,14 @@ def test_a_limit_of_many_years_is_shortened_to_what_sockets_accept(name, monkeyp
     "name, expected",
     [("TIMEOUT_SECONDS", "a number of seconds over 0"), ("RESET_LIMIT", "a whole number")],
 )
-def test_a_wrong_limit_is_named_before_the_job_begins(name, expected, monkeypatch):
-    """Over MPI, too, where only a death asks for it."""
+def test_a_wrong_elastic_limit_is_an_error_in_init(name, expected, monkeypatch):
+    """init() checks these limits even if only a later death would use them."""
     monkeypatch.setenv(f"HVDLITE_ELASTIC_{name}", "10m")
     with pytest.raises(ValueError, match=f"HVDLITE_ELASTIC_{name} is '10m': expected {expected}"):
         job.init()
 
 
-def test_a_broadcast_that_takes_long_says_how_far_it_is():
+def test_a_long_broadcast_reports_its_progress():
     code = """
 import time
 from hvdlite.core import progress

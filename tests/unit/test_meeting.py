@@ -1,4 +1,7 @@
-"""How ranks meet without MPI, at rank 0's port: ranks as threads, and strangers among them."""
+"""How ranks meet without MPI at rank 0's port, with ranks as threads and with strangers.
+
+Strangers are connections of processes that are not ranks of the job.
+"""
 
 import contextlib
 import itertools
@@ -15,8 +18,8 @@ from hvdlite.core import limits, start
 from hvdlite.core.native import HvdliteError, RankFailedError
 
 JOB = "torchrun 29500 x"
-# Below the ephemeral ports, and different in each process, because test processes run at the same
-# time.
+# These ports are below the ephemeral ports, and differ between test processes, which may run
+# concurrently.
 _ports = itertools.count(20_000 + os.getpid() % 180 * 64)
 
 
@@ -26,7 +29,7 @@ def places(size: int):
 
 
 def met(place, patience=30.0, joined=0) -> tuple:
-    """Meet, connect each to each, and close; what this rank has learned."""
+    """Meet, connect to all ranks, and close; return what this rank has learned and received."""
     own = exchange.meet(place, joined, patience, set())
     all_values = own.allgather({"rank": own.rank})
     own_mesh = mesh.connect(own)
@@ -38,7 +41,7 @@ def met(place, patience=30.0, joined=0) -> tuple:
         received += [handshake.receive(stream) for stream in streams.values()]
         for stream in streams.values():
             stream.close()
-    own.allgather(None)  # so that no rank leaves before all have finished
+    own.allgather(None)  # no rank may leave before all have finished
     own.close()
     return all_values, own_mesh.lowest, sorted(received)
 
@@ -50,12 +53,12 @@ def expected(rank: int, size: int) -> tuple:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_each_rank_is_connected_to_each(size):
+def test_all_ranks_are_connected_to_each_other(size):
     assert as_threads(met, [(p,) for p in places(size)]) == [expected(r, size) for r in range(size)]
 
 
 def with_strangers(act, size=3, **rest):
-    """The ranks but the last, then strangers, then the last one."""
+    """Run ranks as threads; the last rank comes after the strangers have acted."""
     ranks = places(size)
     address = ("127.0.0.1", ranks[0].ports[0])
 
@@ -96,7 +99,7 @@ def other_key(address, place):
 
 
 class Recorder:
-    """A connection whose sent bytes are kept."""
+    """A connection that records the bytes that are sent."""
 
     def __init__(self, connection):
         self.connection, self.sent = connection, []
@@ -110,7 +113,7 @@ class Recorder:
 
 
 def replay(address, place):
-    """What a rank of the right key but another size has sent is sent again."""
+    """Send again what a rank with the right key but another job size has sent."""
     key = handshake.key_of(JOB)
     told = Recorder(socket.create_connection(address))
     handshake.introduce(told, handshake.Hello(handshake.EXCHANGE, 1, 4, 0), key)
@@ -134,15 +137,15 @@ STRANGERS = {
 }
 
 
-def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
-    """One that the selector has told of, and that has to go for another who comes."""
+def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch):
+    """The selector has reported its data, but a new connection makes the acceptor drop it."""
     monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
     listener = acceptor.listen(["127.0.0.1"], [0])
     own = handshake.Hello(handshake.EXCHANGE, 0, 2, 0)
     room = acceptor.Acceptor(listener, own, b"key", set(), lambda: None)
     callers = [socket.create_connection(listener.getsockname()) for _ in range(2)]
     room._selector.register(listener, 1)
-    room._admit()  # one connection more than there is room for: a pending one is dropped
+    room._admit()  # accepts one connection too many, so a pending one is dropped
     assert not room._pending
     (ended,) = [c for c in [callers[0]] if c.recv(1) == b""]
     room._serve(ended)  # the selector's event for the dropped connection, from the same select()
@@ -152,8 +155,8 @@ def test_a_pending_peer_may_be_turned_away_while_its_data_arrives(monkeypatch):
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_strangers_only_cause_a_line_in_the_log(who, caplog, monkeypatch):
-    # strangers are never dropped for slowness, so no rank may wait for that
+def test_strangers_only_cause_lines_in_the_log(who, caplog, monkeypatch):
+    # strangers are never dropped for slowness, so the test fails if a rank waits for that
     monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
@@ -164,7 +167,7 @@ def test_strangers_only_cause_a_line_in_the_log(who, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("size, here, missing", [(4, (0, 2), "s 1, 3"), (2, (1,), " 0")])
-def test_every_rank_names_the_missing_ranks(size, here, missing):
+def test_the_error_on_every_rank_names_the_missing_ranks(size, here, missing):
     ranks = places(size)
     for error in as_threads(met, [(ranks[rank], 2.0) for rank in here]):
         assert isinstance(error, HvdliteError)
@@ -174,7 +177,7 @@ def test_every_rank_names_the_missing_ranks(size, here, missing):
 
 
 @pytest.mark.parametrize("ended", [0, 1])
-def test_a_rank_that_ends_without_init_is_named(ended, monkeypatch):
+def test_the_error_names_a_rank_that_ends_without_init(ended, monkeypatch):
     is_in, let_in = threading.Event(), acceptor.Acceptor._accept_peer
 
     def noted(self, pending, hello):
@@ -197,7 +200,7 @@ def test_a_rank_that_ends_without_init_is_named(ended, monkeypatch):
         assert (raised[rank].kind, raised[rank].ranks) == ("rank left", (ended,))
 
 
-def test_a_rank_that_ends_while_others_wait_in_init_is_named():
+def test_the_error_names_a_rank_that_ends_while_others_wait_in_init():
     ranks = places(3)
     raised = as_threads(
         lambda place: exchange.meet(place, 0, 30, set()).close() if place.rank else met(place),
@@ -214,8 +217,8 @@ def test_a_rank_of_another_job_size_is_refused_with_an_error():
     assert "rank 2 comes to a job of 3 ranks" in str(results[1])
 
 
-def test_a_silent_host_is_tolerated_up_to_the_users_limit(monkeypatch):
-    """Formerly, the silent host was lost after 120 s."""
+def test_the_users_limit_for_silent_hosts_is_used(monkeypatch):
+    """The limit must replace the default of 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
     monkeypatch.setattr(exchange, "bound", lambda _, seconds: borne.append(seconds))
@@ -239,7 +242,7 @@ def test_ranks_meet_only_with_the_same_secret(monkeypatch, tmp_path):
 
 
 def test_the_error_names_two_ranks_that_a_firewall_separates(monkeypatch):
-    """Rank 2 gets no connection with rank 1, though both have one with rank 0."""
+    """Ranks 1 and 2 can't connect to each other, though both are connected to rank 0."""
     calls, reach, over = itertools.count(), mesh.reach, threading.Barrier(3)
 
     def cut(*arguments):

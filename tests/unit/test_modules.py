@@ -1,4 +1,4 @@
-"""The rules that hold the modules of Python apart: who makes files, who imports what."""
+"""Rules of the architecture of Python modules: mutable state, creation of files, imports."""
 
 import ast
 import re
@@ -9,18 +9,22 @@ from test_architecture import MODULES, PACKAGE, circle
 
 from hvdlite.core import launchers
 
-# State that modules keep between calls outside of a ModuleState, and why.
+# Mutable state that modules may keep outside of a ModuleState, and why.
 KEPT = {
     "core/module_state.py": ["process"],  # holds all ModuleStates
-    "core/native.py": ["_own", "_as_both"],  # read in every call: thread's hvd_error, classes
-    "core/collectives.py": ["_limit"],  # belongs to one thread, within one ``with``
-    # Notes about objects of a framework; each note is freed with its object.
-    "mxnet/zero_copy.py": ["_moved", "_direct", "_references_of_new"],  # and counts of MXNet
+    "core/native.py": ["_own", "_as_both"],  # every call reads them: a thread's hvd_error, classes
+    "core/collectives.py": ["_limit"],  # belongs to one thread and one ``with``
+    # Data about objects of a framework; they are freed with the object.
+    "mxnet/zero_copy.py": [
+        "_moved",
+        "_direct",
+        "_references_of_new",
+    ],  # and MXNet's reference counts
     "tensorflow/exchange.py": ["_names_in"],
     "torch/gradients.py": ["_alive"],
     "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
-    # What depends on the arguments alone.
+    # Caches of results that depend only on the arguments.
     "mxnet/push.py": ["_described", "made"],
     "bench/models.py": ["gradient_shapes"],
 }
@@ -31,7 +35,7 @@ CHANGES = {*CHANGES.split(), "clear", "__setitem__"}
 
 
 def kept_by(code: str) -> list:
-    """The names, of a module or a class, by which the code keeps what it changes later."""
+    """Return the names of a module or a class whose values the code changes later."""
     tree, found = ast.parse(code), []
     names = set()  # names that the module itself assigns
     for body in [tree.body, *(c.body for c in ast.walk(tree) if isinstance(c, ast.ClassDef))]:
@@ -55,7 +59,7 @@ def kept_by(code: str) -> list:
 
 
 def changed_by(function, names: set) -> list:
-    """Those of the names, which others bind, whose values the function changes."""
+    """Return those of the given outer names whose values the function changes."""
     found = []
     own = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
     own |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and is_bound(n)}
@@ -75,7 +79,7 @@ def changed_by(function, names: set) -> list:
 
 
 def kept_by_closures_of(function) -> list:
-    """The variables of a function that a function which it returns changes: a decorator's."""
+    """Return the variables of a function that a returned inner function changes."""
     nodes = list(ast.walk(function))
     names = {
         t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if hasattr(t, "id")
@@ -122,11 +126,11 @@ def test_modules_keep_mutable_state_only_in_a_module_state(file):
         ),
     ],
 )
-def test_the_search_for_what_modules_keep_finds_it(code, expected):
+def test_kept_by_finds_mutable_state(code, expected):
     assert kept_by(code) == expected
 
 
-# Calls that make files: functions, methods of any object, and open() with one of these modes.
+# Functions, and below methods of any object, that create files.
 MAKES_FILES = {
     *(
         "os.mkfifo",
@@ -152,7 +156,7 @@ DEVICES = (["os.devnull"], ["'/dev/tty'"])
 
 
 def makes_a_file(call: ast.Call) -> bool:
-    """Tell whether the call makes a file, or may empty one."""
+    """Return whether the call creates a file or may truncate one."""
     name, of = ast.unparse(call.func), [ast.unparse(each) for each in call.args]
     if name in ("open", "io.open") or (name.endswith(".open") and name != "os.open"):
         modes = [*of[name == "open" : 1 + (name == "open")]]
@@ -165,8 +169,8 @@ def makes_a_file(call: ast.Call) -> bool:
     return name in MAKES_FILES or name.rpartition(".")[2] in METHODS and "files" not in name
 
 
-def test_files_are_made_by_one_module():
-    """Only it refuses what another user may have put where the file is to be."""
+def test_only_one_module_creates_files():
+    """Only this module refuses files and links that another user may have created before."""
     calls = [
         (module, node)
         for module in MODULES
@@ -196,14 +200,14 @@ def test_files_are_made_by_one_module():
         ("world.open(ranks)", False),
     ],
 )
-def test_the_search_for_made_files_finds_them(code, expected):
+def test_makes_a_file_finds_calls_that_create_files(code, expected):
     assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 
 # Imports that only the listed modules may use.
 IMPORTERS = {
-    # The modules that describe the libraries to cffi, load one for an MPI, load the core, and look
-    # for it.
+    # These modules build the libraries with cffi, load one for an MPI, load the core, and look for
+    # it.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
         "_build.py", "mpi.py", "native.py", "probe.py"
     },
@@ -223,7 +227,7 @@ def test_only_the_listed_modules_import_mpi_and_the_c_library(pattern, importers
 
 
 def test_only_bootstrap_calls_mpi():
-    """But for slurm.py's probe, a text that another process runs."""
+    """The probe in slurm.py is exempt: it is a text that another process runs."""
     users = {
         module.parent.name
         for module in MODULES
@@ -233,8 +237,8 @@ def test_only_bootstrap_calls_mpi():
     assert users == {"bootstrap"}
 
 
-def test_variables_of_launchers_stand_in_one_table():
-    """But in mpi_init_wait.py, which runs as a script, without the package."""
+def test_environment_variables_of_launchers_are_in_one_table():
+    """mpi_init_wait.py is exempt: it runs as a script without the package."""
     rows = (*launchers.OF_MPI, launchers.SRUN, launchers.JAX)
     names = {launchers.TORCHELASTIC, *(name for row in rows for name in row[1:3] if name)}
     users = {
@@ -246,7 +250,7 @@ def test_variables_of_launchers_stand_in_one_table():
     assert users == {"launchers.py", "mpi_init_wait.py"}
 
 
-# Packages that may import each framework; Keras uses some of the others as backends.
+# Packages that may import each framework; Keras uses some of the other frameworks as backends.
 FRAMEWORKS = {
     "mxnet": {"mxnet", "bench"},
     "torch": {"torch", "backend", "keras"},  # backend is hvdlite.torch.backend
@@ -258,8 +262,8 @@ FRAMEWORKS = {
 
 
 @pytest.mark.parametrize("framework, folders", FRAMEWORKS.items(), ids=FRAMEWORKS)
-def test_a_framework_is_imported_in_its_own_folder_only(framework, folders):
-    """Modules outside of it import the folder only when asked: `import hvdlite` needs none."""
+def test_a_framework_is_imported_only_in_its_folder(framework, folders):
+    """Other modules may import the folder only inside functions, so hvdlite needs no framework."""
     importing = rf"^(?:\s*(?:import|from) {framework}|(?:import|from) hvdlite\.{framework})\b"
     users = {m.parent.name for m in MODULES if re.search(importing, m.read_text(), re.M)}
     assert users and users <= folders
@@ -271,7 +275,7 @@ def module_name(file: Path) -> str:
 
 
 def imported_by(file: Path) -> set:
-    """The modules of the package that a module imports, at its top or in a function."""
+    """Return the modules that a module imports at its top level or in functions."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -283,7 +287,7 @@ def imported_by(file: Path) -> set:
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """But for the package itself, which finds every public name when it is first used."""
+    """The package itself is exempt: it imports every public name at its first use."""
     every = {module_name(m): imported_by(m) for m in MODULES}
     assert circle({name: every[name] for name in every if name != "hvdlite"}) == set()
 
@@ -310,15 +314,15 @@ FLOORS = [
 # The only imports of a higher layer, and why they are needed.
 UPWARD = {
     ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # MXNet calls it when it makes a kvstore
-    ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # for Keras on TensorFlow
+    ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # for Keras with TensorFlow
     (
         "hvdlite.launch.job_site.sitecustomize",
         "hvdlite.as_horovod",
-    ),  # runs in each rank as Python starts
+    ),  # runs in each rank when Python starts
 }
 
 
-def test_packages_import_only_what_is_below_them():
+def test_packages_import_only_lower_layers():
     floor_of = {f"hvdlite.{name}": number for number, floor in enumerate(FLOORS) for name in floor}
     upward = set()
     for file in MODULES:

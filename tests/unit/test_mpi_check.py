@@ -1,4 +1,4 @@
-"""One MPI in the process: what mpi4py loaded must be what the C library was built for."""
+"""The MPI that mpi4py has loaded must be the MPI for which the C library was built."""
 
 import pytest
 from mpi4py import MPI
@@ -36,7 +36,7 @@ def test_an_mpi_with_the_same_abi_is_accepted(built_for, loaded, theirs):
         ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),
     ],
 )
-def test_a_wrong_mpi_is_an_error_of_one_sentence(built_for, loaded, theirs, named):
+def test_the_error_of_a_wrong_mpi_is_one_sentence(built_for, loaded, theirs, named):
     text = mismatch(built_for, loaded, theirs)
     assert all(name in text for name in named)
     assert "MPICC" in text
@@ -45,7 +45,7 @@ def test_a_wrong_mpi_is_an_error_of_one_sentence(built_for, loaded, theirs, name
     assert text.count(". ") == 0
 
 
-def test_a_build_for_another_mpi_or_none_is_named(tmp_path):
+def test_the_error_names_the_mpi_of_the_build(tmp_path):
     assert not_built(OPEN_MPI_5, tmp_path).startswith("hvdlite was built without MPI, but mpi4py ")
     (tmp_path / "_hvdlite_mpich.abi3.so").touch()
     text = not_built(OPEN_MPI_5, tmp_path)

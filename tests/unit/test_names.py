@@ -1,4 +1,4 @@
-"""Names: the same on every rank, whatever a rank has built or called before."""
+"""Names of tensors and owners are equal on all ranks, whatever a rank has called before."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_numbers_in_names_are_compared_by_value(names, expected):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 8, 9, 90, 98, 99, 995])
-def test_natural_order_does_not_depend_on_where_gluon_began_to_count(shift):
+def test_natural_order_does_not_depend_on_gluons_first_number(shift):
     layers = [f"dense{shift + i}_{kind}" for i in range(12) for kind in ("bias", "weight")]
     assert in_natural_order(sorted(layers)) == layers
 
@@ -62,8 +62,8 @@ def test_an_extra_call_on_another_line_changes_no_name():
     assert place().endswith("#1")
 
 
-def test_a_folder_that_was_removed_does_not_matter(tmp_path, monkeypatch):
-    """The line of a script that was given by -c or read from stdin has no file."""
+def test_a_tensor_gets_a_name_in_a_removed_working_folder(tmp_path, monkeypatch):
+    """The line of a script from -c or stdin has no file."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -72,19 +72,19 @@ def test_a_folder_that_was_removed_does_not_matter(tmp_path, monkeypatch):
     assert names["name"] == "allreduce.<string>:1#0"
 
 
-def test_owners_are_counted_by_kind():
+def test_owners_are_numbered_per_kind():
     first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
     assert (first, second, other) == ("critic0", "critic1", "generator0")
 
 
 def test_a_name_that_utf8_cannot_encode_is_refused():
-    """Formerly, the error was Python's, which did not say that the name is wrong."""
+    """Python's UnicodeEncodeError would not say that the name is wrong."""
     with pytest.raises(ValueError, match=r"the tensor name 'a\\ud800' has a character that UTF-8"):
         describe(lib.HVD_ALLREDUCE, "a\ud800")
 
 
 @pytest.mark.parametrize("name", ["a\0x", "\0", "a\0"])
 def test_a_name_with_a_nul_is_refused(name):
-    """C cuts a text there: "a\\0x" and "a\\0y" were averaged together."""
+    """C strings end at NUL, so "a\\0x" and "a\\0y" would be the same name."""
     with pytest.raises(ValueError, match="the tensor name .* has a NUL character"):
         describe(lib.HVD_ALLREDUCE, name)

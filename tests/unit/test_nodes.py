@@ -1,4 +1,4 @@
-"""The NUMA nodes of a host, with a copy of the kernel's files: this machine may have one node."""
+"""NUMA nodes of a host, as fake files of the kernel describe them: this host may have one node."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ STAT = "{} (a) b) S " + "0 " * 10 + "{} 0 " + "0 " * 23 + "{} 0\n"
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """Return a function that makes a host of NUMA nodes, with cores of two threads each."""
+    """Return a function that fakes a host with NUMA nodes; each core has two hardware threads."""
     monkeypatch.setattr(nodes, "SYSTEM", str(tmp_path / "system"))
     monkeypatch.setattr(nodes, "PROC", str(tmp_path / "proc"))
 
@@ -46,7 +46,7 @@ def write(path, text):
 @pytest.mark.parametrize(
     ("number_of_nodes", "cores_of_each", "size"), [(2, 4, 2), (2, 4, 5), (2, 4, 8), (12, 3, 36)]
 )
-def test_each_rank_has_whole_cores_of_one_node_and_no_core_has_two_ranks(
+def test_each_rank_is_bound_to_separate_whole_cores_of_one_node(
     host, number_of_nodes, cores_of_each, size
 ):
     allowed = host(number_of_nodes, cores_of_each)
@@ -67,14 +67,14 @@ def test_ranks_are_not_bound_without_several_nodes(host, number_of_nodes, size, 
     assert [nodes.binding(rank, size, allowed) for rank in range(size)] == [None] * size
 
 
-def test_a_rank_is_bound_within_the_cores_that_a_container_allows(host):
+def test_ranks_are_bound_only_to_cores_that_a_container_allows(host):
     host(2, 4)
     allowed = [2, 3, 4, 5, 10, 11, 12]  # core 5 with only one of its hardware threads
     bound = [nodes.binding(rank, 4, allowed) for rank in range(4)]
     assert bound == [[{2, 10}], [{3, 11}], [{4, 12}], [{5}]]
 
 
-def test_the_number_of_ranks_follows_the_nodes(host, monkeypatch):
+def test_the_default_number_of_ranks_is_a_multiple_of_the_nodes(host, monkeypatch):
     allowed = host(3, 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
     monkeypatch.setattr(sizing, "quota", lambda: 96)
@@ -92,14 +92,14 @@ def test_the_number_of_ranks_follows_the_nodes(host, monkeypatch):
         ([[0, 1], [0, 1]], {"binding": ["--bind-to", "none"]}, None),
     ],
 )
-def test_ranks_bound_by_the_user_or_launcher_stay_bound(allowed, how, place):
+def test_ranks_that_the_user_or_backend_binds_are_not_bound_again(allowed, how, place):
     there = [ranks.Rank(n, None, "a", "10.0.0.1", n, {}, own) for n, own in enumerate(allowed)]
     elsewhere = ranks.Rank(2, None, "b", "10.0.0.2", 2, {}, [7])
     assert ranks.order(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
 
 
 def process(number, threads, memory):
-    """Make a process: the time and the hardware thread of each thread, and lines of memory."""
+    """Fake a process: threads as (CPU ticks, hardware thread), memory as lines of numa_maps."""
     folder = Path(nodes.PROC) / str(number)
     for thread, (ticks, where) in enumerate(threads):
         write(folder / f"task/{thread}/stat", STAT.format(thread, ticks, where))
@@ -127,10 +127,10 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
     told = nodes.misplaced(4711)
     assert bool(told) == bool(says)
     assert says in told
-    assert nodes.misplaced(4712) == ""  # this process has ended
+    assert nodes.misplaced(4712) == ""  # there is no such process
 
 
-def test_why_names_the_rank_that_is_on_two_nodes():
+def test_why_names_a_rank_that_runs_on_two_nodes():
     head = {"rank": 3, "host": "a", "job": "1", "clock_offset": 0.0}
     text = why.of_snapshots([Snapshot(head, [], "runs", 0.0, misplaced="its threads run on two")])
     assert "rank 3 on a: its threads run on two: start it by hvdliterun" in text

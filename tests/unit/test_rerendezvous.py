@@ -1,4 +1,4 @@
-"""Who of a job's ranks is left: rerendezvous after deaths, lives, lost hosts; ranks as threads."""
+"""Which ranks remain after deaths and lost hosts: rerendezvous, with ranks as threads."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ def pair():
 
 
 def lives_of(numbers) -> dict:
-    """What each process of a job knows of the others' lives."""
+    """Return number -> Lives of the processes of a job."""
     found = {number: lives.Lives() for number in numbers}
     for one, other in itertools.combinations(numbers, 2):
         near, far = pair()
@@ -37,11 +37,13 @@ def called(
     numbers, votes=None, lost=(), dead=(), new=(), stopped=(), mute=(), wrong=(), squatted=(),
     late=(),
 ) -> list:  # fmt: skip
-    """What a rerendezvous of these ranks comes to; those that are dead have ended.
+    """Return the results of a rerendezvous on all ranks that take part.
 
-    Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost. A stranger
-    listens in the place of those that are squatted: it accepts and says nothing. Those that are
-    late come when all others have ended.
+    :param dead: ranks that have ended.
+    :param mute: ranks that stop after their proof of the key.
+    :param wrong: pairs (a, b): rank a believes that rank b is lost.
+    :param squatted: dead ranks at whose port a stranger accepts connections and sends nothing.
+    :param late: ranks that come when all other ranks have ended.
     """
     living, ports = lives_of(set(numbers) - set(new)), []
     listeners = {number: acceptor.listen(["127.0.0.1"], [0]) for number in numbers}
@@ -81,7 +83,7 @@ def called(
             each.close()
 
 
-def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
+def test_a_rerendezvous_gives_the_same_result_on_all_remaining_ranks(monkeypatch):
     monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 2.0)
     assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
     assert called([0, 2, 3], votes={2: 1, 3: 1}, dead=[0]) == 2 * [(0, 4, [2, 3])]
@@ -94,22 +96,22 @@ def test_a_rerendezvous_gives_the_same_result_on_all_ranks_left(monkeypatch):
 
 
 def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
-    """Formerly, the others waited for the dead rank, and the job ended."""
+    """Otherwise the other ranks would wait for the dead rank."""
     assert called([0, 1, 2], dead=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
     assert called([0, 1, 2], dead=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
 
 
 @pytest.fixture
 def unreachable():
-    """A port like that of a host without power: the kernel tries again and again to connect."""
+    """Yield a port to which connects do not complete, as on a host that has lost its power."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-    # this connection fills the listener's queue
+    # this connection fills the queue of the listener
     with listener, socket.create_connection(listener.getsockname()):
         yield listener.getsockname()
 
 
 def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch):
-    """A rerendezvous after a power cut took a second longer, or two, than the watch."""
+    """A connect to a host without power must not delay the rerendezvous."""
     for module in rerendezvous, acceptor:
         monkeypatch.setattr(module, "CONNECT_SECONDS", 1e4)
     known, looks = lives_of([0, 1]), itertools.count()
@@ -136,8 +138,8 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
         acceptor.reach(*unreachable[:1], unreachable[1:], own, b"key", look)
 
 
-def test_strangers_at_an_open_port_delay_no_rank():
-    """Formerly, strangers filled the queue while the rank computed: it was thought lost."""
+def test_strangers_at_an_open_port_do_not_keep_ranks_out():
+    """If strangers could fill the queue while the rank computes, others would think it lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
     for stranger, junk in zip(
@@ -156,7 +158,7 @@ def test_strangers_at_an_open_port_delay_no_rank():
     port.close()
 
 
-def test_a_life_ends_only_with_its_process():
+def test_a_process_counts_as_dead_only_when_it_has_ended():
     known = lives_of([0, 1])
     states = set()
     while states != {lives.UNKNOWN, lives.ANSWERS}:
@@ -169,7 +171,7 @@ def test_a_life_ends_only_with_its_process():
     known[0].close()
 
 
-def test_a_replacement_that_is_stopped_is_not_waited_for(monkeypatch):
+def test_a_rerendezvous_does_not_wait_for_a_stopped_replacement(monkeypatch):
     monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 0.2)
     found = called([0, 1, 5, 6], new=[5, 6], stopped=[5], votes={0: 2, 1: 2})
     assert found == 3 * [(2, 7, [0, 1, 6])]
@@ -178,13 +180,13 @@ def test_a_replacement_that_is_stopped_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
-def test_a_wrong_alarm_of_one_ranks_host_watch_delays_no_rank(alarm):
+def test_a_wrong_alarm_of_one_ranks_host_watch_excludes_no_rank(alarm):
     assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
 
 
 @pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
-def test_two_ranks_that_do_not_reach_each_other_do_not_both_stay(pair):
-    """Others reached both: all met, and waited for the connection of these two for ten minutes."""
+def test_one_of_two_ranks_that_cannot_reach_each_other_leaves(pair):
+    """Other ranks reach both. If both stayed, all would wait for the connection between them."""
     found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
     goes = stay.pop(max(pair))
     assert re.search("the others (have trained|train) on.* without this rank", str(found.pop(goes)))
@@ -196,8 +198,8 @@ def test_the_smaller_part_of_a_split_network_ends():
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
 
 
-def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monkeypatch):
-    """Formerly, the rank thought the others dead, and trained on from where it was stopped."""
+def test_a_rank_that_comes_after_the_others_have_ended_gets_an_error(monkeypatch):
+    """It must not think the other ranks dead and train on alone."""
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the others have trained on, or ended, without this rank" in str(late)
@@ -210,7 +212,7 @@ def test_a_rank_that_comes_when_the_others_have_ended_does_not_go_on_alone(monke
 
 @pytest.fixture
 def watching():
-    """A watch of another host that answers."""
+    """Yield a watch of another host, which answers."""
     listener = socket.create_server(("127.0.0.1", 0))
     near = socket.create_connection(listener.getsockname())
     far, _ = listener.accept()
@@ -222,21 +224,21 @@ def watching():
     listener.close()
 
 
-def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
-    """Also while the thread is in the pause of a longer one."""
+def test_a_shorter_limit_of_lost_hosts_applies_immediately(monkeypatch, watching):
+    """It also applies while the watch's thread pauses because of a longer limit."""
     looked = threading.Event()
     monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())
     monkeypatch.setattr(host_watch, "_LONGEST_PAUSE", 1e4)
     watching.set_limit(1e6)
-    assert looked.wait(60)  # then the watch's pause begins
+    assert looked.wait(60)  # afterwards, the watch's pause begins
     looked.clear()
     watching.set_limit(0.1)
     assert looked.wait(60)
 
 
-def test_a_rank_that_was_paused_declares_no_host_lost(monkeypatch, watching):
-    """The rank had no core, or the script kept Python's lock from the watch's thread."""
-    # seconds that each measurement takes and returns; 0.5 is longer than the limit
+def test_a_rank_that_was_paused_does_not_declare_a_host_lost(monkeypatch, watching):
+    """The rank had no core, or the script kept the GIL from the watch's thread."""
+    # seconds that each measurement takes and returns; 0.5 s is longer than the limit
     silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]
 
     def silence(_) -> float:

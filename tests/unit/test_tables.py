@@ -1,4 +1,4 @@
-"""What an addition must not forget: the tables of C, Python, tests and docs have the same rows."""
+"""Tables in C, Python, tests and docs have the same rows, so that an addition misses no table."""
 
 import argparse
 import importlib.util
@@ -27,12 +27,12 @@ DOCS = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").
 
 
 def values(enum: str) -> dict:
-    """The values of a C enum by name, below the one that counts them."""
+    """Return name -> value of a C enum, without the name that counts the values."""
     found = ffi.typeof(enum).relements
     return {name: value for name, value in found.items() if value < found[f"{enum.upper()}S"]}
 
 
-def test_every_operation_has_its_name_in_python_and_in_the_docs():
+def test_every_reduce_op_has_a_name_in_python_and_in_the_docs():
     for c_name, value in values("hvd_op").items():
         name = c_name[len("HVD_") :].capitalize()
         assert getattr(hvd, name, None) == value and name in NEUTRAL, name
@@ -40,15 +40,15 @@ def test_every_operation_has_its_name_in_python_and_in_the_docs():
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
-# A new dtype is a value and a row in types.h, and a row for each framework with its own numbers.
+# A new dtype needs a value and a row in types.h, and a row per framework with its own numbers.
 DTYPE_TABLES = {
     PACKAGE / name
     for name in (
         "csrc/base/types.h", "torch/backend/start.h", "csrc/mxnet/api.c",
     )
 }  # fmt: skip
-# These dtypes are also named elsewhere, for what only they can do: codecs, updates, casts, logical
-# or.
+# These dtypes also occur elsewhere, for functions of only these dtypes: codecs, updates, casts,
+# logical or.
 SPECIAL = {"HVD_FLOAT16", "HVD_BFLOAT16", "HVD_FLOAT32", "HVD_FLOAT64", "HVD_BOOL"}
 
 
@@ -65,8 +65,8 @@ def test_a_dtype_occurs_only_in_its_tables():
         assert name in SPECIAL or found - some <= DTYPE_TABLES, name
 
 
-def test_every_dtype_has_its_array_in_python():
-    # bfloat16 comes from ml_dtypes, where that is installed
+def test_every_dtype_has_a_numpy_dtype():
+    # NumPy has bfloat16 only if ml_dtypes is installed
     ours = {*DTYPES.values(), lib.HVD_BFLOAT16}
     assert ours == set(values("hvd_dtype").values())
     assert DTYPE_CODES.items() >= {(str(dtype), code) for dtype, code in DTYPES.items()}
@@ -74,7 +74,7 @@ def test_every_dtype_has_its_array_in_python():
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
 
 
-def test_a_report_of_blamed_ranks_has_one_form_in_c_and_in_python():
+def test_c_and_python_use_one_format_for_reports_of_blame():
     text = (PACKAGE / "csrc/shm/flight.c").read_text()
     line = f'"{agent_protocol.BLAME.decode()}%d %d", error->code == HVD_STALLED, error->nblamed'
     assert line in text and agent_protocol.STALLED == 1
@@ -85,7 +85,7 @@ def test_every_kind_of_collective_has_a_python_function():
         assert callable(getattr(hvdlite.numpy, name[len("HVD_") :].lower())), name
 
 
-# Variables between the launcher, its agents and the ranks; HVDLITE_DEBUG is of the build.
+# Undocumented variables that the launcher, its agents and the ranks pass to each other.
 INTERNAL = {
     "HVDLITE_AGENT_RANK", "HVDLITE_AS_HOROVOD", "HVDLITE_ELASTIC_ADDRESS",
     "HVDLITE_JOB", "HVDLITE_LAUNCHER", "HVDLITE_REPLACEMENT", "HVDLITE_NEWS",
@@ -101,7 +101,7 @@ ENGINE = {  # the engine's options in C: variable -> default
 }
 
 
-def test_every_variable_has_its_row_and_every_row_its_variable():
+def test_environment_variables_and_the_rows_in_the_docs_match():
     read = set(ENGINE)
     for file in PACKAGE.rglob("*.[cp]*"):
         if file.suffix == ".c":
@@ -131,7 +131,7 @@ def test_the_defaults_in_the_docs_are_those_of_the_engine():
         assert told[name] == MEASURED.get(name, str(value)), name
 
 
-def test_the_launchers_options_of_the_engine_have_their_rows():
+def test_variables_that_launcher_options_set_are_in_the_docs():
     rows = set(re.findall(r"^\| `(HVDLITE_\w+)`", DOCS["environment.md"], re.M))
     set_by_options = {row.variable for group in OPTIONS.values() for row in group} - {None}
     assert set_by_options - INTERNAL - {"DMLC_PS_VAN_TYPE"} <= rows
@@ -142,7 +142,7 @@ def test_every_option_of_the_launcher_is_in_the_docs():
     told = set(re.findall(r"(?<![\w-])-[\w-]*\w", words))
     for action in parser(list(BACKENDS))._actions:
         if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS:
-            known = action.option_strings or told  # this command has no such options
+            known = action.option_strings or told  # the command itself has no option strings
             assert told.intersection(known), known
 
 
@@ -156,7 +156,7 @@ EXTRAS = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), r
 
 
 def shell_lines() -> list:
-    """The commands in blocks of the pages, as words; a variable before a command is left out."""
+    """Return (page, words) of each command in the pages, without variables before the command."""
     pages = {
         **DOCS,
         **{name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")},
@@ -173,7 +173,7 @@ def shell_lines() -> list:
 
 
 def takes(program: str, words: list) -> None:
-    """Raise unless one of our programs takes the words; none is started."""
+    """Raise an error unless the program of hvdlite takes the options; do not start a job."""
     if program == "hvdlite":
         program, *words = words
         assert program in cli.COMMANDS
@@ -188,7 +188,7 @@ def takes(program: str, words: list) -> None:
 
 
 def exists(program: str, words: list) -> None:
-    """Raise unless what a line of another program names is there: a target, an extra, a file."""
+    """Raise an error unless the make targets, extras and files that a command names exist."""
     if program == "make":
         assert TARGETS.issuperset(word for word in words if "=" not in word), words
     if program in ("pip", "conda"):
@@ -202,8 +202,8 @@ def exists(program: str, words: list) -> None:
             assert importlib.util.find_spec(word), word
 
 
-def test_every_command_in_the_docs_has_what_it_names(capsys):
-    """A command that needs other hosts, Slurm or an hour is at least one that its program takes."""
+def test_options_targets_and_files_of_commands_in_the_docs_exist(capsys):
+    """Commands may need other hosts, Slurm or hours, so the test checks only their words."""
     lines = shell_lines()
     assert len(lines) > 60
     for page, (program, *words) in lines:
@@ -216,7 +216,7 @@ def test_every_command_in_the_docs_has_what_it_names(capsys):
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_is_the_program_of_its_older_name(name, capsys):
+def test_every_subcommand_prints_its_usage(name, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([name, "--help"])
     assert end.value.code == 0
@@ -247,7 +247,7 @@ def test_the_shell_completes_commands_and_options(capsys):
     assert done.stdout.split() == ["--summary", "top"], done.stderr
 
 
-def test_the_command_is_the_module_and_tells_its_version():
+def test_python_m_hvdlite_prints_its_version():
     done = subprocess.run(
         [sys.executable, "-m", "hvdlite", "--version"], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""hvdlite-report: the timelines of ranks, put together and drawn."""
+"""hvdlite-report merges the timelines of ranks, finds causes of lost time, and draws a page."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def tensor(name: str, times, rank: int = 0, batch: int = 1) -> Tensor:
 
 
 def timeline(folder, rank: int, tensors, origin: float = 50.0, offset: float = 0.0) -> str:
-    """A file as the C core writes it: microseconds since the timeline began."""
+    """Write a timeline as the C core does, in microseconds since its begin; return the path."""
     clock = {"origin": origin, "offset": offset, "error": 1e-5 * rank}
     events = [{"ph": "M", "name": "hvdlite_clock", "pid": rank, "args": clock}]
 
@@ -45,7 +45,7 @@ def timeline(folder, rank: int, tensors, origin: float = 50.0, offset: float = 0
 
 
 def steps_of_rank(rank: int, late: float, begin: float = 0.0) -> list:
-    """Five steps of 100 ms, each with two tensors; the rank submits them late."""
+    """Return the tensors of five steps of 100 ms, two per step, submitted `late` seconds late."""
     found = []
     for i in range(5):
         now = begin + 0.1 * i
@@ -56,7 +56,7 @@ def steps_of_rank(rank: int, late: float, begin: float = 0.0) -> list:
 
 
 def test_timelines_of_ranks_are_aligned_to_rank_0s_clock(tmp_path):
-    """Rank 1's clock says 10.0 when rank 0's says 50.0, and its timeline begins 1 s later."""
+    """Rank 1's clock is 40 s behind rank 0's, and its timeline begins 1 s before rank 0's."""
     paths = [
         timeline(tmp_path, 0, steps_of_rank(0, 0.0), origin=50.0),
         timeline(tmp_path, 1, steps_of_rank(1, 0.02, begin=-1.0 + 2.0), origin=9.0, offset=40.0),
@@ -70,8 +70,8 @@ def test_timelines_of_ranks_are_aligned_to_rank_0s_clock(tmp_path):
     assert late == pytest.approx({0: 0.0, 1: 10 * 0.02}, abs=1e-4)
 
 
-def test_no_two_tensors_of_the_merged_trace_share_spans(tmp_path):
-    """Viewers put events of one category and id together, whatever the process."""
+def test_tensors_of_different_ranks_have_separate_spans_in_the_merged_trace(tmp_path):
+    """Viewers join events of one category and id, even of different processes."""
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.0)) for rank in range(2)]
     merged = traces.read(paths).events
     tensors = spans_of(merged)
@@ -93,7 +93,7 @@ def test_the_time_of_a_step_is_divided_into_its_causes():
     assert step.hidden == 0  # nothing moves before both have been submitted
 
 
-WAITED = [  # a call in the middle of the step, during which the rank does nothing else
+WAITED = [  # a step with a call ("c") for which the rank waits
     tensor("a", (0.00, 0.01, 0.01, 0.02)),
     tensor("c", (0.03, 0.05, 0.06, 0.08), batch=2)._replace(waited=True),
     tensor("b", (0.09, 0.09, 0.09, 0.10), batch=3),
@@ -101,7 +101,7 @@ WAITED = [  # a call in the middle of the step, during which the rank does nothi
 ]
 
 
-def test_communication_that_nothing_hides_is_counted():
+def test_communication_is_divided_into_hidden_exposed_and_lost_time():
     (step,) = steps.steps_of(WAITED, "a", [Note(0, "update", 0.10, 0.11), Note(0, "input", 0, 1)])
     assert step.hidden == pytest.approx(0.01)  # tensor a
     assert step.exposed == pytest.approx(0.03 + 0.01)  # tensors c and b
@@ -110,7 +110,7 @@ def test_communication_that_nothing_hides_is_counted():
 
 
 def way(rank=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.Ways:
-    """Of a rank with ten steps of 100 ms."""
+    """Return the Ways of a rank with ten steps of 100 ms."""
     noted = {name: parts.pop(name) for name in ("input", "update") if name in parts}
     plain = dict.fromkeys(("moving", "queued", "waiting", "hidden", "exposed", "lost"), 0.0)
     return verdict.Ways(
@@ -148,19 +148,19 @@ def test_the_verdict_names_the_cause_of_lost_time(ranks, cause, share, words):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_host_that_transfers_wait_for_is_named():
+def test_the_finding_names_the_host_that_transfers_wait_for():
     ranks = [way(exposed=0.03), way(1, exposed=0.03, host="n2")]
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
 
-def test_why_judges_timelines(tmp_path, capsys):
+def test_why_finds_the_slow_rank_in_timelines(tmp_path, capsys):
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.03 * rank)) for rank in range(3)]
     assert why.main(paths) == 0
     assert "rank 2 works 1." in " ".join(capsys.readouterr().out.split())
 
 
 class Recorded(contextlib.nullcontext):
-    """Stands for the recorder of one rank of a job; the rank is this process."""
+    """A fake recorder of one rank of a job; the rank is this process."""
 
     def __init__(self, job: str, rank: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def test_several_jobs_are_listed_with_command_user_process_and_age(monkeypatch):
     assert watching.job_of("c") == "cd2"
 
 
-def test_without_a_repeated_tensor_there_are_no_steps():
+def test_without_a_repeated_tensor_no_steps_are_found():
     assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
 
 
@@ -193,7 +193,7 @@ def test_the_slowest_tensor_comes_first():
     assert rows[0][2:] == (2, 2, 5)
 
 
-def test_a_killed_ranks_timeline_is_read_as_far_as_it_goes(tmp_path):
+def test_an_incomplete_timeline_of_a_killed_rank_is_read_to_its_end(tmp_path):
     path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
     text = (tmp_path / "trace-0.json").read_text()
     counts = []
@@ -204,13 +204,13 @@ def test_a_killed_ranks_timeline_is_read_as_far_as_it_goes(tmp_path):
 
 
 def test_a_wait_that_a_small_tensor_follows_is_exposed(tmp_path):
-    """As where each step ends with a mean loss: the gradient moves from 0.01 to 0.07 s."""
+    """Each step ends with an allreduce of the loss; the gradient moves from 0.01 to 0.07 s."""
     own = []
     for i in range(3):
         own += [tensor("a", (0.1 * i, 0.1 * i + 0.01, 0.1 * i + 0.01, 0.1 * i + 0.07))]
         own += [tensor("loss", [0.1 * i + 0.071] * 4)]
     assert steps.steps_of(own, "a")[1].exposed == pytest.approx(0.06)
-    # ends long before the loss, as the rank computes in between
+    # the gradient now ends long before the loss, so the rank computes in between
     own[2] = own[2]._replace(ended=0.13)
     assert steps.steps_of(own, "a")[1].exposed == 0
 
@@ -227,7 +227,7 @@ def test_pieces_of_a_tensor_count_as_one_tensor(tmp_path):
     "text, why",
     [("{}", "not a timeline"), ("[]", "no clock"), ("[x", "no clock"), ("[1]", "no clock")],
 )
-def test_files_that_are_no_timelines_are_refused(tmp_path, capsys, text, why):
+def test_files_that_are_not_timelines_are_refused(tmp_path, capsys, text, why):
     (tmp_path / "x.json").write_text(text)
     pytest.importorskip("matplotlib")
     assert cli.main([str(tmp_path / "x.json")]) == 2
@@ -243,7 +243,9 @@ def test_two_timelines_of_one_rank_are_refused(tmp_path):
 
 @pytest.mark.parametrize("option", ["--trace", "--output"])
 @pytest.mark.parametrize("where, why", [("/dev/full", "No space left"), ("/proc/x", "No such")])
-def test_a_file_that_can_not_be_written_is_named(tmp_path, monkeypatch, capsys, option, where, why):
+def test_the_error_names_a_file_that_cannot_be_written(
+    tmp_path, monkeypatch, capsys, option, where, why
+):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     path = timeline(tmp_path, 0, steps_of_rank(0, 0))

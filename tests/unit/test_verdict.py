@@ -1,4 +1,4 @@
-"""The verdict on a job that has ended: exit code, report, and which evidence goes before which."""
+"""The verdict on a job that has ended: its exit code, its report, and which evidence decides."""
 
 import pytest
 
@@ -34,14 +34,14 @@ LOST_PEER = [Ending(0, "0", "a", 15, False, 2.0)]
         ({"backend_code": 1, "ended": True}, 0, "", ["mpirun: bye"]),
     ],
 )
-def test_the_first_evidence_that_holds_decides(known, code, report, first):
+def test_the_most_important_evidence_decides_exit_code_and_report(known, code, report, first):
     found = verdict(WELL._replace(**known))
     assert (found.code, found.first) == (code, first)
     assert report in "\n".join(found.report)
     assert bool(found.report) == bool(report)
 
 
-def test_a_rank_that_stood_still_is_named_instead_of_the_waiting_rank():
+def test_the_report_names_a_rank_that_stood_still_not_the_waiting_rank():
     signs = Signs()
     signs.add(1, b"1 1 0", 1.9)
     found = verdict(WELL._replace(endings=FAILED, signs=signs))
@@ -52,7 +52,7 @@ def test_a_rank_that_stood_still_is_named_instead_of_the_waiting_rank():
 
 
 def test_a_rank_that_a_signal_to_its_agent_ended_did_not_stand_still():
-    """The report of its end may come after that of the rank that lost it, on a busy host."""
+    """On a busy host, the report of its end may come after the report of the rank that lost it."""
     signs = Signs()
     signs.add(1, b"2 1 0", 1.9)
     ended = Ending(0, "0", "a", -15, True, 2.5, signal=15)
