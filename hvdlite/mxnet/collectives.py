@@ -74,7 +74,7 @@ def alike_to_scatter(
 
 
 def columns(tensor, *more) -> int:
-    """Return a hash of dtype, all dimensions but the first, and ``more``, equal on all ranks."""
+    """Return a hash of what must be equal on all ranks: dtype, columns and ``more``."""
     return fingerprint(np.dtype(tensor.dtype).name, tensor.shape[1:], *more)
 
 

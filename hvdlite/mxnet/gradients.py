@@ -53,17 +53,17 @@ def agree_on_order(
 
 
 class Loads:
-    """Sends a hash of loaded optimizer states with the next step; unequal hashes are an error."""
+    """Makes the next step fail unless all ranks have loaded optimizer states of the same digest."""
 
     states: int
-    _told: Set[Any]  # the gradients with which the hash was sent
+    _told: Set[Any]  # the gradients with which the digest was sent
 
     def loaded(self, digest: int) -> None:
-        """Set the hash of the states that this rank has loaded; 0: there is nothing to compare."""
+        """Set the digest of the states that this rank has loaded; 0: nothing to compare."""
         self.states, self._told = digest, set()
 
     def states_of(self, gradients: Iterable) -> int:
-        """Return the hash to send with these gradients, or 0 if it was sent in an earlier step."""
+        """Return the digest to send with these gradients; 0 if an earlier step has sent it."""
         if self.states and not self._told.isdisjoint(gradients):
             self.loaded(0)
         self._told.update(gradients if self.states else ())

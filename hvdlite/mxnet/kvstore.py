@@ -111,7 +111,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if isinstance(out, numbers.Integral):
             out, root_rank = None, int(out)
         outs = by_key(key, value if out is None else out)
-        if self._trainer and not self._values:  # BatchNorm's writes may be unknown to the engine
+        if self._trainer and not self._values:  # MXNet's engine does not see all BatchNorm writes
             mx.nd.waitall()
         for name, arrays in by_key(key, value).items():
             kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
@@ -138,7 +138,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     @unrecorded
     def push(self, key, value, priority: int = 0) -> None:
-        """Store the sum of all ranks' values, or let the optimizer use it to update the value."""
+        """Store the sum of all ranks' values, or let the optimizer apply the sum to the value."""
         for name, arrays in by_key(key, value).items():
             self._push(name, arrays, priority)
 
@@ -212,7 +212,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self.loaded(1 + updater.optimizer.num_update)
 
     def loaded(self, digest: int) -> None:
-        """Set the hash of loaded states, and remember the optimizer that has them."""
+        """Set the digest of loaded states, and remember the optimizer that has them."""
         super().loaded(digest)
         self._optimizer = getattr(self._trainer, "_optimizer", None)
 

@@ -5,7 +5,7 @@ The calls are asynchronous, like MXNet's own operators: they return immediately,
 same shape and dtype. Ranks match their tensors by ``name``, by default the calling line of the
 script. Dtypes: float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
 
-If ranks disagree, every rank raises the same MXNetError and the job goes on. allgather, alltoall
+If ranks disagree, every rank raises the same MXNetError, and the job continues. allgather, alltoall
 and reducescatter wait for the other ranks' calls and raise at the call; the other collectives raise
 when the caller waits for the result. A wrong argument raises ValueError at the call.
 
@@ -185,7 +185,7 @@ def reducescatter(
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
     :param op: and the factors: as for :func:`allreduce`, but not Adasum.
-    :return: an array of shape (rows of this rank, ...), which may be 0 rows.
+    :return: an array of shape (rows of this rank, ...), which may have 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     :raises MXNetError: at the call, on every rank: the ranks disagree.
     """

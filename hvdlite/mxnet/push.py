@@ -44,7 +44,7 @@ class Settings(NamedTuple):
     postscale: float
     priority: int
     group: int
-    states: int = 0  # hash of the optimizer states just loaded; 0: ranks have no states to compare
+    states: int = 0  # identifies the optimizer states that were just loaded; 0: nothing to compare
 
 
 class Described(NamedTuple):

@@ -130,7 +130,7 @@ def go(patience: float) -> None:
 
 
 def end() -> None:
-    """End this process now if a thread waits in MXNet: Python's normal exit would abort."""
+    """If a thread waits in MXNet, end this process here: a normal exit of Python would abort."""
     if any(call.is_alive() for call in _worker.threads):
         failed = script_end.failure()
         script_end.flush()
@@ -170,9 +170,9 @@ def _within(
     call: Callable[[], Any], patience: float, what: str, variable: str,
     why: Callable[[], str] = str,
 ) -> Any:  # fmt: skip
-    """Run ``call`` in a thread and return its result: in MXNet it may hang and block Ctrl-C.
+    """Run ``call`` in a thread and return its result. MXNet's C functions may block Ctrl-C.
 
-    :param what: the begin of a warning after some seconds; ``why`` returns the end of it.
+    :param what: the beginning of the warning or error text; ``why`` returns the end of the text.
     """
     ended: List[Callable[[], Any]] = []
     thread = threading.Thread(target=lambda: ended.append(_result_of(call)), daemon=True)

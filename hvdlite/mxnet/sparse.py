@@ -34,7 +34,7 @@ def allreduce_rows(
     :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
     :param name: the same on every rank.
     :param op: Sum or Average.
-    :param states: a hash of the states that the optimizer has just loaded.
+    :param states: the digest of the states that the optimizer has just loaded.
     :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """

@@ -48,7 +48,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
 
 @contextmanager
 def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
-    """Within the block, the plain optimizer has the compression residuals as an attribute."""
+    """In the block, add the residuals to the plain optimizer, so that Gluon saves them with it."""
     own = gradients.left_out()
     vars(optimizer).update({left_out.KEY: left_out.tagged(own)} if own else {})
     try:
@@ -126,7 +126,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
 
 
 def _of_same_states(trainer) -> Any:
-    """Note that all ranks have loaded the same states; return the trainer's gradients, or None."""
+    """Record that all ranks have loaded equal states; return the trainer's gradients, or None."""
     if isinstance(trainer._kvstore, Loads):
         trainer._kvstore.loaded(0)
     return gradients_of(trainer)

@@ -155,7 +155,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         super().allreduce_grads()
 
     def update(self, batch_size, ignore_stale_grad=False) -> None:
-        """In the last backward pass of a step update the parameters; arguments as for `step`."""
+        """In a step's last backward pass, update the parameters; arguments as for :meth:`step`."""
         self._rows += batch_size
         if 1 < self._passes != self._pass:
             return
@@ -209,7 +209,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
     def _pair(self) -> bool:
-        """At the first call match the parameters with those of other ranks and return True."""
+        """Match the parameters with those of other ranks; return True at the first call only."""
         first = self._gradients.pair(dict(enumerate(self._params)))
         if first and self._shared:
             self._shared.join(self._in_order(), self._gradients.owner)

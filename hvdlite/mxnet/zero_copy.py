@@ -89,9 +89,7 @@ class SharedGradients:
                 self._move(param, is_new=False)
 
     def join(self, params: Sequence, owner: str) -> None:
-        """Map the ranks' regions, and from now on reduce gradients of equal offsets there.
-
-        Collective."""
+        """Map the ranks' regions; gradients at equal offsets are reduced there. Collective."""
         memory, self._memory = self._memory, None
         offsets = [self._offset_of(param) for param in params]
         if not shared_memory.join(memory, owner):
