@@ -22,10 +22,10 @@ class ElasticSampler:
             state.commit()
         state.sampler.set_epoch(state.epoch)
 
-    A state restores the sampler to the last commit. When ranks have died or joined, the sampler
-    divides the samples that no rank has used in this epoch among the ranks. The order depends only
-    on ``seed`` and the epoch. If these samples do not divide evenly, the first of them are repeated
-    so that all ranks have the same number; with ``drop_last`` the last of them are left out.
+    The order depends only on ``seed`` and the epoch. A state restores the sampler to the last
+    commit. When ranks have died or joined, the sampler divides the samples that no rank has used in
+    this epoch among the ranks. If these do not divide evenly, the first of them are repeated, so
+    that all ranks have the same number; with ``drop_last`` the last of them are left out instead.
 
     :param dataset: an object with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
@@ -45,7 +45,7 @@ class ElasticSampler:
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with all samples. Call this method at the end of the epoch before."""
+        """Begin an epoch with all samples. Call this method at the end of the previous epoch."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 

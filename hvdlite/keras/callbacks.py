@@ -52,7 +52,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if self.broadcast_done:
             return
         model = synced(self.model)
-        if not model.optimizer.built:  # a rank that loaded a checkpoint has built it: all must
+        if not model.optimizer.built:  # build it, so that all ranks broadcast the same variables
             model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
         known = {id(each): each for each in variables if id(each) not in self._local}

@@ -53,7 +53,7 @@ class KerasState(ObjectState):
 
 
 class _Variables(Part):
-    """Saves and restores the variables that ``variables_of(object)`` returns, in a fixed order."""
+    """Saves and restores the variables that ``variables_of`` returns, in one order on all ranks."""
 
     def __init__(self, variables_of) -> None:
         self._of = variables_of

@@ -34,7 +34,7 @@ from hvdlite.membership.open_port import OpenPort
 
 LOOK_SECONDS = 0.01  # time between two checks of which ranks live
 PAUSE_SECONDS = 0.02  # time between two attempts to connect
-# Time limit of one attempt. Then connect with a new socket: the kernel retries ever less often.
+# Time limit of one attempt. Another attempt follows, because the kernel's own retries get rarer.
 CONNECT_SECONDS = 1.0
 DOUBT_SECONDS = 1.0  # how long to follow the host watch, if it may have reported a live rank lost
 REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
@@ -50,7 +50,7 @@ _APART = (
 
 
 class Met(NamedTuple):
-    """The result of a rerendezvous. Except ``connections`` it is equal on all ranks."""
+    """The result of a rerendezvous, equal on all ranks except for ``connections``."""
 
     verdict: int  # the bits that are set in all votes; 0: a rank is dead
     epoch: int

@@ -9,12 +9,12 @@ import time
 from typing import Callable, Iterator, List
 
 UP, DOWN, ESCAPE, INTERRUPT = "\x1b[A", "\x1b[B", "\x1b", "\x03"
-NextKey = Callable[[float], str]  # from seconds to wait to the pressed key, or "" for no key
+NextKey = Callable[[float], str]  # waits this many seconds; returns the pressed key, or ""
 
 
 @contextlib.contextmanager
 def pressed() -> Iterator[NextKey]:
-    """Yield a function that waits for a key. At its end the block restores the terminal.
+    """Yield a function that waits for a key. When the block ends, restore the terminal.
 
     If this process has no terminal, or runs in the background, the function always returns "".
     """

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 import numpy
 
 MAGIC = "hvdlite flight 1"
-# Phases and kinds of operations with a meaning here; the layout text names all phases and kinds.
+# Phases and kinds of operations that need special treatment; the layout text names all of them.
 UNDER_WAY = ("waits", "agreed", "moves")
 ALONE = "alone"  # the kind of local work of a rank, such as an update
 MESSAGES = ("send", "recv")  # kinds of operations between two ranks

@@ -107,7 +107,7 @@ def end() -> None:
 
 
 class Reporter:
-    """Writes a report after each stall or failure, in a thread that sleeps until it happens."""
+    """Writes a report after each stall or failure, in a thread that otherwise sleeps."""
 
     def __init__(self, job: str, neighbours: List[memory.Recorder]):
         self._job, self._neighbours = job, neighbours

@@ -67,7 +67,7 @@ def _bytes_of(tensor: tf.Tensor) -> int:
 
 
 def divided(grad, size: int):
-    """Return the gradient of a local variable divided by ``size``, as an average over ranks is."""
+    """Divide the gradient of a local variable by ``size``, to get the scale of averages."""
     if grad is None:
         return None
     if isinstance(grad, tf.IndexedSlices):

@@ -23,7 +23,7 @@ from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
 from hvdlite.training.codecs import compressed
 
-# The C library lacks these dtypes. Collectives that only copy can take them for signed integers.
+# The C library lacks these dtypes. Collectives that only copy data send them as signed integers.
 _MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -153,7 +153,7 @@ def alltoall(
     """Send rows to every rank; return the rows that this rank receives, in rank order.
 
     :param splits: the number of rows for each rank; by default the same number for every rank.
-    :return: the received rows; with ``splits``, a pair of these and the numbers from each rank.
+    :return: the received rows; with ``splits``, a pair: the rows, and their number from each rank.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
     tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
