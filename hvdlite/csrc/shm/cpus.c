@@ -10,7 +10,7 @@ _Static_assert(WINDOW_CPUS == CPU_SETSIZE, "the window has room for a set");
 
 void cpus_publish(struct window *w) {
     cpu_set_t own;
-    /* fails on a machine with more cores than the set has bits */
+    /* fails if the machine has more cores than a cpu_set_t has bits */
     if (sched_getaffinity(0, sizeof own, &own)) return;
     for (size_t i = 0; i < WINDOW_CPUS; i++) window_self(w)->cpus.usable[i] = CPU_ISSET(i, &own);
 }
@@ -22,7 +22,7 @@ double cpus_quota(void) {
     if (file < 0) return WINDOW_CPUS;
     ssize_t length = read(file, text, sizeof text - 1);
     close(file);
-    /* without a limit the text begins with "max" */
+    /* if there is no limit, the text begins with "max" */
     bool limited = length > 0 && sscanf(text, "%lf %lf", &quota, &period) == 2;
     return limited && period > 0 ? quota / period : WINDOW_CPUS;
 }
@@ -38,8 +38,8 @@ double cpus_share(const struct window *w) {
     return share;
 }
 
-/* Publishes the core on which this thread runs; returns 1 + the core. Writes only a changed
- * value, because each write slows the ranks that read the cache line while they wait. */
+/* Publishes the core on which this thread runs; returns 1 + the core. Writes only a changed value,
+ * because every write slows waiting ranks that read the same cache line. */
 static int tell(struct window *w) {
     int own = sched_getcpu() + 1;
     atomic_int *last = &window_self(w)->cpus.last;

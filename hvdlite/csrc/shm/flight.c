@@ -84,8 +84,8 @@ static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
 }
 
-/* Two writers meet in a slot only if more tensors are under way than the ring has slots. Then
- * the second writer records nothing. */
+/* Two threads write the same slot only if more tensors are under way than the ring has slots. Then
+ * the second thread records nothing. */
 static bool lock(slot *s, uint64_t *version) {
     *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
     return *version % 2 == 0 &&
@@ -126,10 +126,11 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* Counts training steps by one tensor, the mark, which each step submits once. If another
- * tensor, the candidate, comes twice while the mark does not come, the candidate becomes the
- * mark: few steps submit the old mark, or the model has changed. A candidate that does not come
- * again within its life is replaced; the life of candidates grows to the length of a step. */
+/* Counts training steps with one tensor, the mark, which each step submits once. If another tensor,
+ * the candidate, is submitted twice more without a submission of the mark in between, the candidate
+ * becomes the mark: the old mark was not in every step, or the model has changed. A candidate that
+ * is not submitted within its life is replaced, and the life of candidates doubles, until it is
+ * longer than a step. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {
@@ -194,8 +195,8 @@ void flight_note(struct flight *f, const char *what, double begin, double end) {
     add(f, what, 0, op);
 }
 
-/* Locks the operation's slot. NULL: a newer operation has the slot, or another thread has locked
- * it. */
+/* Locks the operation's slot. NULL: a newer operation has the slot, or another thread holds the
+ * lock. */
 static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version) {
     if (!f || !number) return NULL;
     slot *s = slot_of(f, number);
@@ -206,7 +207,7 @@ static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version)
     return NULL;
 }
 
-/* Stores only the changed words: storing all 15 took twice as long. */
+/* Stores one changed word; storing all 15 words took twice as long. */
 static void set_word(slot *s, size_t offset, const void *value) {
     uint64_t word;
     memcpy(&word, value, sizeof word);
@@ -215,7 +216,7 @@ static void set_word(slot *s, size_t offset, const void *value) {
 
 #define SET(s, member, value) set_word(s, offsetof(struct flight_op, member), &(value))
 
-/* If `fused` is 0, the old value stays. */
+/* If `fused` is 0, the old value remains. */
 static void set_phase(slot *s, enum flight_phase phase, uint16_t fused) {
     struct {
         uint16_t fused;

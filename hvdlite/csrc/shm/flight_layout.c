@@ -1,10 +1,10 @@
-/* Which field lies where in the recorder's memory, as a text for readers. */
+/* Describes the fields of the recorder's memory and their offsets as a text, for readers. */
 #include "shm/flight.h"
 
 #include <stdio.h>
 
 struct field {
-    const char *name, *format; /* format in NumPy's notation */
+    const char *name, *format; /* NumPy's notation */
     size_t offset, size;
 };
 
@@ -69,7 +69,7 @@ static const struct field FIELDS[] = {
 static const char *const PHASES[] = {"none", "waits", "agreed", "moves", "done", "failed"};
 _Static_assert(sizeof PHASES / sizeof *PHASES == FLIGHT_FAILED + 1, "each phase has a name");
 
-/* The names of the numbers in op.phase and op.kind: "phase.1 waits;". */
+/* Writes the names of the values of op.phase and op.kind: "phase.1 waits;". */
 static size_t add_names(char *text, size_t size) {
     size_t used = 0;
     for (int i = 0; i <= FLIGHT_FAILED; i++)
@@ -80,7 +80,7 @@ static size_t add_names(char *text, size_t size) {
     return used + (size_t)snprintf(text + used, size - used, "kind.%d alone;", FLIGHT_ALONE);
 }
 
-/* The text is shorter than `size`: tests/c/test_flight.c checks that it is whole. */
+/* The complete text must be shorter than `size`; tests/c/test_flight.c checks this. */
 void flight_layout(char *text, size_t size) {
     size_t used =
         (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",

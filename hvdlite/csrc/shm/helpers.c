@@ -11,13 +11,13 @@
 #include <string.h>
 
 enum {
-    LEAST = 512 << 10, /* bytes; a smaller collective ends before the helpers have woken up */
-    LOOKS = 16,        /* the clock is read at every LOOKS-th check */
-    PATIENCE = 10000,  /* checks, before yielding, whether a helper has done a part that it took */
+    LEAST = 512 << 10, /* bytes; a smaller collective would end before the helpers wake up */
+    LOOKS = 16,        /* read the clock only at every LOOKS-th check */
+    PATIENCE = 10000,  /* checks whether a helper has finished its part, before yielding */
     MOST_UNCALLED = 64
 };
 
-/* A part of the work: number of the call in which it was last taken, and last done. */
+/* One part of the work: the number of the call in which it was last taken, and last done. */
 struct part {
     _Alignas(64) atomic_uint taken;
     atomic_uint done;
@@ -30,24 +30,24 @@ struct helper {
 };
 
 struct helpers {
-    int threads, started; /* threads of this rank, the engine's included; helpers started */
-    bool tried;           /* the first large collective has tried to start the helpers */
+    /* number of this rank's threads, including the engine's; number of helpers started */
+    int threads, started;
+    bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
     atomic_bool used, over; /* used: by an engine; over: the helpers must end */
     helpers_work *work;
     const void *arg;
-    /* for `in_vain` calls sleeping helpers are not woken; `uncalled` of these calls are left */
+    /* When helpers are late, `in_vain` calls do not wake them; `uncalled` of these calls remain. */
     int in_vain, uncalled;
-    _Alignas(64)
-        atomic_uint call; /* number of the last helpers_run; helpers sleep on it as a futex */
-    atomic_bool open;     /* a collective runs */
-    atomic_int asleep;    /* helpers that sleep, or are about to */
+    _Alignas(64) atomic_uint call; /* number of the last helpers_run; helpers sleep on this word */
+    atomic_bool open;              /* a collective is running */
+    atomic_int asleep;             /* number of helpers that sleep or are about to sleep */
     struct part parts[HELPERS_MOST];
     struct helper helpers[HELPERS_MOST];
 };
 
-/* Does a part that no thread has taken. `work` and `arg` are still those of the call, because
- * the call can't end before this part is done. */
+/* Does a part unless another thread has taken it. `work` and `arg` still belong to call `now`,
+ * because that call can't end before this part is done. */
 static bool take(struct helpers *h, unsigned now, int part) {
     struct part *p = &h->parts[part];
     unsigned before = now - 1;
@@ -58,8 +58,8 @@ static bool take(struct helpers *h, unsigned now, int part) {
     return true;
 }
 
-/* Does parts that no thread has taken, first this thread's own part, whose data is in its cache.
- * Returns their number. */
+/* Does all parts that no thread has taken, first this thread's own part, whose data is in its
+ * cache. Returns the number of parts done. */
 static int take_parts(struct helpers *h, unsigned now, int first) {
     int taken = 0;
     for (int i = 0; i < h->threads; i++) taken += take(h, now, (first + i) % h->threads);
@@ -74,8 +74,8 @@ static bool may_spin(const struct helpers *h, unsigned looks, double *since) {
     return now - *since < h->spin;
 }
 
-/* Waits for the next call and returns its number. Sequentially consistent: either the engine
- * sees that this helper sleeps, or this helper sees the call. */
+/* Waits for the next call and returns its number. The atomics are sequentially consistent, so
+ * either the engine sees that this helper sleeps, or this helper sees the call. */
 static unsigned next_call(struct helpers *h, unsigned seen) {
     double since = 0;
     for (unsigned looks = 1;; looks++) {
@@ -95,7 +95,7 @@ static void *help(void *arg) {
     const struct helper *self = arg;
     struct helpers *h = self->all;
     if (h->spin <= 0) thread_give_way();
-    /* a new thread inherits the floating-point mode of the thread that started it */
+    /* a new thread inherits the floating-point mode of the thread that starts it */
     floats_exact();
     for (unsigned now = 0;;) {
         now = next_call(h, now);
@@ -110,8 +110,8 @@ static unsigned begin_call(struct helpers *h, bool wake) {
     return now;
 }
 
-/* Waits for the parts that helpers have taken. Usually a helper works on its part; it may have
- * lost its core, so the wait yields. */
+/* Waits for the parts that helpers have taken. Usually those helpers are running; but a helper may
+ * have lost its core, so after a while the wait yields. */
 static void await_parts(const struct helpers *h, unsigned now) {
     unsigned looks = 0;
     for (int i = 0; i < h->threads; i++)
@@ -119,7 +119,7 @@ static void await_parts(const struct helpers *h, unsigned now) {
             (h->spin > 0 && ++looks < PATIENCE ? clock_relax : clock_yield)();
 }
 
-/* Starts the helpers. If a helper can't start, other threads take its parts. */
+/* Starts the helpers. If a helper can't start, the other threads do its parts. */
 static void start(struct helpers *h) {
     hvd_error ignored;
     for (; h->started < h->threads - 1; h->started++) {

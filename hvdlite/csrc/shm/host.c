@@ -4,9 +4,9 @@
 
 #include <stdlib.h>
 
-/* The mailboxes from which a rank reads. */
+/* The mailboxes that a rank reads. */
 struct letters {
-    struct window_line written; /* counts the messages written to these mailboxes */
+    struct window_line written; /* number of messages written to these mailboxes */
     struct mailbox from[];      /* by local rank */
 };
 
@@ -51,7 +51,7 @@ static struct mailbox *box_to(struct host *h, int to) {
     return &letters_to(h, to)->from[h->window.self];
 }
 
-/* Tells rank `to` that this rank has written to its mailbox. */
+/* Tells local rank `to` that this rank has written to a mailbox of that rank. */
 static void tell(struct host *h, int to) {
     atomic_fetch_add_explicit(&letters_to(h, to)->written.rounds, 1, memory_order_release);
     doorbell_ring(&h->window.ranks[to].doorbell);

@@ -7,11 +7,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* An entry of /proc/self/pagemap (Linux: Documentation/admin-guide/mm/pagemap.rst). */
+/* Bits of an entry of /proc/self/pagemap (Linux: Documentation/admin-guide/mm/pagemap.rst). */
 static const uint64_t PRESENT = UINT64_C(1) << 63, SWAPPED = UINT64_C(1) << 62,
                       OF_FILE = UINT64_C(1) << 61;
 
-enum { ENTRIES = 512 }; /* number of entries read at a time */
+enum { ENTRIES = 512 }; /* entries per read */
 
 static int map_views(struct host_memory *m, const char *address, hvd_error *err) {
     void *memory;
@@ -63,7 +63,8 @@ static bool is_own(uint64_t entry) {
     return entry & SWAPPED || ((entry & PRESENT) && !(entry & OF_FILE));
 }
 
-/* Settles one page of the view. This process wrote the bytes that differ from the shared ones. */
+/* Settles one private page of the view. Bytes that differ from the shared memory were written by
+ * this process. */
 static int settle_page(const struct host_memory *m, char *page, size_t bytes, hvd_error *err) {
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);

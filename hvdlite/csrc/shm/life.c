@@ -33,8 +33,8 @@ struct life_card life_card_of_this_process(void) {
     return card;
 }
 
-/* Seconds between an end and its report. Meanwhile the last messages of the process arrive; they
- * may say that the rank has left. */
+/* Seconds between the end of a process and its report. Meanwhile the process's last messages
+ * arrive, and may say that the rank has left. */
 static const double GRACE = 20e-3;
 
 static bool end(void *arg, int file) {

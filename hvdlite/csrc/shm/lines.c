@@ -9,13 +9,13 @@ enum { LINE = 64, BLOCK = 1024 };
 
 typedef char line __attribute__((vector_size(LINE), aligned(1), may_alias));
 
-/* Copies line by line. One memcpy may use string instructions, which take twice as long for
- * lines of another core's cache if the two addresses have different offsets in their cache
+/* Copies line by line. memcpy might use string instructions, which take twice as long to read lines
+ * from another core's cache if the two addresses have different offsets within their cache
  * lines. */
 SIMD static void copy(char *to, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) {
         *(line *)(void *)(to + i) = *(const line *)(const void *)(from + i);
-        /* keeps the compiler from turning the loop into a memcpy */
+        /* keeps the compiler from replacing the loop by memcpy */
         __asm__ volatile("" ::: "memory");
     }
 }

@@ -13,7 +13,7 @@ static int damaged(uint64_t written, uint64_t read, hvd_error *err) {
                      MAILBOX_BYTES, written, read);
 }
 
-/* Writes as many bytes as the ring has room for. */
+/* Writes as many bytes of `data` as the ring has room for. */
 static int write_some(struct mailbox *box, uint64_t *written, const unsigned char *data,
                       size_t size, size_t *done, hvd_error *err) {
     uint64_t read = atomic_load_explicit(&box->read, memory_order_acquire);
@@ -27,7 +27,7 @@ static int write_some(struct mailbox *box, uint64_t *written, const unsigned cha
     return HVD_OK;
 }
 
-/* Reads up to `size` bytes, as many as have arrived, and counts them in in->got. */
+/* Reads the bytes that have arrived, at most `size`, and adds their number to in->got. */
 static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *data, size_t size,
                      hvd_error *err) {
     uint64_t written = atomic_load_explicit(&box->written, memory_order_acquire);
@@ -42,7 +42,8 @@ static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *dat
     return HVD_OK;
 }
 
-/* Removes sent bytes only when they fill most of the buffer, so each byte moves about once. */
+/* Makes room for `more` queued bytes. Removes sent bytes only when they fill most of the buffer, so
+ * each byte is moved about once. */
 static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
     if (out->size + more > out->capacity && out->sent > out->size / 2) {
         out->size -= out->sent;

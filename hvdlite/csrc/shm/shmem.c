@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
+#define MADV_COLLAPSE 25 /* since Linux 6.1; older kernels return an error */
 #endif
 
 void shmem_close(void *memory, size_t bytes) {
@@ -19,8 +19,8 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* The offset of a part in its file. The kernel maps large pages only if this offset equals the
- * part's offset in its large page. */
+/* Returns the offset of a part in its file. The kernel uses large pages only if the file offset and
+ * the address are congruent modulo the large page. */
 static off_t offset_in_file(const void *part) {
     return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
 }
@@ -30,11 +30,11 @@ static bool map_part(void *part, size_t bytes, int fd, int populate) {
                 offset_in_file(part)) != MAP_FAILED;
 }
 
-/* Reserves address space for `bytes`, beginning at a large page. */
+/* Reserves address space for `bytes`, aligned to a large page. */
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     const size_t PAGE = (size_t)sysconf(_SC_PAGESIZE);
-    /* rounded up to whole pages, because munmap of the rest must begin at a page */
+    /* rounded up to whole pages, so that the munmap of the rest starts at a page */
     bytes += (PAGE - bytes % PAGE) % PAGE;
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
     if (space == MAP_FAILED) return NULL;
@@ -59,8 +59,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* One call for each large page, because madvise stops at a page that it can't collapse, such as
- * one that was never written. */
+/* Makes one call per large page, because madvise stops at a page that it can't collapse, for
+ * example a page that was never written. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)
@@ -73,8 +73,7 @@ size_t shmem_whole_pages(const void *part, size_t bytes) {
     return bytes + (SHMEM_LARGE_PAGE - end % SHMEM_LARGE_PAGE) % SHMEM_LARGE_PAGE;
 }
 
-/* statx instead of fstat: wheels also run with C libraries before 2.33, which lack the symbol
- * fstat. */
+/* statx replaces fstat: glibc before 2.33 has no symbol `fstat`, and wheels must run with it. */
 static bool look_at(int fd, struct statx *file) {
     return statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE, file) == 0;
 }
@@ -85,7 +84,8 @@ void shmem_address(int fd, char address[SHMEM_ADDRESS]) {
     snprintf(address, SHMEM_ADDRESS, "/proc/%ld/fd/%d %lu", (long)getpid(), fd, number);
 }
 
-/* Between containers with separate process ids the path may be that of a different file. */
+/* Opens the file and checks its identity: in containers with separate process ids the path may name
+ * a different file. */
 static int open_address(const char *address, size_t bytes, int *fd, hvd_error *err) {
     char path[SHMEM_ADDRESS] = "";
     unsigned long number = 0;
@@ -149,7 +149,7 @@ static int map(void **memory, size_t bytes, int how, const char *address, hvd_er
 }
 
 /* Shared memory is mapped with MAP_POPULATE, because the first touch of a page costs 1.4 us, ten
- * times as much as the copy into the page. Private memory is not: populating it would copy all
+ * times as much as copying the page. Private memory is not populated, because that would copy all
  * pages. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
     return map(memory, bytes, shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE, address, err);

@@ -11,7 +11,7 @@ static void ring(const struct channel *c) {
 
 /* ---- opening and closing ---- */
 
-/* Finds or makes the group's channel. NULL: no memory. */
+/* Finds or makes the group's channel. NULL: memory is short. */
 static struct channel *channel_of(struct net *n, uint32_t group) {
     struct channel *c = n->channels;
     while (c && c->group != group) c = c->next;
@@ -40,14 +40,14 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     for (int r = 0; r < n->size; r++) {
         if (r == n->rank) continue;
         if (n->peers[r].given_up) owner.lost(owner.arg, r);
-        /* the stream may hold a frame that had to wait for this channel */
+        /* the stream may hold a frame that waited for this channel to open */
         net_pull(n, r, STREAM_DATA);
     }
     *out = c;
     return HVD_OK;
 }
 
-/* The channel stays in the net's list, so that later frames of its group are dropped. */
+/* The channel stays in the net's list, so that later frames of its group are still dropped. */
 void channel_close(struct channel *c) {
     channel_abandon(c);
     for (int r = 0; r < c->net->size; r++) parcels_drain(&c->kept[r]);
@@ -116,8 +116,8 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
     return HVD_OK;
 }
 
-/* False: the frame is not as long as its receive. That ends the channel, because all later
- * frames would be wrong, too. */
+/* Returns false if the frame and its receive have different sizes. Then the channel fails, because
+ * all later frames would match the wrong receives. */
 static bool fits(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
@@ -125,8 +125,8 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
     return false;
 }
 
-/* A frame has begun to arrive in memory of its own, before its receive was posted. Directs the
- * rest into the receive's memory. */
+/* Handles a frame that began to arrive before its receive was posted, in memory of the channel:
+ * copies what has arrived and directs the rest into the receive's memory. */
 static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
@@ -162,7 +162,7 @@ void channel_abandon(struct channel *c) {
         c->posted[r].first = NULL;
         if (!l->begun || !l->frame || l->head.group != c->group) continue;
         l->frame = NULL;
-        l->into = NULL; /* the rest is dropped */
+        l->into = NULL; /* the rest of the frame is dropped */
     }
     for (int r = 0; r < c->net->size; r++) {
         struct link *l = &c->net->peers[r].links[STREAM_DATA];
@@ -178,7 +178,7 @@ void channel_abandon(struct channel *c) {
 int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
                  hvd_error *err) {
     struct link *l = &c->net->peers[to].links[STREAM_MESSAGES];
-    if (l->mute) return HVD_OK; /* the other rank is dead or has left */
+    if (l->mute) return HVD_OK; /* the other rank has died or left */
     struct frame *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     *p = (struct frame){.head = {(uint32_t)size, c->group, kind}, .own = true};
@@ -197,7 +197,8 @@ int channel_cut(int peer, hvd_error *err) {
                      peer);
 }
 
-/* True: the peer has sent its farewell, and this rank has taken all its messages. */
+/* Returns true if the peer has sent its farewell and this rank has taken all of the peer's
+ * messages. */
 static bool is_silent(const struct channel *c, int peer) {
     const struct parcel *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;
@@ -222,7 +223,7 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
     return error_blame(err, c->over - 1);
 }
 
-/* ---- for the net ---- */
+/* ---- functions that the net calls ---- */
 
 static void changed(struct net *n) {
     for (struct channel *c = n->channels; c; c = c->next) ring(c);

@@ -7,7 +7,7 @@
 
 /* short, because MPI moves data only while it is called */
 static const double LONGEST_DATA_NAP = 0.2e-3;
-/* limited, because the negotiation has deadlines of its own */
+/* limited, because the negotiation has its own deadlines */
 static const double LONGEST_DATA_SLEEP = 10e-3;
 
 static int transport_rank(const struct comm *comm, int rank) {
@@ -38,20 +38,20 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 
 struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->helpers; }
 
-/* How much longer than the limit a wait for data lasts. At the limit the engines find a silent
- * rank, and their error names that rank; a wait for data itself fails only if the other rank's
- * engine answers but sends no data. */
+/* How much longer than the limit a wait for data may last. At the limit the engines find a silent
+ * rank, and their error names that rank. So a wait for data fails by itself only if the other
+ * rank's engine answers but sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
-/* What a wait waits for. */
+/* What a rank waits for. */
 struct awaited {
-    int peer;        /* the transport's rank that this rank waits for */
-    bool rings;      /* the arrival of the data ends a sleep on the ticket */
-    unsigned ticket; /* taken before the check, if the transport blocks */
+    int peer;        /* the awaited rank, as the transport numbers it */
+    bool rings;      /* arriving data ends a sleep on the ticket */
+    unsigned ticket; /* taken before the check, if arriving data can wake this rank */
 };
 
-/* Yields, naps or sleeps. If the transport blocks, it sleeps even for a short time, because that
- * moves the data of other waits. */
+/* Yields, naps or sleeps. If arriving data wakes this rank, it sleeps even for a short time,
+ * because a sleep also moves the data of other waits. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
     double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_DATA_NAP);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
@@ -60,7 +60,8 @@ static void pause_for(struct transport *t, struct waiter *waiter, struct awaited
         waiter_do(waiter, nap);
 }
 
-/* After a check without success: negotiates, then waits by the policy; fails after the timeout. */
+/* Called after an unsuccessful check: negotiates, then waits as the policy says. Fails after the
+ * timeout. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, struct awaited what,
                         hvd_error *err) {
     const struct patience *w = &t->patience;

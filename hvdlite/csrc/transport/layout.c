@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-/* Numbers the hosts and the ranks on each; counts the ranks of each host in `count`. Returns the
- * smallest count. */
+/* Numbers the hosts, and the ranks of each host; stores the number of ranks of each host in
+ * `count`. Returns the smallest of these numbers. */
 static int number(struct layout *l, const int *lowest, int size, int *count) {
     int least = size;
     for (int r = 0; r < size; r++) {
@@ -16,8 +16,8 @@ static int number(struct layout *l, const int *lowest, int size, int *count) {
     return least;
 }
 
-/* A comm of the `size` ranks with keys[rank] == key; each rank's number in the comm is
- * place[rank]. */
+/* Returns a comm of the `size` ranks that have keys[rank] == key. place[rank] becomes the rank's
+ * number in the comm. */
 static struct comm pick(const struct comm *all, const int *keys, int key, const int *place,
                         int size, int *ranks) {
     struct comm comm = {.transport = all->transport, .ranks = ranks, .size = size};

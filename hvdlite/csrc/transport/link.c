@@ -71,16 +71,13 @@ void parcels_drain(struct parcels *q) {
 
 /* ---- opening and closing ---- */
 
-/* Makes the kernel retry at least every 2 s, so the link works again within 2 s of a network
- * failure. By default the kernel retries ever more rarely; after a long failure it would wait as
- * long again (kernels before 6.15 lack TCP_RTO_MAX_MS). Also keeps the kernel from giving up:
- * the negotiation's watch decides which ranks are lost. */
+/* Limits the time between the kernel's retransmissions to 2 s, so the link works again within 2 s
+ * after a network failure. By default the kernel doubles this time at each try, so after a long
+ * failure the link would stay dead for as long again (kernels before 6.15 have no TCP_RTO_MAX_MS).
+ * Also keeps the kernel from closing the connection, because the negotiation's watch decides which
+ * ranks are lost. */
 static void try_often(int file) {
-    enum {
-        TCP_RTO_MAX_MS = 44 /* value from linux/tcp.h */,
-        EVERY = 2000,
-        A_DAY = 24 * 3600 * 1000
-    };
+    enum { TCP_RTO_MAX_MS = 44 /* from linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
         setsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){A_DAY}, sizeof(int));
 }
@@ -88,7 +85,7 @@ static void try_often(int file) {
 void link_open(struct link *l, int file) {
     int on = 1;
     *l = (struct link){.file = file, .readable = true, .writable = true};
-    /* fails, without harm, if the stream is not TCP */
+    /* fails harmlessly if the stream is not TCP */
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     try_often(file);
     fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
@@ -105,9 +102,9 @@ void link_close(struct link *l) {
 
 /* ---- errors ---- */
 
-/* Notes why a call failed: the socket is not *ready, memory is short, or this direction is
- * *over, closed for ever. Then the peer has ended, which the reading side reports, or this rank
- * has an error of its own. */
+/* Notes why a call failed: the socket is not *ready, memory is short, or this direction is *over
+ * (closed for good). In the last case, either the peer has ended, which reading will report, or the
+ * error is on this rank's side. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};
@@ -167,7 +164,7 @@ void link_push(struct link *l, struct link_owner owner) {
 
 void link_send(struct link *l, struct frame *p) {
     frames_add(&l->out, p);
-    if (l->out.first == p) link_push(l, (struct link_owner){0}); /* nothing else waits */
+    if (l->out.first == p) link_push(l, (struct link_owner){0}); /* no other frame waits */
 }
 
 void link_forget(struct link *l, struct frame *p) {
@@ -179,7 +176,7 @@ void link_forget(struct link *l, struct frame *p) {
         copy->data = (char *)(copy + 1);
         copy->own = true;
         memcpy(copy->data + body, p->data + body, p->head.bytes - body);
-        copy->next = p->next; /* only the first frame of a queue can have begun */
+        copy->next = p->next; /* only the first frame of a queue can be partly sent */
         l->out.first = copy;
         if (!copy->next) l->out.last = &copy->next;
     } else {
@@ -195,7 +192,8 @@ void link_forget(struct link *l, struct frame *p) {
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Moves up to `most` bytes that were read ahead to `to`; counts them in `got`. */
+/* Moves up to `most` bytes from the read-ahead buffer to `to` (NULL: drops them) and counts them in
+ * `got`. */
 static void move(struct link *l, char *to, size_t most) {
     size_t n = least(most, l->end - l->at);
     if (to && n) memcpy(to, l->ahead + l->at, n);
@@ -212,12 +210,12 @@ static void finish(struct link *l, struct link_owner owner) {
     l->parcel = NULL;
 }
 
-/* Takes the bytes that were read ahead. False: the link stands still. */
+/* Handles the bytes in the read-ahead buffer. Returns false if the link must stop reading. */
 static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
         if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
         if (l->got < HEAD) return true;
-        /* not the head of a frame */
+        /* this can't be the head of a frame */
         if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true;
         if (l->ended) return false;
         if (!l->begun) l->begun = owner.begin(owner.arg, l);
@@ -229,7 +227,7 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
     }
 }
 
-/* Reads the rest of the frame into its memory, and bytes that follow the frame into the
+/* Reads the rest of the frame into the frame's memory, and the bytes after the frame into the
  * read-ahead buffer. */
 static void read_some(struct link *l) {
     struct iovec v[2] = {{NULL, 0}, {l->ahead, sizeof l->ahead}};
@@ -249,8 +247,8 @@ static void read_some(struct link *l) {
     }
 }
 
-/* Has the kernel wake this rank only when the rest of the frame, or much of it, has arrived, and
- * not for every packet. */
+/* Asks the kernel to wake this rank only when the rest of the frame, or a large part of it, has
+ * arrived, not for each packet. */
 static void want_rest(struct link *l) {
     enum { SHORT = 8 << 10, MOST = 64 << 10 };
     size_t rest = l->begun ? HEAD + l->head.bytes - l->got : 0;

@@ -54,12 +54,12 @@ static void note_end(struct net *n, int rank) {
 }
 
 bool net_is_cut(const struct net *n, int peer) {
-    /* if the peer had died, this rank would know by now */
+    /* if the peer had died, this rank would have detected it by now */
     double ended = n->peers[peer].ended[STREAM_DATA];
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
-/* Notes an error of this rank itself, of which the peer learns nothing. */
+/* Notes an error on this rank's side of the link, which the peer can't detect. */
 static void note_error(struct net *n, int peer, const struct link *l) {
     if (!l->error || n->error) return;
     n->error = l->error;
@@ -105,8 +105,8 @@ static void try_again(struct net *n) {
     }
 }
 
-/* Events are edge-triggered, so a stream that waits until a receive is posted does not keep
- * waking the thread. */
+/* Events are edge-triggered: a stream that can't be read until a receive is posted must not wake
+ * the thread again and again. */
 void net_look(struct net *n) {
     enum { EVENTS = 64 };
     struct epoll_event events[EVENTS];
@@ -135,8 +135,7 @@ void net_look_seldom(struct net *n) {
     net_look(n);
 }
 
-/* Does not wait for the ends of the peer's streams, which a child of the dead process may hold
- * open. */
+/* Notes the end of the peer's streams now: a child of the dead process may still hold them open. */
 void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);
@@ -214,8 +213,8 @@ static bool all_quiet(const struct net *n) {
     return true;
 }
 
-/* Reads meanwhile: a socket that is closed with unread bytes discards the bytes it has yet to
- * send. */
+/* Keeps reading while it waits: if a socket is closed with unread bytes, the kernel discards the
+ * bytes that it has not sent yet. */
 static void wait_until(struct net *n, bool (*done)(const struct net *), double seconds) {
     static const double LOOK = 0.2e-3;
     for (double until = clock_now() + seconds;; clock_nap(LOOK)) {

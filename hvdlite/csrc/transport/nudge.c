@@ -15,7 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* `count` grows with each nudge of one rank for another, so a repeated datagram is ignored. */
+/* `count` increases with each nudge from one rank to another, so that repeated datagrams are
+ * ignored. */
 struct datagram {
     uint32_t from, to;
     uint64_t count;
@@ -24,12 +25,13 @@ struct datagram {
 
 struct contact {
     struct nudge_card card;
-    _Atomic uint64_t answers; /* address and port from which its nudges come; 0: none came yet */
-    _Atomic int sock;         /* this rank's socket that receives them */
-    uint64_t sent;            /* number of nudges sent to it */
-    uint64_t count;           /* the count in its last nudge */
-    double met;               /* when its last message came; 0: none came */
-    int nudged;               /* nudges sent to it, up to ENOUGH */
+    /* the rank's address and port, from its nudges; 0: none has arrived */
+    _Atomic uint64_t answers;
+    _Atomic int sock; /* this rank's socket that received the nudges */
+    uint64_t sent;    /* number of nudges sent to the rank */
+    uint64_t count;   /* the count of the rank's last nudge */
+    double met;       /* time of the rank's last message; 0: none has arrived */
+    int nudged;       /* number of nudges sent to the rank, at most ENOUGH */
 };
 
 struct nudges {
@@ -53,7 +55,7 @@ static bool in_network(uint32_t address, const char *network) {
 }
 
 static bool is_wanted(const char *name, uint32_t address, const char *wanted) {
-    char word[64]; /* longer than any interface name or network */
+    char word[64]; /* room for any interface name or network */
     for (size_t n; *wanted; wanted += n + (wanted[n] != '\0')) {
         n = strcspn(wanted, ",");
         if (n >= sizeof word) continue;
@@ -83,7 +85,7 @@ int interfaces_find(const char *wanted, uint32_t *addresses, int most) {
 
 /* ---- opening ---- */
 
-/* Returns the socket; -1: none. */
+/* Returns the socket, or -1. */
 static int listen_at(uint32_t address, uint32_t *port) {
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = address};
     socklen_t length = sizeof own;
@@ -142,8 +144,8 @@ static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t le
            d->to == (uint32_t)n->self && d->count > n->contacts[d->from].count;
 }
 
-/* After a nudge, so that many nudges wake the engine once. Shorter than the time for which a
- * woken engine looks at MPI. */
+/* Seconds to sleep after a nudge, so that several nudges wake the engine once. Shorter than the
+ * time for which a woken engine polls MPI. */
 static const double PAUSE = 200e-6;
 
 static bool receive(void *arg, int sock) {
@@ -188,8 +190,8 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
     sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* True: the rank has lately sent a message, so it is awake and needs no nudge. Every rank still
- * gets ENOUGH nudges, from which it learns that nudges arrive. */
+/* Returns true if the rank needs no nudge because it has just sent a message and so is awake. Each
+ * rank gets at least ENOUGH nudges, to learn that nudges arrive. */
 static bool needs_none(struct contact *p, double now) {
     static const double AWAKE = 200e-6;
     enum { ENOUGH = 3 };

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What each rank reports about the memory of its host. */
+/* What each rank reports about its host's shared memory. */
 struct mapped {
     bool mapped, wanted;
 };
 
-/* Learns whether all ranks of this host (*here) and all ranks of all hosts (*everywhere) have
- * mapped the memory of their host. */
+/* Finds out whether all ranks of this host (*here) and all ranks of the job have mapped the memory
+ * of their hosts. */
 static int compare(struct transport *t, struct mapped own, bool *here, hvd_error *err) {
     struct mapped *of = transport_gather(t, &own, sizeof own, err);
     if (!of) return err->code;
@@ -33,9 +33,9 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that its leader makes, or none does. In the group of all
- * ranks each rank allocates its pages now; other groups may be many and little used, and allocate
- * pages later. */
+/* All ranks of the host map the memory that their leader makes, or none of them does. In the group
+ * of all ranks each rank allocates its pages immediately; other groups may be numerous and rarely
+ * used, so they allocate pages when they first use them. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;
@@ -94,7 +94,7 @@ static int watch_host(struct on_host *o, struct transport *t) {
         int rank = host->ranks[i];
         if (i == host->rank) continue;
         int code = life_add(o->life, &o->cards[rank].life, rank);
-        /* the kernel can report the death of no process */
+        /* the kernel can't report the death of any process */
         if (code == HVD_UNSUPPORTED) return code;
         if (code == HVD_RANK_DEAD) died(t, rank);
         if (code != HVD_NO_MEMORY) continue;
@@ -138,15 +138,15 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
     HVD_TRY(layout_open(&t->layout, &t->all, lowest, err));
     t->at = layout_topology(&t->layout, &t->all);
     HVD_TRY(open_window(o, t, window, err));
-    /* With a window of all ranks every message passes through a mailbox, which rings. */
+    /* In a window of all ranks, every message passes through a mailbox and rings a doorbell. */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_NUDGE;
     return open_signs(o, t, nudge && !t->all.window, err);
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    /* seconds; a limit, because a rank that has left may have been killed since */
+    /* seconds; limited because a rank that has left may have been killed meanwhile */
     static const double TO_SEND = 5;
-    /* before the window is freed: life and nudges ring its doorbell */
+    /* before the window is freed, because life and nudges ring its doorbell */
     on_host_unwatch(o);
     close_nudges(o);
     free(o->cards);

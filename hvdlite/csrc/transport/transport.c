@@ -13,10 +13,10 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
     return t->ops->receive(t, message, err);
 }
 
-/* Polling MPI takes some 30 us, so a poll each millisecond costs 3 % of a core; it is spent only
- * while a tensor waits. If a nudge is lost, the message is found at the end of the sleep. */
+/* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. That is spent
+ * only while a tensor waits. If a nudge is lost, the end of the sleep finds the message. */
 double transport_longest_sleep(struct transport *t, bool pending) {
-    static const double POLL = 1e-3, LONGEST[][2] = {/* seconds if idle, if pending */
+    static const double POLL = 1e-3, LONGEST[][2] = {/* seconds: idle, with pending tensors */
                                                      [WAKES_POLL] = {10e-3, POLL},
                                                      [WAKES_NUDGE] = {50e-3, 10e-3},
                                                      [WAKES_MESSAGE] = {0.5, 0.5},
@@ -61,7 +61,8 @@ bool transport_awaits(const struct transport *t, int rank) {
     return t->awaited && atomic_load(&t->awaited[rank]) > 0;
 }
 
-/* A host with the name of this rank's own host is a different machine. */
+/* `host` may also be the name of this rank's host, if two machines have the same name: this rank's
+ * host is not lost. */
 void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {
         const char *own = t->cards[t->at.rank].life.host;

@@ -8,9 +8,9 @@
 #include <string.h>
 
 struct local_rank {
-    struct transport transport;          /* first: cast back by self() */
-    struct mutex mutex;                  /* guards everything below */
-    struct parcels messages, *transfers; /* by from */
+    struct transport transport;          /* must be first: self() casts it back */
+    struct mutex mutex;                  /* guards the fields below */
+    struct parcels messages, *transfers; /* transfers: array by sender */
     unsigned events;
     bool broken;
     struct window window;
@@ -23,7 +23,7 @@ struct local_hub {
 
 static struct local_rank *self(struct transport *t) { return (struct local_rank *)t; }
 
-/* Ranks lie in one array, so each can reach the others. */
+/* All ranks are in one array, so a rank can find the other ranks. */
 static struct local_rank *peer(struct transport *t, int rank) {
     return self(t) - t->at.rank + rank;
 }
@@ -65,8 +65,7 @@ static int local_irecv(struct transport *t, void *data, size_t bytes, int from, 
     return check_broken(t, err);
 }
 
-/* Receives complete in the order in which they are tested: collectives test in the order of
- * posting. */
+/* A receive gets its data when it is tested. Collectives test receives in the order of posting. */
 static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
@@ -119,11 +118,11 @@ static void local_wake(struct transport *t) {
     mutex_unlock(&r->mutex);
 }
 
-/* nothing to do: a receive copies only when it is tested */
+/* nothing to do: data is copied only when a receive is tested */
 static void local_abandon(struct transport *t) { (void)t; }
 
 static void local_close(struct transport *t, bool clean) {
-    (void)t; /* the hub frees all ranks at once, because a peer may still send to this one */
+    (void)t; /* the hub frees all ranks together, because a peer may still send to this rank */
     (void)clean;
 }
 
@@ -180,7 +179,7 @@ struct local_hub *local_hub_new(int size, int per_host) {
     return hub;
 }
 
-/* Gives the ranks of a comm a window; its rank 0 owns the memory. */
+/* Gives the ranks of a comm a window, whose memory its rank 0 frees. */
 static bool share(struct local_hub *hub, const struct comm *host) {
     size_t bytes = window_bytes(host->size);
     void *memory = aligned_alloc(alignof(struct window_rank), bytes);

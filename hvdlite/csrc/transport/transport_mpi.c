@@ -11,7 +11,7 @@
 
 enum { TAG = 0 };
 
-/* A message being sent; MPI reads this copy. */
+/* A message that is being sent, and the copy that MPI reads. */
 struct outgoing {
     struct outgoing *next;
     MPI_Request request;
@@ -19,20 +19,20 @@ struct outgoing {
 };
 
 struct mpi_transport {
-    struct transport transport; /* first: cast back by self() */
+    struct transport transport; /* must be first: self() casts it back */
     MPI_Comm data, control;
-    MPI_Request *requests; /* requests of transfers; MPI_REQUEST_NULL: free */
+    MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL: free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
-    MPI_Request incoming;              /* request of the one message that is arriving */
+    MPI_Request incoming;              /* of the message that is arriving; there is at most one */
     struct message arriving;
     struct on_host here;
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* Makes an error of an MPI code. `call` is the call's source text; the error shows its
- * function's name. t is NULL unless the call concerns `peer`. */
+/* Turns an MPI error code into an error. `call`: source text of the call, of which the error shows
+ * the function's name. t: NULL if the call does not concern `peer`. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -48,8 +48,8 @@ static int check(const struct transport *t, int peer, int code, const char *call
 
 /* ---- data ---- */
 
-/* Finds a free request. The transfer notes its index, not its address, because the array may
- * move. */
+/* Finds a free request. The transfer keeps its index and not its address, because growing the array
+ * moves the requests. */
 static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
     size_t i = 0, n = 2 * m->nrequests + 16;
     while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
@@ -100,8 +100,8 @@ static void mpi_abandon(struct transport *t) {
 
 /* ---- messages ---- */
 
-/* Frees sent messages, the oldest first. Stops at the first unsent one, because thousands may
- * wait for a stopped rank. */
+/* Frees messages that have been sent, the oldest first. Stops at the first message that has not
+ * been sent, because thousands of messages may wait for a stopped rank. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
     for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;
@@ -138,7 +138,7 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     return HVD_OK;
 }
 
-/* Starts to receive the next message, if any. */
+/* Starts receiving the next message, if there is one. */
 static int match(struct mpi_transport *m, hvd_error *err) {
     int found = 0, bytes;
     MPI_Message handle;
@@ -176,8 +176,8 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->here.doorbell); }
 
-/* True while messages wait to be sent: MPI sends only while it is called, and no doorbell tells
- * of new room in a mailbox. */
+/* Returns true while messages wait to be sent: MPI sends only while it is called, and no doorbell
+ * rings when a mailbox has room again. */
 static bool mpi_polls(struct transport *t) {
     if (!t->all.window) t->wakes = nudges_missing(self(t)->here.nudges) ? WAKES_POLL : WAKES_NUDGE;
     return self(t)->outgoing || host_waits(&self(t)->here.host);
@@ -189,7 +189,7 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening and closing ---- */
 
-/* Fails unless MPI is initialised and the engine's thread may call it. */
+/* Fails unless MPI is initialized and the engine's thread may call MPI. */
 static int check_ready(hvd_error *err) {
     int initialized = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
@@ -208,7 +208,7 @@ static int mpi_gather(struct transport *t, void *all, size_t each, hvd_error *er
     return HVD_OK;
 }
 
-/* Gives every rank the lowest rank of each rank's host. */
+/* Returns for each rank the lowest rank of its host. */
 static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
     struct comm *all = &m->transport.all;
     all->transport = &m->transport;
@@ -241,7 +241,7 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
     on_host_close(&m->here, t, clean);
-    /* If not clean, the copies leak: MPI may still read them, because a dead rank never receives
+    /* If not clean, the copies leak: a dead rank never receives them, so MPI may still read
      * them. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;

@@ -11,14 +11,15 @@
 #include <string.h>
 
 struct tcp_transport {
-    struct transport transport; /* first: cast back by self() */
-    struct transport *job;      /* the transport of all ranks, which also learns of lost hosts */
-    struct net *net;            /* the job's; the transport of all ranks closes it */
+    struct transport transport; /* must be first: self() casts it back */
+    struct transport *job;      /* the transport of all ranks; only that one learns of lost hosts */
+    /* shared by the job's transports; the transport of all ranks closes it */
+    struct net *net;
     struct channel *channel;
-    int *peers;   /* by rank: its rank in the job */
-    int *members; /* by rank of the job: its rank here, or NOBODY */
+    int *peers;   /* by rank: the rank's number in the job */
+    int *members; /* by rank of the job: its rank in this group, or NOBODY */
     struct bell bell;
-    atomic_bool by_doorbell; /* all ranks share a window on this host */
+    atomic_bool by_doorbell; /* true: all ranks share a window, so doorbells wake them */
     struct on_host here;
 };
 
@@ -26,7 +27,7 @@ static struct tcp_transport *self(struct transport *t) { return (struct tcp_tran
 
 /* ---- data ---- */
 
-/* The common end of isend and irecv. */
+/* The last steps of isend and irecv. */
 static int begun(struct tcp_transport *m, struct transfer *x, struct frame **p, int code) {
     net_unlock(m->net);
     x->handle[0] = (uint64_t)(uintptr_t)*p;
@@ -64,7 +65,7 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     if (broken)
         return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
                          transport_job_rank(t, x->peer));
-    /* until an engine runs, which looks for deaths itself */
+    /* only until an engine runs; the engine itself looks for deaths */
     return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
 }
 
@@ -100,7 +101,7 @@ static int tcp_send(struct transport *t, int to, const void *data, size_t size, 
     return HVD_OK;
 }
 
-/* As channel_check does. */
+/* Calls channel_check under the lock. */
 static int check_channel(struct tcp_transport *m, int from, double patience, hvd_error *err) {
     net_lock(m->net);
     int code = channel_check(m->channel, from, patience, err);
@@ -136,7 +137,8 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
 }
 
-/* Whether the thread must poll: no doorbell rings when a mailbox has room or a socket has data. */
+/* Returns whether the thread must poll. No doorbell rings when a mailbox has room again or a socket
+ * has data. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -159,14 +161,16 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* Ranks may open a group late, but all open the job at once, so only that wait has a limit. */
+/* Ranks may open a group at any time, but all ranks open the job at the same time, so only opening
+ * the job has a time limit. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
     return m->job == &m->transport ? comm_check_wait(m->job, from, seconds, err) : HVD_OK;
 }
 
-/* Waits for the rank's next message, of so many bytes, while no engine of the group runs. */
+/* Waits for the rank's next message, which must have `bytes` bytes, when the group's engine does
+ * not run yet. */
 static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
     static const double LOOK = 0.5;
     double since = clock_now();
@@ -187,7 +191,7 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
     return code;
 }
 
-/* Through rank 0, which sends all bytes to every rank. */
+/* Ranks send their bytes to rank 0, which sends all bytes to every rank. */
 static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
     struct tcp_transport *m = self(t);
     int size = t->all.size, rank = t->all.rank;
@@ -207,7 +211,7 @@ static void ring(void *transport) { tcp_wake(transport); }
 static void tcp_died(struct transport *t, int rank, enum fate fate) {
     struct tcp_transport *m = self(t);
     net_lock(m->net);
-    net_bury(m->net, m->peers[rank], fate); /* notifies every group of the job */
+    net_bury(m->net, m->peers[rank], fate); /* notifies all groups of the job */
     net_unlock(m->net);
 }
 
@@ -239,7 +243,7 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     return error_set(err, HVD_INVALID, "rank %d opens a group that it is not in", m->net->rank);
 }
 
-/* hosts: [rank of the job], the same number for the ranks of one host. */
+/* hosts: by rank of the job, the number of the rank's host. */
 static int open_here(struct tcp_transport *m, const int *hosts, bool window, hvd_error *err) {
     int size = m->transport.all.size, *lowest = calloc((size_t)size, sizeof *lowest);
     if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
@@ -255,7 +259,8 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* opened first, because closing it tells the other ranks of a failure */
+    /* the channel comes first, because closing it tells the other ranks if the rest fails */
+    net_lock(m->net);
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);
@@ -267,12 +272,13 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     return HVD_OK;
 }
 
-/* Without the lock, which another thread of the parent may have held at the fork. */
+/* Takes no lock: another thread of the parent may have held it at the fork. */
 static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
-    net_lock(m->net); /* otherwise ranks that still open the group would wait for this rank */
+    /* without FRAME_OVER, ranks that are still opening the group would wait for this rank */
+    net_lock(m->net);
     for (int r = 0; !clean && r < m->transport.all.size; r++)
         if (m->peers[r] != m->net->rank)
             channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
@@ -283,7 +289,8 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->channel)
-        close_channel(m, clean); /* first: other groups ring this group's doorbell through it */
+        /* must be first: through the channel, other groups ring this group's doorbell */
+        close_channel(m, clean);
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);

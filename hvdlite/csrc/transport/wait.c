@@ -7,14 +7,15 @@
 #include <unistd.h>
 
 static const double SHORTEST_NAP = 50e-6;
-/* in waits longer than this a nap costs less than spinning or yielding */
+/* in waits longer than this (seconds), a nap costs less than spinning or yielding */
 static const double LONG_WAIT = 100e-6;
-/* So many times as long as a yield came back late, waits sleep. Then the next yield tries whether
- * the cores are still crowded, so tries take at most a quarter of the time. A longer sleep costs
- * more where one program uses a core now and then: ranks that sleep come late to each other. */
+/* If a yield was late by some time, waits sleep for CROWDED times that time. Then the next yield
+ * tests whether the cores are still crowded, so these tests take at most a quarter of the time. A
+ * larger factor would cost more if one program uses a core only now and then, because ranks that
+ * sleep are late for each other. */
 static const double CROWDED = 3;
 
-/* An eighth of the wait so far, so the end of the wait is noticed late by at most an eighth. */
+/* An eighth of the time waited so far, so a wait lasts at most an eighth too long. */
 static double nap_of(double wait, double longest_nap) {
     double nap = wait / 8 > SHORTEST_NAP ? wait / 8 : SHORTEST_NAP;
     return nap < longest_nap ? nap : longest_nap;
@@ -40,9 +41,9 @@ bool wait_is_crowded(struct wait_policy policy, double now) {
     return policy.crowd && now < atomic_load_explicit(&policy.crowd->until, memory_order_relaxed);
 }
 
-/* If a yield alone takes longer than all yields of a wait may, a computing thread has used the core
- * for a time slice. The kernel lets a thread that wakes from a sleep interrupt a computing thread,
- * but not a thread that has yielded. */
+/* If one yield takes longer than all yields of a wait may take, a computing thread has used the
+ * core for a time slice. The kernel lets a thread that wakes up from a sleep interrupt a computing
+ * thread, but not a thread that has yielded. */
 static void yield_core(struct waiter *w) {
     clock_yield();
     if (!w->policy.crowd) return;
