@@ -3,11 +3,12 @@
  *   Maleki, Musuvathi, Mytkowicz et al., "Scaling Distributed Training with Adaptive Summation"
  *   (2020), and its algorithm AdasumRVH: recursive vector halving, then doubling.
  *
- * Two vectors, a of the lower ranks, give (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b. 2^m ranks
- * combine the results of their two halves. In step k a rank swaps half of what it holds with its
- * partner at distance 2^k, so both hold one half of the two vectors. The 2^(k+1) ranks that hold
- * the two vectors sum their products. Then the halves go back. p = 4, vectors of 4 elements; each
- * column shows the results that a rank holds, ab is the result of a and b:
+ * Two vectors a and b, a from the lower ranks, combine to (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2)
+ * b. 2^m ranks combine the results of their two halves. In step k a rank exchanges half of its
+ * elements with the partner at distance 2^k; then each of the two has one half of both vectors. The
+ * 2^(k+1) ranks that together have the two vectors sum their dot products. At the end the halves
+ * travel back. Example: p = 4, vectors of 4 elements. A column shows the results on a rank; ab is
+ * the result of a and b:
  *
  *            rank a        rank b        rank c        rank d
  *   start    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
@@ -16,26 +17,27 @@
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
- * Ranks are combined host by host: a, b, ... are the ranks of the first host, then of the second.
- * So the long vectors of the first steps stay on a host, and hosts of k ranks, a power of two, send
- * 2(h-1)/h S bytes each, the fewest possible, however the ranks are numbered.
+ * Ranks are numbered host by host here: a, b, ... are the ranks of the first host, then those of
+ * the second. So the long vectors of the first steps stay on a host. Hosts of k ranks, k a power of
+ * two, send 2(h-1)/h S bytes each, the least possible, for any numbering of the ranks.
  *
- * When p is no power of two, ranks fold first (coll.h). Each element of the result is computed by
- * one rank. Vectors stay in the accumulator type until the results go back; products are summed in
- * double. A vector of norm 0 adds nothing: the result is the other vector.
+ * If p is not a power of two, ranks fold first (coll.h). One rank computes each element of the
+ * result. Vectors stay in the accumulator type until the results travel back; dot products are
+ * summed in double. If a vector has norm 0, the result is the other vector.
  *
- * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; else two more messages of S. */
+ * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; if p is not a power of two, two more
+ * messages of S bytes. */
 #include "collectives/coll.h"
 #include "transport/comm.h"
 
 struct adasum {
     const struct comm *comm;
-    int index; /* number of this rank, counted host by host; the numbers of coll_fold */
+    int index; /* number of this rank when counting host by host, as coll_fold expects */
     const struct coll_args *args;
     const struct reduce_kernels *k;
-    size_t n; /* elements of the vectors */
+    size_t n; /* number of elements of a vector */
     struct coll_fold fold;
-    /* accumulators of this rank's whole vector, and of the partner's elements */
+    /* accumulators: this rank's whole vector; the partner's elements */
     char *mine, *theirs;
 };
 
@@ -53,7 +55,7 @@ static int rank_of(const struct adasum *w, int position) {
     return rank_at(w, coll_fold_rank(w->fold, position));
 }
 
-/* The elements that a position holds after the steps of all distances below `distance`. */
+/* Returns the elements that a position has after the steps of all distances below `distance`. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
@@ -69,7 +71,7 @@ static int swap(const struct adasum *w, const void *out, size_t out_bytes, void 
     return coll_exchange(w->comm, x, err);
 }
 
-/* Sums the products over the positions that hold the two vectors together. */
+/* Sums the dot products over the positions that together have the two vectors. */
 static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int position, int distance,
                     hvd_error *err) {
     for (int d = 1; d <= distance; d *= 2) {
@@ -82,8 +84,8 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
-/* mine = Adasum(mine, theirs), for a range of elements. `first`: mine is the vector of the lower
- * ranks. */
+/* Computes mine = Adasum(mine, theirs) for a range of elements. `first`: `mine` is the vector of
+ * the lower ranks. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
     double x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa);
@@ -113,7 +115,7 @@ static int halve(const struct adasum *w, int position, int distance, hvd_error *
     return HVD_OK;
 }
 
-/* Results travel back in the dtype itself. */
+/* Undoes one halving. Results travel back in the dtype, not in the accumulator type. */
 static int restore(const struct adasum *w, int position, int distance, hvd_error *err) {
     int partner = position ^ distance;
     size_t size = w->k->size;
@@ -154,7 +156,7 @@ int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error
     struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(comm->size);
     w.index = own_index(&w);
-    bool in_place = k->wide == k->size; /* false: the dtype is narrower than its accumulator */
+    bool in_place = k->wide == k->size; /* false: the accumulator is wider than the dtype */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;

@@ -1,19 +1,21 @@
 /* Alltoall by messages: pairwise steps.
  *
- * In step d rank r sends to rank r + d and receives from rank r - d (mod p): the pairs of a step
- * are disjoint, so no two share a link. p = 4; what rank a sends and receives:
+ * In step d rank r sends to rank r + d and receives from rank r - d (mod p). So in each step a rank
+ * sends one part and receives one part, and no two ranks use the same link. p = 4, what rank a
+ * sends and receives (ab is a's part for b):
  *
  *   step 1   ab -> b, da <- d
  *   step 2   ac -> c, ca <- c
  *   step 3   ad -> d, ba <- b
  *
- * Parts travel in segments. Every step has as many segments as the longest part of all; the last
- * segments of shorter parts are empty. The segments of one step overlap with those of the next.
+ * Parts travel in segments. Every step has as many segments as the longest part of any rank; the
+ * last segments of shorter parts are empty. The segments of a step overlap with the segments of the
+ * next step.
  *
- * Cost: (p-1) a + (p-1)/p S b if the parts are equal, S = all parts of a rank. An alltoall by
- * hosts, with a host's parts in one message a lane and three copies, was no faster for 8 ranks on 2
- * or 4 hosts with links of 1 Gbit/s: parts of 64 B to 4 KB took as long, parts of 16 KB 1.3 to 1.8
- * times as long. */
+ * Cost: (p-1) a + (p-1)/p S b for equal parts, S = all parts of a rank. An alltoall in two levels,
+ * with a host's parts in one message per lane and three copies, was no faster for 8 ranks on 2 or 4
+ * hosts with links of 1 Gbit/s: it took as long for parts of 64 B to 4 KB, and 1.3 to 1.8 times as
+ * long for parts of 16 KB. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -21,7 +23,7 @@
 struct alltoall {
     const struct coll_args *args;
     int rank, size;
-    size_t segment, nseg; /* bytes of a segment; segments in a step */
+    size_t segment, nseg; /* bytes of a segment; number of segments in a step */
 };
 
 static struct coll_exchange item_of(const void *arg, size_t i) {

@@ -1,4 +1,4 @@
-/* Calibration: what a message between hosts costs (costs.h). */
+/* Calibration measures the cost of a message between hosts (costs.h). */
 #include "base/clock.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
@@ -8,8 +8,8 @@
 
 enum { STEPS = 8, TRIALS = 3 };
 
-/* Seconds. After a trial that took ENOUGH no larger trial is made; a trial that took LONG is not
- * repeated. */
+/* Seconds. If a trial has taken ENOUGH, no larger trial follows; if a trial has taken LONG, it is
+ * not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
 /* Replaces each number by its largest value on any rank. */
@@ -25,10 +25,10 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
-/* A trial: each rank sends messages to a rank at a distance, and receives as many. */
+/* A trial: each rank sends messages to the rank at a distance, and receives the same number. */
 struct trial {
     const struct comm *comm;
-    char *memory; /* holds the message, the sums, and room for simultaneous messages */
+    char *memory; /* contains the message, the sums, and room for the messages in flight */
     struct scratch *scratch;
     int distance;
     size_t bytes, segment, depth;
@@ -58,7 +58,7 @@ static int add(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Seconds of the trial on the slowest rank. */
+/* Runs the trial; *seconds is the time of the slowest rank. */
 static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     struct coll_pipeline p = {.items = coll_segments(t->bytes, t->segment),
                               .item = item_of,
@@ -72,27 +72,27 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* Seconds by which a trial takes longer than a trial of one byte. The difference leaves out
- * waits for late ranks, which are in both. The least of several trials; a long trial is made
- * once. */
+/* Measures how many seconds a trial takes longer than a trial of one byte. The difference cancels
+ * waits for late ranks, which both trials include. Takes the minimum of several trials; a long
+ * trial runs once. */
 static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     struct trial one = t;
     double all, least = HUGE_VAL, first, least_first = HUGE_VAL;
     one.bytes = 1;
-    HVD_TRY(timed(&one, &first, err)); /* opens the connections */
+    HVD_TRY(timed(&one, &first, err)); /* not counted: it opens the connections */
     for (int i = 0; i < TRIALS && (i == 0 || least < LONG); i++) {
         HVD_TRY(timed(&one, &first, err));
         HVD_TRY(timed(&t, &all, err));
         least_first = fmin(least_first, first);
         least = fmin(least, all);
     }
-    /* the trial of one byte may have been disturbed */
+    /* a minimum, because other work may have slowed the trial of one byte */
     *seconds = fmax(least - least_first, least / 10);
     return HVD_OK;
 }
 
-/* Sends several messages one after another, like the steps of an algorithm, so wake-ups count,
- * too. */
+/* Sends several messages one after another, like an algorithm's steps, so that the time includes
+ * wake-ups. */
 static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     t.bytes = STEPS;
     t.segment = t.depth = 1;
@@ -101,8 +101,8 @@ static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Sends more and more segments until a trial takes long. *longest: the most bytes that did not
- * take long. */
+/* Sends more and more segments until a trial takes long. *longest: the number of bytes of the last
+ * trial. */
 static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd_error *err) {
     static const size_t SEGMENTS[] = {1, COST_FEW, COST_MANY};
     double *byte[] = {&cost->first, &cost->next, &cost->beta}, last = 0, seconds;
@@ -126,7 +126,8 @@ static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd
     return HVD_OK;
 }
 
-/* In each step all ranks send half as far, and half as much, and add, like the circulant. */
+/* Like the circulant: in each step all ranks send half as far and half as many bytes as before, and
+ * add. */
 static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
     double far = 0, nearby = 0, seconds;
     t.adds = true;
@@ -143,7 +144,7 @@ static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_erro
 
 static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
                    hvd_error *err) {
-    /* On the stack: if an allocation failed on one rank, the other ranks would wait for it. */
+    /* on the stack: if one rank could not allocate memory, the other ranks would wait for it */
     char memory[(2 + COST_MANY) * PACE_SEGMENT] = {0};
     struct trial t = {.comm = comm,
                       .memory = memory,

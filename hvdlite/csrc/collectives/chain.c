@@ -2,10 +2,10 @@
  *
  *   root -> root + 1 -> ... -> root + p - 1 (mod p)
  *
- * Each rank sends a segment on while it receives the next.
+ * Each rank sends a segment on while it receives the next segment.
  *
- * Cost: (p - 2 + n) (a + S/n b) for n segments (costs.h says how many): about S b for long data,
- * every link used once. */
+ * Cost: (p - 2 + n) (a + S/n b) for n segments (costs.h computes n). For long data that is about S
+ * b, and each link carries the data once. */
 #include "collectives/coll.h"
 
 #include "collectives/costs.h"

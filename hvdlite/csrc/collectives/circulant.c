@@ -3,12 +3,13 @@
  *   Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms" (2024),
  *   arXiv:2410.14234.
  *
- * A rank holds its chunks in a row that begins with its own chunk: block i of rank r is chunk r + i
- * (mod p). The distances are p, halved and rounded up until 1: p = 5 gives 5 3 2 1. In the round
- * from distance d' to the next distance d, rank r sends blocks d .. d' - 1 to rank r + d, which
- * adds them to its blocks 0 .. d' - d - 1, the same chunks. After the last round block 0 is the sum
- * of its chunk. The allgather runs the same rounds backwards. p = 5, what rank a holds; a2 is chunk
- * 2 of rank a, acd0 the sum of the chunks 0 of the ranks a, c and d, S0 the whole sum:
+ * A rank keeps its chunks in a row that begins with its own chunk: block i of rank r is chunk r + i
+ * (mod p). The distances are p and its halves, rounded up, down to 1: p = 5 gives 5 3 2 1. In the
+ * round from distance d' to the next distance d, rank r sends its blocks d .. d' - 1 to rank r + d,
+ * which adds them to its blocks 0 .. d' - d - 1; these are the same chunks. After the last round,
+ * block 0 is the sum of the rank's own chunk. The allgather runs the same rounds in reverse. p = 5,
+ * what rank a has; a2 is chunk 2 of rank a, acd0 the sum of the chunks 0 of ranks a, c and d, S0
+ * the sum of all chunks 0:
  *
  *   start    a0      a1      a2     a3  a4
  *   3        ac0     ad1     a2                  sends a3 a4 to d, receives c0 d.. from c
@@ -18,35 +19,37 @@
  *   2        S0      S1      S2                  sends S0 to d, receives S2 from c
  *   3        S0      S1      S2     S3  S4       sends S0 S1 to c, receives S3 S4 from d
  *
- * Sums travel in the accumulator type and are rounded once, by the owner of the chunk, so all ranks
- * have the same bits.
+ * Sums travel in the accumulator type. The owner of a chunk rounds its sum once, so all ranks get
+ * the same bits.
  *
- * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S: a ring's bytes in fewer
- * steps, but nothing overlaps: for data so small that the number of steps decides. A wider
- * accumulator increases half of the bytes. */
+ * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S. It sends as many bytes
+ * as a ring in fewer steps, but nothing overlaps, so it is good for data so small that the number
+ * of steps decides. A wider accumulator increases the bytes of the reduce-scatter. */
 #include "collectives/coll.h"
 
 #include <string.h>
 
-enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks: each round halves the distance */
+enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks, because each round halves the distance */
 
 struct circulant {
     const struct comm *comm;
     const struct coll_args *args;
     char *row, *arriving,
-        /* memory of the sums, of the blocks that arrive in a round, and of the finished blocks */
+        /* the sums; the blocks that arrive in a round; the finished blocks */
         *results;
-    int rounds, distance[MOST_ROUNDS + 1]; /* 1 .. p: the reduce-scatter's distances, last first */
+    /* 1 .. p: distances of the reduce-scatter, in reverse order */
+    int rounds, distance[MOST_ROUNDS + 1];
 };
 
-/* Offset of a chunk. Chunks from p on have offsets as if a copy of the data followed the data. */
+/* Returns the offset of a chunk. For chunk >= p: as if a second copy of the data followed the
+ * data. */
 static size_t begin_of(const struct circulant *c, int chunk) {
     int p = c->comm->size;
     size_t begin = coll_chunk(c->args->bytes, c->args->reduce->size, p, chunk % p).begin;
     return chunk < p ? begin : begin + c->args->bytes;
 }
 
-/* The number of elements before block i in the row. */
+/* Returns the number of elements before block i of the row. */
 static size_t elements_before(const struct circulant *c, int i) {
     int r = c->comm->rank;
     return (begin_of(c, r + i) - begin_of(c, r)) / c->args->reduce->size;
@@ -57,8 +60,8 @@ static int neighbour(const struct circulant *c, int distance) {
     return (c->comm->rank + p + distance) % p;
 }
 
-/* Sends the blocks from distance[k] on to their next owner; adds the arriving blocks to the first
- * ones. */
+/* Sends the blocks from distance[k] on to their next owner; adds the blocks that arrive to the
+ * first blocks. */
 static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     const struct reduce_kernels *kernels = c->args->reduce;
     int from = c->distance[k], to = c->distance[k + 1];
@@ -75,7 +78,7 @@ static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Sends the same blocks, now finished, in the opposite direction. */
+/* Runs reduce_round in reverse, with finished blocks. */
 static int gather_round(const struct circulant *c, int k, hvd_error *err) {
     size_t size = c->args->reduce->size;
     int from = c->distance[k], to = c->distance[k + 1];

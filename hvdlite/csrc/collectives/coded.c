@@ -1,27 +1,29 @@
-/* Coded allreduce: three algorithms, chosen by the codec, the ranks and the hosts.
+/* Coded allreduce: three algorithms; the codec, the ranks and the hosts decide.
  *
  *   casts      an ordinary allreduce of the float16 or bfloat16 numbers
  *   gathered   an allgather of all messages; every rank decodes and adds all of them
- *   scattered  a pairwise exchange of words (pairwise.c): a rank counts its chunk of all messages
- *              and sends the counts to all, one byte a value (two beyond 127 ranks); 2bit, 1bit
+ *   scattered  for 2bit and 1bit: a pairwise exchange of words (pairwise.c). A rank counts its
+ *              chunk of all messages and sends the counts to all ranks, one byte for each value
+ *              (two bytes beyond 127 ranks)
  *
- * gathered and scattered both sum exact counts: they give the same bits, and quantise nothing
+ * gathered and scattered give the same bits, because both sum exact counts, and quantise no value
  * twice. Measurements decide between them (2bit and 1bit, 4,000 to 8 million values, two cores,
- * Open MPI 5; medians, in turn):
+ * Open MPI 5; medians of alternating runs):
  *
  *   several hosts  The bytes on a link decide. Messages of S bytes, k ranks on each of h hosts,
- *                  p = k h, c bytes of counts for a byte of words (2bit: 4, 1bit: 8): gathered
- *                  sends (p - 1) S, scattered k (p - k) / p (1 + c) S. With one rank a host
- *                  scattered wins when p > 1 + c. ms for a million values on links of 200 Mbit/s,
+ *                  p = k h, c bytes of counts for each byte of words (2bit: 4, 1bit: 8): gathered
+ *                  sends (p - 1) S, scattered k (p - k) / p (1 + c) S. With one rank per host
+ *                  scattered wins if p > 1 + c. ms for a million values on links of 200 Mbit/s,
  *                  gathered / scattered, on 2, 4, 6, 8 hosts:
  *                    2bit  26 / 40, 53 / 57, 106 / 76, 159 / 84
  *                    1bit  13 / 29, 28 / 46, 55 / 66, 82 / 82
- *   one host       The values that a rank decodes decide: gathered p for each value of the tensor,
- *                  scattered two. ms for 2 million values, 2bit, on 2, 3, 4, 6 ranks:
+ *   one host       The number of values that a rank decodes decides: for each value of the tensor
+ *                  gathered decodes p values, scattered two. ms for 2 million values, 2bit, on 2,
+ *                  3, 4, 6 ranks:
  *                    by messages   5.7 / 5.7, 10.0 / 9.0, 13.6 / 10.4, 28 / 21
  *                    by a window   on 4: 10.2 / 9.1, on 6: 17 / 13
- *                  For 4,000 values the window is faster, 0.28 / 0.41 on 4; the two are equal at
- *                  about 8 KB of words. */
+ *                  For 4,000 values gathered in a window is faster, 0.28 / 0.41 on 4 ranks. At
+ *                  about 8 KB of words both take the same time. */
 #include "collectives/coded.h"
 
 #include <string.h>
@@ -33,7 +35,8 @@ static size_t bytes_of(const struct coded_args *args) {
     return bytes;
 }
 
-/* Returns all messages in a row, copied to `memory`; a single message stays where it is. */
+/* Returns all messages in a row, copied to `memory`. If there is only one, returns it without a
+ * copy. */
 static void *pack(const struct coded_args *args, char *memory) {
     if (args->ntensors == 1) return args->tensors[0].message;
     for (size_t i = 0, at = 0; i < args->ntensors; i++) {
@@ -49,7 +52,8 @@ static struct codec_sum sum_of(const struct comm *comm, const struct coded_args 
                               args->final.scale / (double)args->final.divisor};
 }
 
-/* Decodes the sums: one sum for each word, or cast number, of the packed messages. */
+/* Decodes the sums; there is one for each word, or each float16 or bfloat16, of the packed
+ * messages. */
 static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < args->ntensors; i++) {
@@ -121,10 +125,10 @@ int coll_coded_scattered(const struct comm *comm, const struct coded_args *args,
     return HVD_OK;
 }
 
-/* least bytes of all messages for which scattered is chosen on one host */
+/* on one host scattered is chosen only for messages of at least this many bytes */
 enum { LEAST_SCATTERED = 8 * 1024 };
 
-/* Decides by the measurements above; equal on every rank. */
+/* Decides by the measurements above; equal on all ranks. */
 static bool better_scattered(const struct comm *comm, const struct coded_args *args) {
     const struct reduce_kernels *kernels = codec_kernels(args->codec, comm->size);
     if (!kernels || comm->size <= 2) return false;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 64 * 1024 }; /* bytes that a job of one rank scales at a time */
+enum { BLOCK = 64 * 1024 }; /* bytes scaled at a time if the job has one rank */
 
 static bool on_window(const struct comm *comm, const struct coll_args *args) {
     return comm->window && !args->adasum;
@@ -17,8 +17,8 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
 }
 
-/* True: there are several hosts, some with several ranks, and the ranks of each host share a
- * window. */
+/* Returns true if there are several hosts, some have several ranks, and the ranks of each host
+ * share a window. */
 static bool by_hosts(const struct comm *comm, const struct coll_args *args) {
     const struct layout *l = comm->layout;
     return l && l->windows && l->hosts > 1 && comm->size > l->hosts && !args->adasum;
@@ -28,7 +28,7 @@ static bool scales(const struct coll_args *args) {
     return args->prescale != 1 || args->final.scale != 1 || args->final.divisor != 1;
 }
 
-/* True: the dtype can hold the partial result of a host. */
+/* Returns true if the dtype can store the partial result of a host. */
 static bool reduces_by_hosts(const struct comm *comm, const struct coll_args *args) {
     const struct reduce_kernels *k = args->reduce;
     bool holds = k->wide == k->size || k->partial == REDUCE_ROUNDS ||
@@ -62,13 +62,12 @@ static bool by_tree(const struct comm *comm, const struct coll_args *args) {
     return comm && coll_tree_is_cheaper(comm, args->bytes);
 }
 
-/* True: the dtype is its own accumulator. With a wider accumulator each step would round the
- * sum. */
+/* Returns true if the dtype is its own accumulator. Otherwise each step would round the sum. */
 static bool own_accumulator(const struct comm *comm, const struct coll_args *args) {
     return by_kernels(comm, args) && args->reduce->size == args->reduce->wide;
 }
 
-/* The first row that takes a collective runs it. */
+/* The first row that accepts a collective runs it. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce},
     {"window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce},
@@ -111,7 +110,7 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
     return row;
 }
 
-/* Looks at sizes that are powers of two. */
+/* Tries powers of two as sizes. */
 void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     struct coll_args args = {.kind = HVD_ALLREDUCE, .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM)};
     const struct coll_algorithm *last = NULL;
@@ -127,8 +126,9 @@ void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     if (at < size) snprintf(text + at, size - at, "%s%s", at ? "then " : "", last->name);
 }
 
-/* A window adds in the order of ranks, recursive doubling in the order of its steps, also on a
- * lane. A ring begins each chunk at another rank, so the order of addition depends on the chunk. */
+/* A window adds in the order of ranks, and recursive doubling in the order of its steps, also on a
+ * lane. A ring starts each chunk at a different rank, so the order of additions depends on the
+ * chunk. */
 size_t coll_alike(const struct comm *comm) {
     if (comm->window || comm->size == 1) return SIZE_MAX;
     size_t all = coll_doubling_bytes(comm), lane = all;
@@ -137,7 +137,7 @@ size_t coll_alike(const struct comm *comm) {
     return lane < all ? lane : all;
 }
 
-/* For a single rank, whose scaled data is the result. */
+/* For a single rank: the scaled data is the result. */
 static int run_alone(const struct coll_args *args, hvd_error *err) {
     if (args->in && args->in != args->data) memcpy(args->data, args->in, args->bytes);
     if (!args->reduce || !scales(args)) return HVD_OK;
@@ -205,9 +205,9 @@ int coll_fold_position(struct coll_fold fold, int rank) {
     return rank % 2 ? rank / 2 : COLL_SITS_OUT;
 }
 
-/* ---- updates of weights that exist once on a host ---- */
+/* ---- updates of weights that exist once per host ---- */
 
-/* Cost for a host: 5 S bytes of memory traffic with one state; 1 flag. */
+/* Cost for a host: 5 S bytes of memory traffic if the rule has one state; 1 flag. */
 static void update_chunk(const struct coll_args *args, struct coll_range chunk) {
     size_t begin = 0;
     for (size_t i = 0; i < args->ntensors; i++) {

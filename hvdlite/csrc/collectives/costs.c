@@ -3,12 +3,13 @@
 #include <math.h>
 
 enum {
-    SMALL = 4 << 10,   /* bytes up to which doubling is always chosen, see costs.h */
-    LEAST_LINK = 1024, /* least bytes of a chain's segment, in case messages seem to cost nothing */
+    SMALL = 4 << 10, /* bytes up to which doubling is always chosen, see costs.h */
+    /* minimum bytes of a chain's segment, in case messages seem to cost nothing */
+    LEAST_LINK = 1024,
 };
 
-/* A ring may be estimated to take this many times as long and is still chosen, because it copies
- * nothing, and adds while it sends. */
+/* A ring is chosen even if its estimate is this many times longer, because a ring copies nothing
+ * and adds while it sends. */
 static const double TIE = 1.01;
 
 static double log_steps(int size) {
@@ -23,16 +24,16 @@ double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
            c.beta * (fmax(bytes, few) - few);
 }
 
-/* Seconds for `messages` messages one after another, and for `bytes` sent `times` times to far
- * ranks. */
+/* Returns the seconds for `messages` messages one after another, and for sending `bytes` to distant
+ * ranks `times` times. */
 static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
     struct cost c = comm_cost(comm);
     double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);
     return messages * c.alpha + times * c.far * moving;
 }
 
-/* If p is no power of two, there is one step less, but ranks fold before and after the steps; one
- * of these two messages overlaps with a step's. */
+/* If p is not a power of two, there is one step less, but two more messages, because ranks fold
+ * before and after the steps. One of these two messages overlaps with a step. */
 static double doubling_seconds(const struct comm *comm, double bytes) {
     double steps = log_steps(comm->size), more = comm->size & (comm->size - 1) ? 1 : 0;
     return seconds_of(comm, steps, steps + more, bytes);
@@ -48,9 +49,9 @@ static double circulant_seconds(const struct comm *comm, double bytes, double wi
     return seconds;
 }
 
-/* A chunk has n equal segments. A segment of the next step is sent when the link, or a core, is
- * free and the same segment of this step has arrived. In the last step the other segments arrive
- * right behind the first. */
+/* A chunk has n equal segments. A segment can be sent when the same segment of the previous step
+ * has arrived and the link, or a core, is free. In the last step the other segments arrive
+ * immediately after the first. */
 static double ring_seconds(const struct comm *comm, double bytes) {
     struct cost c = comm_cost(comm);
     double most = (double)comm_pace(comm).segment, chunk = bytes / comm->size;
@@ -87,8 +88,8 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     return tree <= messages * (c.alpha + c.beta * longest);
 }
 
-/* Segments in flight that keep a link busy: while an acknowledgement is on its way, which takes
- * as long as two messages, as much again is sent. */
+/* Returns how many segments in flight keep a link busy. An acknowledgement takes as long as two
+ * messages; this returns twice the segments that the link carries in that time. */
 static double enough_in_flight(struct cost cost, size_t segment) {
     return 4 * cost.alpha / cost.beta / (double)segment;
 }

@@ -1,13 +1,15 @@
-/* Update of weights whose states are dealt to the hosts: allreduce, each host updates its part.
+/* Allreduce with an update of weights whose states are dealt to the hosts: each host updates the
+ * stripes that it owns.
  *
  *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
  *   SC'20: its first stage. The ring is that of ring.c.
  *
- * A tensor's stripes belong to the hosts in turn, so a stripe has the same owner in every batch,
- * and a batch gives every host about as much work. A batch is packed by owners. Each host sums it
- * as in hosts.c; on the lanes a ring adds an owner's chunk on its way to the owner. The owner
- * updates the weights by each complete segment, and the new weights travel on in place of the sums.
- * Hosts A and B, one lane; a0 is A's sum of what host 0 owns, S0 the sum, W0 its weights:
+ * The hosts own a tensor's stripes in turn, so a stripe has the same owner in every batch, and
+ * every host has about the same work in a batch. A batch is packed by owner. Each host sums it as
+ * in hosts.c. On the lanes a ring adds an owner's chunk on the chunk's way to the owner. The owner
+ * updates its weights with each finished segment, and the ring then passes on the new weights
+ * instead of the sums. Hosts A (0) and B (1), one lane; a0 is A's sum of the values that host 0
+ * owns, S0 the sum over both hosts, W0 the new weights:
  *
  *             host A (0)          host B (1)
  *   start     a0 a1               b0 b1
@@ -15,37 +17,39 @@
  *   update    W0 a1               b0 W1
  *   arriving  W0 W1               W0 W1          each is sent the rest
  *
- * The data goes in pieces, as in hosts.c. Gradients in a region are added where they lie, as in
- * direct.c. A rank of a lane writes its chunks' weights to the host's memory; no rank reads these
- * weights meanwhile, because all ranks of the host have brought their gradients. At the end the
- * host's ranks meet.
+ * The data is processed in pieces, as in hosts.c. Gradients in a region are added in place, as in
+ * direct.c. A rank of a lane writes the weights of its chunks to the host's memory. No rank reads
+ * these weights meanwhile, because all ranks of the host have submitted their gradients. At the end
+ * the ranks of the host meet in a barrier.
  *
- * Cost between hosts: that of the ring, 2(h-1)/h S bytes a host. On a host: one pass of the window,
- * S / h bytes of weights updated, the others copied. The order of addition depends only on the
+ * Cost between hosts: as a ring, 2(h-1)/h S bytes per host. On a host: one pass of the window, an
+ * update of S / h bytes of weights, copies of the rest. The order of additions depends only on the
  * owner, so the result does not depend on the batch. */
 #include "collectives/hosts.h"
 #include "kernels/update.h"
 
 #include <string.h>
 
-enum { BLOCK = 4096 }; /* bytes that are updated at a time, then copied from the first cache */
+/* bytes that are updated at a time, then copied while they are in the L1 cache */
+enum { BLOCK = 4096 };
 
-/* A part of a stripe, in one tensor. */
+/* Part of a stripe, in one tensor. */
 struct span {
     const struct coll_tensor *tensor;
-    size_t at, bytes; /* offset in the batch's part of the tensor; size */
+    size_t at, bytes; /* offset in the batch's part of the tensor; number of bytes */
     size_t packed;    /* offset in the data */
 };
 
 struct dealt {
     const struct layout *l;
-    /* for the host's steps, with a scratch of their own, because the lane uses the other one */
+    /* for the steps on the host; has its own scratch, because the lane uses the caller's scratch */
     struct coll_args args;
-    struct span *spans; /* ordered by their place in the data */
+    struct span *spans; /* ordered by offset in the data */
     size_t nspans;
-    size_t *begin;   /* by host, with the end: where the stripes of a host begin in the data */
-    size_t *end;     /* by local rank: ends of the current chunks */
-    const char **in; /* by local rank: gradients of the rank, if they lie in a region */
+    /* by host, and one more entry for the end: where the host's stripes begin in the data */
+    size_t *begin;
+    size_t *end;     /* by local rank: end of the rank's current chunk */
+    const char **in; /* by local rank: the rank's gradients, if they are in a region */
     size_t npieces;
 };
 
@@ -57,7 +61,8 @@ static size_t most_spans(const struct coll_args *args) {
     return n;
 }
 
-/* Lays out the stripes of a tensor that a host owns, from `packed` on; returns where they end. */
+/* Appends the host's stripes of a tensor to the layout, from offset `packed` on; returns the new
+ * end. */
 static size_t lay_out_tensor(struct dealt *d, const struct coll_tensor *tensor, int owner,
                              size_t packed) {
     const size_t hosts = (size_t)d->l->hosts, from = tensor->before * sizeof(float),
@@ -84,7 +89,7 @@ static void lay_out(struct dealt *d) {
     d->begin[d->l->hosts] = packed;
 }
 
-/* The last span that begins at or before `at`. */
+/* Returns the last span that begins at or before `at`. */
 static const struct span *find_span(const struct dealt *d, size_t at) {
     size_t low = 0, high = d->nspans;
     while (high - low > 1) {
@@ -101,7 +106,7 @@ static const struct span *find_span(const struct dealt *d, size_t at) {
 typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
                         char *data, size_t bytes);
 
-/* Calls `take` for each block of a range of the data; a block lies in one stripe. */
+/* Calls `take` for each block of a range of the data. A block never crosses a stripe's end. */
 static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
     for (const struct span *s = find_span(d, range.begin); range.begin < range.end; s++) {
         size_t end = least(s->packed + s->bytes, range.end), bytes;
@@ -119,7 +124,7 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
-/* Adds the gradients of the host's ranks, which lie in a region. */
+/* Adds the gradients of the host's ranks, which are in a region. */
 static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
                 size_t bytes) {
     char *const *memory = d->args.memory;
@@ -157,13 +162,13 @@ static void store(const struct dealt *d, const struct coll_tensor *tensor, size_
 
 /* ---- pieces ---- */
 
-/* The piece's range of the data that a host owns. */
+/* Returns the part of the piece that a host owns, as a range of the data. */
 static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
     struct coll_range all = {d->begin[host], d->begin[host + 1]};
     return coll_cut(all, sizeof(float), (int)d->npieces, (int)piece);
 }
 
-/* The part of such a range that this rank's lane sums. */
+/* Returns the part of such a range that this rank's lane sums. */
 static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
     return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
@@ -186,14 +191,15 @@ static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
     return HVD_OK;
 }
 
-/* In ring.c the rank before a chunk's number completes the chunk, so the owner's chunk is one
- * later. */
+/* In ring.c, rank r completes chunk r + 1, so the chunk numbers are shifted by one against the
+ * owners. */
 static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
     const struct dealt *d = arg;
     return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));
 }
 
-/* The ring's hook: the owner updates what it has summed; other hosts store the owner's weights. */
+/* The ring calls it for each final segment: the owner updates weights with its sum, the other hosts
+ * store the owner's new weights. */
 static void update_or_store(const void *arg, struct coll_range range, bool own) {
     each_block(arg, range, own ? update : store);
 }

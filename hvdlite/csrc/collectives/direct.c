@@ -1,26 +1,27 @@
-/* Direct allreduce: of tensors in memory that all ranks of the host can read and write.
+/* Direct allreduce: reduces tensors in place, in memory that all ranks of the host can read and
+ * write.
  *
- * Each rank adds its chunk of all ranks' tensors, in the order of ranks, and writes the sum to all
- * ranks' memory. Nothing is staged or packed. p = 2:
+ * Each rank adds its chunk of all ranks' tensors, in the order of ranks, and writes the sum to
+ * every rank's memory. Nothing is staged or packed. p = 2:
  *
  *            memory of a            memory of b
  *   before   a0 a1                  b0 b1
  *   after    S0 S1                  S0 S1          rank a has written S0, rank b S1, in both
  *
- * Cost: 2 p S bytes of memory traffic in all, the least possible: every input is read once and
- * every result written once; 2 flags.
+ * Cost: 2 p S bytes of memory traffic in total, the least possible, because every input is read
+ * once and every result written once; 2 flags.
  *
- * Tensors with an update keep their values. Each rank updates its chunk's weights by the sum while
- * the sum is in the first cache: (p + 4) S bytes in all with one state, instead of 2 p S and then 5
- * p S for p copies of the weights.
+ * If tensors have an update, their values do not change. Each rank updates the weights of its chunk
+ * with the sum while the sum is in the L1 cache. With one state this costs (p + 4) S bytes in
+ * total, instead of 2 p S for the sums and 5 p S for updates of p copies of the weights.
  *
- * On several hosts (hosts.c) a rank of a lane adds its chunk of its host's tensors, its lane sums
- * the result over the hosts, and the rank writes the sum to its host's memory. Large chunks go in
- * pieces: the rank adds the next piece and writes the previous piece while one piece is on the
- * lane. No other rank of the host uses the chunk meanwhile, so the ranks meet only at the begin and
- * the end. Cost: that of the lane's algorithm for S / lanes bytes, and the same memory traffic, and
- * 2 S more where several tensors are packed for the lane. Ten arrays of 4 MB on hosts whose links
- * nothing limits, ms and CPU seconds a GB, two cores for all, here / by hosts.c:
+ * With several hosts (hosts.c), a rank of a lane adds its chunk of its host's tensors, its lane
+ * sums the results over the hosts, and the rank writes the final sum to its host's memory. Large
+ * chunks are processed in pieces: while one piece is on the lane, the rank adds the next piece and
+ * writes the previous piece. No other rank of the host uses the chunk meanwhile, so the ranks meet
+ * only at the beginning and the end. Cost: the lane's algorithm for S / lanes bytes and the same
+ * memory traffic, plus 2 S if several tensors are packed for the lane. Ten arrays of 4 MB on hosts
+ * without link limits, ms and CPU seconds per GB, two cores for all ranks, direct.c / hosts.c:
  *
  *   2 hosts x 2 ranks, float32    47 / 70    0.48 / 0.76
  *   2 hosts x 4 ranks, float32    86 / 131   0.45 / 0.75
@@ -38,14 +39,14 @@ struct direct {
     const struct coll_args *args;
     int n, self;           /* number of ranks; this rank */
     struct coll_range own; /* this rank's chunk */
-    /* Used only on several hosts: */
+    /* Only for several hosts: */
     const struct layout *l;
     struct reduce_final final; /* how this host scales its result */
     size_t piece;              /* bytes of a piece of the chunk */
-    char *lane;                /* the sums of the chunk, which the lane adds up */
+    char *lane;                /* sums of the chunk, over which the lane sums */
 };
 
-/* A part of one tensor: its bytes, and its offsets in the tensor (`at`), in every rank's memory
+/* A block of one tensor: its bytes, and its offsets in the tensor (`at`), in every rank's memory
  * (`offset`) and in all tensors in a row (`packed`). */
 struct block {
     const struct coll_tensor *tensor;
@@ -70,7 +71,7 @@ static void each_block(const struct direct *d, struct coll_range range, take_blo
     }
 }
 
-/* Writes the sum of a block over all ranks to one place. */
+/* Writes the sum of a block over all ranks to `sum`. */
 static void add_to(const struct direct *d, struct block b, struct reduce_final final, void *sum) {
     const struct reduce_kernels *k = d->args->reduce;
     const char *in[d->n];
@@ -85,7 +86,7 @@ static void add_block(const struct direct *d, struct block b) {
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + b.offset, memory[0] + b.offset, b.bytes);
 }
 
-/* Updates the tensor's weights by the sum. */
+/* Updates the tensor's weights with the sum. */
 static void update_block(const struct direct *d, struct block b) {
     const struct reduce_kernels *k = d->args->reduce;
     float sum[BLOCK / sizeof(float)];
@@ -111,11 +112,11 @@ static void add_part(const void *arg, int part, int parts) {
 int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct direct d = open_direct(comm, args);
     if (!args->bytes) return HVD_OK;
-    HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have their data */
+    HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have written their inputs */
     d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
     helpers_do(comm_helpers(comm), args->bytes, add_part, &d);
     comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
-    return coll_meet(comm, err); /* wait until all ranks have written */
+    return coll_meet(comm, err); /* wait until all ranks have written their sums */
 }
 
 /* ---- on several hosts ---- */
@@ -161,7 +162,7 @@ static int spread_piece(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Sums this rank's chunk over the hosts; the rank is in a lane. */
+/* Sums this rank's chunk over the hosts. Only for a rank in a lane. */
 static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     struct coll_args lane = *d->args;
     lane.data = d->lane;
@@ -183,8 +184,8 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     return spread_piece(d, 0, err);
 }
 
-/* Finds memory for the chunk's sums. For a single tensor the sums replace this rank's own
- * values, which no other rank reads. */
+/* Finds memory for the sums of the chunk. If there is only one tensor, the sums replace this rank's
+ * own inputs, because no other rank reads them. */
 static int find_lane_memory(struct direct *d, hvd_error *err) {
     const struct coll_args *args = d->args;
     void *memory = NULL;

@@ -1,15 +1,16 @@
-/* Recursive doubling: in each step a rank exchanges its sums with a partner twice as far away.
+/* Recursive doubling: in each step a rank exchanges its sums with a partner, at twice the distance
+ * of the step before.
  *
  *   Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
  *   Int. J. High Perform. Comput. Appl. 19 (2005).
  *
  * p = 4: after step 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after step 1 all have
- * (a+b)+(c+d). When p is no power of two, ranks fold first (coll.h).
+ * (a+b)+(c+d). If p is not a power of two, ranks fold first (coll.h).
  *
  * Sums travel in the accumulator type and are rounded once. Both partners add in the same order,
  * the lower rank's sum first, so all ranks have the same bits, even of NaNs.
  *
- * Cost: ceil(log2 p) (a + S b + S g), two more messages when p is no power of two. */
+ * Cost: ceil(log2 p) (a + S b + S g); two more messages if p is not a power of two. */
 #include "collectives/coll.h"
 
 struct doubling {
@@ -19,7 +20,7 @@ struct doubling {
     void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
-/* Sends this rank's sums and receives the partner's; the bytes of either may be 0. */
+/* Sends this rank's sums and receives the partner's sums; either may have 0 bytes. */
 static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
                 hvd_error *err) {
     struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};

@@ -1,11 +1,12 @@
-/* Collectives by hosts: on each host through its window, between hosts along the lanes (layout.h).
+/* Collectives in two levels: on each host in its window, between hosts along the lanes
+ * (transport/comm.h).
  *
  *   Jain et al., "Framework for Scalable Intra-Node Collective Operations using Shared Memory",
  *   SC'18, and the two levels of Horovod's hierarchical allreduce.
  *
- * Allreduce. The data is cut into a chunk a lane. The ranks of a host sum chunk l to their rank in
- * lane l; the lane sums it over the hosts; the host gathers the chunks. p = 4, hosts {a, b} and {c,
- * d}, lanes {a, c} and {b, d}:
+ * Allreduce: the data is cut into one chunk per lane. The ranks of a host sum chunk l; the sum goes
+ * to the host's rank in lane l. Lane l sums chunk l over the hosts; then each host gathers its
+ * chunks. p = 4, hosts {a, b} and {c, d}, lanes {a, c} and {b, d}:
  *
  *            rank a           rank b           rank c           rank d
  *   start    a0 a1            b0 b1            c0 c1            d0 d1
@@ -13,19 +14,21 @@
  *   lane     S0               S1               S0               S1
  *   host     S0 S1            S0 S1            S0 S1            S0 S1
  *
- * Broadcast: along the root's lane, then on the other hosts.
+ * Broadcast: first along the root's lane, then on the other hosts.
  *
- * Large data goes in pieces, so that the hosts add and gather pieces while others are on the lanes:
+ * Large data is processed in pieces, so that hosts add and gather some pieces while other pieces
+ * are on the lanes:
  *
  *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
  *   lane             piece 0         piece 1           piece 2
  *
- * With h hosts, each host sends 2(h-1)/h S bytes for an allreduce, the fewest possible, and at most
- * S for a broadcast, however the ranks are placed. Cost: that of the lane's algorithm for S / lanes
- * bytes, plus two passes of the window; for large data, only of the first and the last piece.
+ * With h hosts, each host sends 2(h-1)/h S bytes for an allreduce, the least possible, and at most
+ * S bytes for a broadcast, for any placement of the ranks. Cost: the lane's algorithm for S / lanes
+ * bytes, plus two passes of the window; for large data only of the first and the last piece.
  *
- * A dtype narrower than its accumulator is rounded twice, on the host and on the lane: the error is
- * at most 2u (|x1| + ... + |xp|) / divisor, u its unit roundoff, instead of u. */
+ * If a dtype is narrower than its accumulator, results are rounded twice, on the host and on the
+ * lane. With unit roundoff u, the error is at most 2u (|x1| + ... + |xp|) / divisor, instead of u
+ * times that sum. */
 #include "collectives/hosts.h"
 
 #include "collectives/costs.h"
@@ -94,7 +97,7 @@ int coll_hosts_gather(const struct layout *l, const struct coll_args *args, cons
     return coll_run(&l->host, &host, err);
 }
 
-/* Gathers the chunks: each rank has its own chunk at its place in the data. */
+/* Gathers the chunks. Each rank already has its chunk at the final place in the data. */
 static int gather_chunks(const struct layout *l, const struct coll_args *args, const size_t *end,
                          size_t longest, hvd_error *err) {
     const char *own = (char *)args->data + coll_part(end, l->host.rank).begin;
@@ -105,10 +108,10 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 
 struct by_pieces {
     const struct layout *l;
-    /* for the host's steps, with a scratch of their own, because the lane uses the other one */
+    /* for the steps on the host; has its own scratch, because the lane uses the caller's scratch */
     struct coll_args args;
     size_t piece; /* bytes of a piece */
-    size_t *end;  /* by local rank: where the rank's chunk of the current piece ends */
+    size_t *end;  /* by local rank: end of the rank's chunk of the current piece */
 };
 
 static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
@@ -120,7 +123,7 @@ static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
     return args;
 }
 
-/* A chunk of this rank's lane. */
+/* Returns a chunk of the ring on this rank's lane. */
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct by_pieces *b = arg;
     cut_piece(b, i);
@@ -141,7 +144,7 @@ static int gather_piece(const void *arg, size_t i, hvd_error *err) {
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-/* Half of the bytes in flight, so that one half is on the links while the hosts work on the
+/* Returns half of the bytes in flight, so that one half is on the links while the hosts work on the
  * other half. */
 size_t coll_hosts_chunk(const struct comm *comm) {
     struct pace pace = comm_pace(comm);
@@ -164,7 +167,8 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* True if a ring is the cheapest algorithm. Equal on all ranks, also on ranks in no lane. */
+/* Returns true if a ring is the cheapest algorithm. Equal on all ranks, even on ranks in no
+ * lane. */
 bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;
@@ -201,7 +205,7 @@ static int broadcast_on(const struct comm *comm, const struct coll_args *args, i
     return coll_run(comm, &part, err);
 }
 
-/* If the root is in no lane, its host broadcasts first. Then lane 0 broadcasts between the
+/* If the root is in no lane, its host broadcasts first, and then lane 0 broadcasts between the
  * hosts. */
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;

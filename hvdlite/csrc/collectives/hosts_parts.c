@@ -1,17 +1,18 @@
-/* Allgather and reducescatter by hosts: each rank's part is sent to each host once.
+/* Allgather and reducescatter in two levels: each rank's part is sent to each host once.
  *
- * The parts of a host's ranks form the host's block, which is cut into a chunk for each lane. Lane
- * memory holds all hosts' chunks of one lane. p = 4, hosts {a, b} and {c, d}; ab0 is the first half
- * of the parts of a and b together:
+ * The parts of a host's ranks are the host's block, which is cut into one chunk per lane. A rank's
+ * lane memory has the chunks of its lane from all hosts. p = 4, hosts {a, b} and {c, d}; ab0 is the
+ * first half of the parts of a and b together:
  *
  *   allgather       the host gathers its block; the lane gathers chunks: a has ab0 cd0, b ab1 cd1;
  *                   the host gathers lane memories and puts the parts in order
  *   reducescatter   the input is put in the order of lanes; the host sums ab0 cd0 to a, ab1 cd1 to
  *                   b; the lane sums ab0 to a; the host gathers its block, of which a takes a
  *
- * However the ranks are placed, a host sends only data that other hosts lack, (h-1)/h S in all.
- * Cost: that of the lane's algorithm for S / lanes bytes, two passes of the window, and two more
- * copies than without hosts. Dtypes narrower than their accumulators round twice, as in hosts.c. */
+ * For any placement of the ranks, a host sends only data that other hosts do not have, (h-1)/h S in
+ * total. Cost: the lane's algorithm for S / lanes bytes, two passes of the window, and two copies
+ * more than in one level. If a dtype is narrower than its accumulator, results are rounded twice,
+ * as in hosts.c. */
 #include "collectives/hosts.h"
 
 #include <string.h>
@@ -19,12 +20,12 @@
 struct blocks {
     const struct layout *l;
     const size_t *end; /* by rank: end of the rank's part; parts are in the order of ranks */
-    int size;          /* ranks */
-    size_t element;    /* bytes of an element; chunks have whole elements */
+    int size;          /* number of ranks */
+    size_t element;    /* bytes of an element; chunks contain whole elements */
     size_t *block;     /* by host: bytes of the host's block */
-    /* by local rank: end of the rank's part, of its chunk or of its lane memory */
+    /* by local rank: end of the rank's part, chunk or lane memory */
     size_t *local_end;
-    size_t *host_end; /* by host: end of the host's chunk in lane memory */
+    size_t *host_end; /* by host: end of the host's chunk in the lane memory */
 };
 
 static struct coll_range chunk_of(const struct blocks *b, int host, int lane) {
@@ -56,7 +57,7 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
     }
 }
 
-/* Copies between the parts and all lane memories in a row. */
+/* Copies between the parts and the memories of all lanes, which are one after another. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     for (int lane = 0; lane < b->l->lanes; lane++) {
         for (int h = 0; h < b->l->hosts; h++) {
@@ -69,7 +70,7 @@ static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_l
 
 typedef size_t length_function(const struct blocks *b, int i);
 
-/* Fills in ends[n] from the lengths; returns the greatest length. */
+/* Computes the n ends from the lengths; returns the largest length. */
 static size_t fill_ends(const struct blocks *b, size_t *ends, int n, length_function *length) {
     size_t at = 0, longest = 0;
     for (int i = 0; i < n; i++) {
@@ -94,7 +95,7 @@ static size_t lane_chunk_length(const struct blocks *b, int host) {
     return coll_length(chunk_of(b, host, b->l->host.rank));
 }
 
-/* The host's ranks gather their data, which has these lengths. */
+/* Gathers the data of the host's ranks; `length` returns each rank's bytes. */
 static int gather_on_host(const struct blocks *b, const struct coll_args *args,
                           length_function *length, const void *in, void *out, hvd_error *err) {
     size_t longest = fill_ends(b, b->local_end, b->l->host.size, length);
@@ -112,7 +113,7 @@ static struct coll_args lane_args(const struct blocks *b, const struct coll_args
     return lane;
 }
 
-/* The memory of a collective: the arrays of `b`, then four buffers. */
+/* Gets the memory of a collective: the arrays of `b` and four buffers. */
 static int open_blocks(struct blocks *b, const struct comm *comm, const struct coll_args *args,
                        const size_t *end, char *buffers[4], hvd_error *err) {
     size_t hosts = (size_t)comm->layout->hosts, locals = (size_t)comm->layout->host.size;

@@ -1,28 +1,28 @@
-/* Pairwise exchange: every rank sends each other rank the chunk that the other rank adds up. An
- * allreduce, or its first half alone, a reducescatter.
+/* Pairwise exchange: every rank sends each chunk to the rank that adds up this chunk. For
+ * allreduce, and for reducescatter, which is its first half.
  *
- * The allreduce is for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
- * integers) and for kernels whose results and elements differ in size. Inputs travel unchanged. The
- * owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to all.
- * p = 3, rank a owns chunk 0:
+ * The allreduce is used for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
+ * integers) and for kernels whose results and elements differ in size. Inputs are sent unchanged.
+ * The owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to
+ * all ranks. p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
  *   exchange a0 b0 c0           a1 b1 c1           a2 b2 c2
  *   reduce   S0                 S1                 S2
  *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
- * Chunks travel in segments, one item of the pipeline for each segment and peer. In a round every
- * rank exchanges a segment of its inputs with all peers, then spreads the result of the segment
- * that it exchanged `lag` rounds before and has added meanwhile:
+ * Chunks travel in segments; each segment for each peer is one item of the pipeline. In a round
+ * every rank exchanges one segment of its inputs with all peers. Then it spreads the result of the
+ * segment that it exchanged `lag` rounds before, and that it has added meanwhile:
  *
  *   round      0       1     ...   lag           lag + 1       ...
  *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
  *
- * Data may come in pieces, each with rounds of its own.
+ * Data may be processed in pieces; each piece has its own rounds.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But all pairs of ranks
- * talk: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half of
- * both. */
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. But all pairs of ranks
+ * exchange data: with k ranks per host, k times a ring's bytes travel between hosts. Reducescatter
+ * costs half of both. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -30,17 +30,17 @@
 struct pairwise {
     const struct comm *comm;
     const struct coll_args *args;
-    const char *in;       /* input of this rank, with all chunks */
+    const char *in;       /* this rank's input, with all chunks */
     size_t segment, nseg; /* bytes of a segment; number of segments of the longest chunk */
-    /* p - 1; number of rounds from the exchange of a segment to its spreading */
+    /* p - 1; number of rounds between the exchange of a segment and its spreading */
     size_t peers, lag;
     size_t rounds;       /* number of rounds of a piece */
-    char *slots;         /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
-    const char **inputs; /* by rank: this rank's input and those in the slots */
+    char *slots;         /* inputs of the peers for lag + 1 rounds; round k is at k % (lag + 1) */
+    const char **inputs; /* array of p: this rank's input, then the inputs in the slots */
     const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
 };
 
-/* A round exchanges one segment, k, of each chunk of a piece. */
+/* Round k of a piece exchanges segment k of each chunk. */
 struct round {
     size_t piece, k;
 };
@@ -55,13 +55,13 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, struct 
     return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
 }
 
-/* The range of the results that belong to a range of elements. */
+/* Converts a range of elements to the range of their results. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->args->reduce;
     return (struct coll_range){range.begin / k->size * k->result, range.end / k->size * k->result};
 }
 
-/* The memory for the result of a segment of this rank's chunk. */
+/* Returns where to store the result of a segment of this rank's chunk. */
 static char *result(const struct pairwise *w, struct round at) {
     size_t begin = results_of(w, segment_of(w, w->comm->rank, at)).begin;
     if (w->args->kind == HVD_REDUCESCATTER)
@@ -73,7 +73,8 @@ static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
     return w->slots + (k % (w->lag + 1) * w->peers + d - 1) * w->segment;
 }
 
-/* Sends rank r + d a segment of its chunk; receives rank r - d's input of this rank's chunk. */
+/* Sends rank r + d this rank's input for a segment of rank r + d's chunk; receives rank r - d's
+ * input for this rank's chunk. */
 static struct coll_exchange exchange(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
     struct coll_range theirs = segment_of(w, to, at);
@@ -85,8 +86,8 @@ static struct coll_exchange exchange(const struct pairwise *w, struct round at, 
                                   .from = (self + p - (int)d) % p};
 }
 
-/* Sends the result to rank r - d and receives the result of rank r + d into the memory from which
- * that rank's chunk was sent, a fixed number of items before. */
+/* Sends the result to rank r - d. Receives the result of rank r + d into memory from which this
+ * rank sent its input to that rank, a fixed number of items before. */
 static struct coll_exchange spread(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));
@@ -103,7 +104,7 @@ static size_t items_a_round(const struct pairwise *w) {
     return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-/* The round to which item i of the pipeline belongs. */
+/* Returns the round of item i of the pipeline. */
 static struct round round_of(const struct pairwise *w, size_t i) {
     size_t round = i / items_a_round(w);
     return (struct round){round / w->rounds, round % w->rounds};
@@ -127,7 +128,7 @@ static void reduce(const struct pairwise *w, struct round at) {
                coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
-/* Called for each item; adds a segment once the inputs of all peers have arrived. */
+/* Called for each item. Adds a segment when the inputs of all peers have arrived. */
 static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
     struct round at = round_of(w, i);
@@ -136,8 +137,8 @@ static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Bytes of a segment: p segments, which are added together, fit the cache, and none is longer
- * than the pace's. */
+/* Returns the bytes of a segment: p segments, which are added together, must fit the cache, and a
+ * segment must not be longer than the pace's. */
 static size_t segment_bytes(const struct pairwise *w, size_t longest) {
     static const size_t CACHED = 256 * 1024, LEAST = 8192;
     const struct reduce_kernels *k = w->args->reduce;
@@ -157,7 +158,8 @@ static int get_memory(struct pairwise *w, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A result is sent at most `depth` items ahead, after its segment's inputs have arrived. */
+/* A result is sent at most `depth` items ahead, so only after the inputs of its segment have
+ * arrived. */
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
     struct pace pace = comm_pace(w->comm);
     bool spreads = w->args->kind == HVD_ALLREDUCE;

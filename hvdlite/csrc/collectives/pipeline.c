@@ -1,23 +1,25 @@
-/* Pipeline: exchanges in a fixed order, several of them in flight each way.
+/* Pipeline: exchanges in a fixed order, several of them in flight in each direction.
  *
- * All algorithms by messages use it. Item i has the same number on both ranks. Receives are posted
- * up to `depth` items ahead of the item that a rank waits for, sends up to `send_ahead`. So the
- * other ranks have posted the sends and receives that the slowest rank needs, and no two ranks wait
- * for each other.
+ * All algorithms that send messages use it. An item has the same number on both of its ranks. A
+ * rank posts receives up to `depth` items ahead of the item that it waits for, and sends up to
+ * `send_ahead` items ahead. So other ranks have already posted the sends and receives that the
+ * slowest rank needs, and no two ranks wait for each other.
  *
- * The items may belong to pieces: while the caller works on a piece, items of the next piece are on
+ * The items may belong to pieces. While the caller works on a piece, items of the next piece are on
  * the links.
  *
- * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
+ * Cost of n items of S bytes in each direction: n (a + S b); both directions of the link are
+ * busy. */
 #include "collectives/coll.h"
 #include "collectives/costs.h"
 
 struct flight {
     const struct comm *comm;
     const struct coll_pipeline *p;
-    size_t received, sent; /* numbers of items whose receive, whose send is posted */
+    /* number of items whose receive has been posted, and whose send has been posted */
+    size_t received, sent;
     struct waiter stream;
-    /* the transfers of item i are at i % depth */
+    /* the transfers of item i are at index i % depth */
     struct transfer in[PACE_MOST_DEPTH], out[PACE_MOST_DEPTH];
 };
 
@@ -25,8 +27,8 @@ static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
     return comm_wait(f->comm, x, &f->stream, err);
 }
 
-/* Before a receive into memory from which item i was sent: MPI forbids it while the send still
- * reads. */
+/* Call it before receiving into memory from which item i was sent: MPI forbids that until the send
+ * is complete. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
     /* a later item has reused the transfer, so the send is complete */
     if (i + f->p->depth < f->sent) return HVD_OK;
@@ -50,8 +52,8 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
-/* Calls the caller's prepare and finish at the ends of pieces. The first piece was prepared
- * before the pipeline began. */
+/* Calls the caller's prepare and finish between pieces. The caller has prepared the first piece
+ * itself. */
 static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) {
     const struct coll_pieces *pieces = p->pieces;
     size_t items = p->items / pieces->n, piece = i / items, k = i % items;

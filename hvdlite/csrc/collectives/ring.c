@@ -4,10 +4,10 @@
  *   J. Parallel Distrib. Comput. 69 (2009).
  *
  * The data is cut into p chunks. In each step every rank sends one chunk to its right neighbour and
- * receives one from its left neighbour. In the first p - 1 steps a rank adds the received chunk to
- * its data; then rank r has the whole sum of chunk r + 1. In p - 1 more steps the finished chunks
- * travel around the ring and replace the data. p = 3; a0 is chunk 0 of rank a, S0 the sum a0 + b0 +
- * c0:
+ * receives one chunk from its left neighbour. In the first p - 1 steps a rank adds the received
+ * chunk to its data; after them rank r has the complete sum of chunk r + 1. In p - 1 more steps the
+ * complete chunks travel around the ring and replace the data. p = 3; a0 is chunk 0 of rank a, S0
+ * the sum a0 + b0 + c0:
  *
  *            rank a             rank b             rank c
  *   start    a0 a1 a2           b0 b1 b2           c0 c1 c2
@@ -16,17 +16,18 @@
  *   step 2   S0 S1 .            .  S1 S2           S0 .  S2              sends chunk r - 2 = r + 1
  *   step 3   S0 S1 S2           S0 S1 S2           S0 S1 S2              sends chunk r - 3 = r
  *
- * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments, and a rank
- * sends a segment on as soon as it has added it. The segments are equal: a short last one would
- * leave the link idle while the next step's first segment is on its way. Item i of the pipeline is
- * segment i % nseg of step i / nseg; the items of one step overlap with those of the next.
+ * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments; a rank
+ * sends a segment on as soon as it has added it. All segments have the same length, because with a
+ * short last segment the link would be idle until the next step's first segment arrives. Item i of
+ * the pipeline is segment i % nseg of step i / nseg; the items of a step overlap with the items of
+ * the next step.
  *
- * Data may come in pieces (struct coll_pieces), each a ring: the next ring begins while the last
- * segments of the previous one are under way.
+ * Data may be processed in pieces (struct coll_pieces). Each piece is a ring, and the next ring
+ * begins while the last segments of the previous ring are in flight.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, both directions of every
- * link busy. Restriction: sums travel in the dtype itself. Dtypes with a wider accumulator would be
- * rounded p - 1 times: they go pairwise instead. */
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, and both directions of
+ * every link are busy. Sums travel in the dtype, so a dtype with a wider accumulator would be
+ * rounded p - 1 times: such dtypes use pairwise.c instead. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -34,13 +35,13 @@
 struct ring {
     const struct coll_args *args;
     int rank, size;
-    size_t segment; /* bytes */
+    size_t segment; /* bytes of a segment */
     size_t nseg;    /* number of segments of the longest chunk */
     size_t depth;   /* number of segments in flight */
     size_t items;   /* number of items of a piece */
-    /* the first `added` items of a piece are added to the data, the others replace it */
+    /* the first `added` items of a piece are added to the data, the other items replace it */
     size_t added;
-    char *slots; /* memory of `depth` segments, into which the items to add are received */
+    char *slots; /* memory of `depth` segments, which receives the items that are added */
     const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
 };
 
@@ -51,8 +52,8 @@ static struct coll_range chunk_range(const struct ring *r, size_t piece, int chu
     return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
 }
 
-/* The range of item i in the data: for back 0 the range that is sent, for 1 the range that is
- * received. */
+/* Returns the range of item i in the data. back 0: the range that is sent; back 1: the range that
+ * is received. */
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
     size_t p = (size_t)r->size, step = i % r->items / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
@@ -77,8 +78,8 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   .from = (r->rank + r->size - 1) % r->size};
 }
 
-/* Adds a received segment to the data. The last addition also scales the sum, while it is in the
- * cache. */
+/* Adds a received segment to the data. The last addition also scales the sum, while the sum is in
+ * the cache. */
 static void add(const struct ring *r, struct coll_range range, const char *slot, bool last) {
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;
@@ -99,7 +100,8 @@ static int take_item(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The longest chunk of the ring, or of the first piece, which is the longest. */
+/* Returns the length of the longest chunk. With pieces: of the first piece, which is the
+ * longest. */
 static size_t longest_chunk(const struct ring *r) {
     size_t longest = 0;
     for (int i = 0; i < r->size; i++) {
@@ -109,7 +111,7 @@ static size_t longest_chunk(const struct ring *r) {
     return longest;
 }
 
-/* Item i can be sent when item i - nseg has arrived: the same segment, one step earlier. */
+/* Item i can be sent when item i - nseg, the same segment in the previous step, has arrived. */
 static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
                     const struct coll_pieces *pieces, hvd_error *err) {
     size_t others = (size_t)comm->size - 1;

@@ -1,10 +1,12 @@
 /* Binomial tree broadcast: each step doubles the number of ranks that have the data.
  *
- * Ranks count from the root. In the step of distance d, rank i < d sends to rank i + d:
+ * Positions are counted from the root. In the step of distance d, position i < d sends to position
+ * i + d:
  *
  *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
  *
- * Cost: ceil(log2 p) (a + S b). For data so small that steps decide (costs.h). */
+ * Cost: ceil(log2 p) (a + S b). Used for data so small that the number of steps decides
+ * (costs.h). */
 #include "collectives/coll.h"
 
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err) {

@@ -1,37 +1,38 @@
-/* Window collectives: on one host, through memory that all ranks map.
+/* Window collectives: on one host, in memory that all ranks map.
  *
- *   The reduction by slices in shared memory is that of Jain et al., "Framework for Scalable
- *   Intra-Node Collective Operations using Shared Memory", SC'18; flags instead of barriers.
+ *   Jain et al., "Framework for Scalable Intra-Node Collective Operations using Shared Memory",
+ *   SC'18: its reduction by slices, with flags instead of barriers.
  *
- * The data goes in rounds of one slot. In a round every rank stages its input in its slot, all
- * chunks but its own. Rank r adds chunk r of its own memory and of all slots, in the order of
- * ranks, and writes the sum to its memory and over the inputs in the slots. Then every rank takes
- * the other sums from its own slot. p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum
- * a0 + b0 + c0:
+ * The data is processed in rounds of one slot. In a round every rank stages its input in its slot,
+ * except its own chunk. Rank r adds chunk r of its own memory and of all slots, in the order of
+ * ranks; it writes the sum to its memory and, in the slots, over the inputs. Then every rank takes
+ * the other sums from its own slot. p = 3, contents of the slots; a0 is chunk 0 of rank a, S0 the
+ * sum a0 + b0 + c0:
  *
  *            slot of a          slot of b          slot of c
  *   stage    .  a1 a2           b0 .  b2           c0 c1 .
  *   reduce   .  S1 S2           S0 .  S2           S0 S1 .
  *
- * So a rank that reads a line also writes it; shm/window.h says why. Two cores of an AMD EPYC take
- * 5.5 us for 64 KB this way, and 42 us if each rank leaves its sums in its own slot.
+ * So the rank that reads a line also writes it; shm/window.h explains why. On two cores of an AMD
+ * EPYC 64 KB take 5.5 us this way, and 42 us if each rank leaves its sums in its own slot.
  *
  * The rounds overlap: a rank stages round k before it reduces round k - 1 and takes round k - 2, so
- * it waits only when it has no work. Tensors are packed straight into the slots and unpacked
- * straight from them. The slots stay in the caches: memory sees one read of each input and one
- * write of each result. Small data is not cut: every rank adds all inputs, one hop instead of two.
- * Sums are computed in the accumulator, in the order of ranks, and rounded once, whatever the size
- * and the fusion.
+ * it waits only if it has no work. Tensors are packed directly into the slots and unpacked directly
+ * from them. The slots stay in the caches, so each input is read from memory once and each result
+ * written once. Small data is not cut: every rank adds all inputs, which needs one wait instead of
+ * two. Sums are computed in the accumulator, in the order of ranks, and rounded once, for any size
+ * and any fusion.
  *
- * Cost on each rank, in the cache: (p-1)/p S packed, as much unpacked, S added; 2 flags a round. */
+ * Cost on each rank, in the cache: (p-1)/p S packed, the same unpacked, S added; 2 flags per
+ * round. */
 #include "collectives/window_pass.h"
 
 enum {
     SMALL = 2 * 1024, /* bytes; data up to this size is not cut into chunks */
-    BLOCK = 1024 /* bytes that are added at a time, then copied while the first cache has them */
+    BLOCK = 1024 /* bytes that are added at a time, then copied while they are in the L1 cache */
 };
 
-/* The chunk of round k that one rank adds. */
+/* Returns the chunk of round k that a rank adds. */
 static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank) {
     return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->w->n, local_rank);
 }
@@ -62,7 +63,7 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     go_on(p, c, &at, bytes);
 }
 
-/* Adds the blocks at one offset of all slots, in the order of ranks; `own` is this rank's block. */
+/* Adds the blocks at one offset of all slots, in the order of ranks. `own`: this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->args->reduce;
@@ -71,7 +72,7 @@ static void add_block(const struct pass *p, uint64_t round, size_t offset, const
     reduce_all(kernels, out, in, p->w->n, bytes / kernels->size, p->args->prescale, p->args->final);
 }
 
-/* Adds up the next `bytes` of all ranks; writes the sums to this rank's tensors and the other
+/* Adds the next `bytes` of all ranks; writes the sums to this rank's tensors and to the other
  * ranks' slots. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
@@ -85,7 +86,8 @@ static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size
     }
 }
 
-/* ---- the three stages of a round: a wait, work that threads may share, flags ---- */
+/* ---- the three stages of a round; a stage is a wait, work that threads may share, and flags
+ * ---- */
 
 static int await_slot(const struct pass *p, size_t k, hvd_error *err) {
     return comm_wait_slot(p->comm, p->w->rounds + k, err);
@@ -115,7 +117,7 @@ static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, i
 static void reduced(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
     window_raise(p->w, WINDOW_TAKEN,
-                 p->w->rounds + k); /* this rank reads no slot of another rank any more */
+                 p->w->rounds + k); /* this rank no longer reads other ranks' slots */
 }
 
 static int await_reduced(const struct pass *p, size_t k, hvd_error *err) {
@@ -136,7 +138,7 @@ static const struct stage {
 } STAGE[STAGES] = {
     {await_slot, stage, staged}, {await_staged, reduce, reduced}, {await_reduced, take, taken}};
 
-/* In step k stage i works on round k - i. True: there is such a round. */
+/* In step k stage i works on round k - i. Returns whether that round exists. */
 static bool is_in_step(const struct pass *p, size_t step, size_t i) {
     return step >= i && step - i < p->rounds;
 }
@@ -146,7 +148,7 @@ struct step {
     size_t number;
 };
 
-/* A thread's part of a step. */
+/* Does a thread's part of a step. */
 static void do_part(const void *arg, int part, int parts) {
     const struct step *s = arg;
     for (size_t i = 0; i < STAGES; i++) {
@@ -155,8 +157,8 @@ static void do_part(const void *arg, int part, int parts) {
     }
 }
 
-/* All threads do the stages of a step together. The flags are checked only once a step, because
- * sharing work among threads costs some microseconds each time. */
+/* All threads share the stages of a step. The flags are checked only once per step, because sharing
+ * work among threads costs some microseconds each time. */
 static int do_together(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++)
         if (is_in_step(p, step, i)) HVD_TRY(STAGE[i].await(p, step - i, err));
@@ -169,7 +171,7 @@ static int do_together(struct pass *p, size_t step, hvd_error *err) {
     return HVD_OK;
 }
 
-/* One thread does the stages of a step. It packs while other ranks are not ready yet. */
+/* One thread does the stages of a step, so it can pack while other ranks are not ready yet. */
 static int do_alone(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++) {
         if (!is_in_step(p, step, i)) continue;
@@ -189,7 +191,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
     HVD_TRY(comm_wait_slot(p->comm, round, err));
     pack(p, &p->at[0], own, p->args->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
-    /* No rank waits for this flag, but all flags count rounds alike. */
+    /* no rank waits for this flag, but all flags count the same rounds */
     window_raise(p->w, WINDOW_REDUCED, round);
     HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, sums);
@@ -211,7 +213,7 @@ int coll_window_allreduce(const struct comm *comm, const struct coll_args *args,
     struct pass p = open_pass(comm, args, args->bytes);
     if (!args->bytes) return HVD_OK;
     HVD_TRY((args->bytes <= SMALL ? add_at_once : add_in_rounds)(&p, err));
-    /* the bytes staged, and the bytes of this rank's chunks */
+    /* the bytes staged plus the bytes of this rank's chunks */
     comm_count_window(comm, args->bytes);
     p.w->rounds += p.rounds;
     return HVD_OK;

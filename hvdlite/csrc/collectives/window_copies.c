@@ -1,7 +1,7 @@
-/* Window broadcast and allgather: what some ranks stage in their slots, all others take.
+/* Window broadcast and allgather: some ranks stage data in their slots, all other ranks take it.
  *
- * Cost on each rank, in the cache: a broadcast S copied by the root and by each other rank; an
- * allgather of S in all: S/p staged, (p-1)/p S taken; 1 flag a round and rank. */
+ * Cost on each rank, in the cache. Broadcast: the root copies S, every other rank copies S.
+ * Allgather of S in total: S/p staged, (p-1)/p S taken. 1 flag per round and rank. */
 #include "collectives/window_pass.h"
 
 static void raise_staged(const struct pass *p, uint64_t round) {
@@ -9,7 +9,7 @@ static void raise_staged(const struct pass *p, uint64_t round) {
     window_raise(p->w, WINDOW_REDUCED, round);
 }
 
-/* Broadcast on the root: packs the data for the others. */
+/* The broadcast on the root: packs the data for the other ranks. */
 static int give(struct pass *p, hvd_error *err) {
     for (size_t i = 0; i < p->args->ntensors; i++) {
         const struct coll_tensor *tensor = &p->args->tensors[i];

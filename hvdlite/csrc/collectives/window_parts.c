@@ -1,18 +1,19 @@
-/* Window reducescatter and alltoall: every rank has a part for every other rank, in shared memory.
+/* Window reducescatter and alltoall: every rank has a part for every other rank, passed in shared
+ * memory.
  *
  * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the
- * next segment of each part in the sub-slot of its receiver; the receiver takes it from there. p =
- * 3; ab is what a has for b:
+ * next segment of each part in the sub-slot of the receiver, and the receiver takes it from there.
+ * p = 3; ab is a's part for b:
  *
  *            slot of a          slot of b          slot of c
  *   stage    ab ac              ba bc              ca cb
  *   take     a reads ba, ca     b reads ab, cb     c reads ac, bc
  *
- * alltoall copies what it takes. reducescatter adds it in the order of ranks and rounds once, so it
- * gives the bits of a window allreduce. The rounds overlap: a rank stages round k before it takes
- * round k - 1, and waits only for ranks that have a part for it.
+ * alltoall copies the segments that it takes. reducescatter adds them in the order of ranks and
+ * rounds once, so it gives the same bits as a window allreduce. The rounds overlap: a rank stages
+ * round k before it takes round k - 1, and waits only for ranks that have a part for it.
  *
- * Cost on each rank, S = all its parts: 2 (p-1)/p S b in the cache, S read and written; 1 flag a
+ * Cost on each rank, S = all its parts: 2 (p-1)/p S b in the cache, S read and written; 1 flag per
  * round. */
 #include "collectives/coll.h"
 
@@ -27,12 +28,12 @@ struct parts {
     const struct coll_args *args;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
-    const char **in;        /* reducescatter: [ranks]: where the rank's segment lies */
+    const char **in;        /* reducescatter: by rank, address of the rank's segment */
 };
 
 typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
 
-/* The sub-slot in which `from` stages its segment for `to`. */
+/* Returns the sub-slot in which `from` stages its segment for `to`. */
 static char *sub_slot(const struct parts *p, int from, int to, size_t k) {
     size_t offset = (size_t)(to < from ? to : to - 1);
     return window_slot(p->w, from, p->w->rounds + k) + offset * p->segment;
@@ -55,7 +56,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     }
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED,
-                 round); /* no rank waits for this flag, but all flags count rounds alike */
+                 round); /* no rank waits for this flag, but all flags count the same rounds */
     return HVD_OK;
 }
 
@@ -69,7 +70,7 @@ static int await_all(const struct parts *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Adds the blocks at one offset of the segments that are for this rank. */
+/* Adds the blocks at one offset of the segments for this rank. */
 static void add_block(const struct parts *p, size_t k, size_t offset, size_t bytes) {
     const struct reduce_kernels *kernels = p->args->reduce;
     int self = p->w->self;
