@@ -22,23 +22,23 @@ struct engine {
     pthread_t thread;
     struct progress progress;
     bool was_rung; /* for the engine's thread: a ring or a nudge ended its last sleep */
-    /* Only the stepping thread uses these: */
+    /* Only the stepping thread uses the following fields. */
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
-    double waits_since; /* since when tensors wait for other ranks; 0: no tensor waits */
+    double waits_since; /* since when tensors wait for other ranks; 0: none waits */
     bool over;          /* every rank has left, or the engine has failed: steps do nothing */
-    /* Any thread reads these: */
+    /* Any thread reads the following fields. */
     atomic_bool leaving, stopping, failed;
-    hvd_error cause;    /* the first cause of the failure; written before `failed` is set */
+    hvd_error cause;    /* first cause of the failure; set before `failed` */
     struct mutex mutex; /* guards the fields below */
-    char reason[256];   /* why this rank leaves */
+    char reason[256];   /* reason why this rank leaves */
     bool ended;
 };
 
-/* ---- the thread that steps ---- */
+/* ---- the stepping thread ---- */
 
-/* Fails with the first cause, the same text on every rank, without this rank's own context. */
+/* Fails the job with the first cause: the same text on every rank, without this rank's context. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
@@ -81,7 +81,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
 
-/* Negotiates while a batch is on the links: waits for data call it (struct patience). */
+/* Negotiates while a batch is on the links. Waits for data call it (struct patience). */
 static int negotiate_meanwhile(void *arg, hvd_error *err) {
     bool progress;
     return negotiate(arg, &progress, err);
@@ -100,7 +100,7 @@ static int step(void *engine, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* noted before the batch, which may end the timeline */
+    if (*progress) note_progress(e); /* noted first, because the batch may end the timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -119,10 +119,10 @@ static void note_wait(struct engine *e, bool pending, double now) {
     stats_wait(e->t->stats, now, NOBODY);
 }
 
-/* Without pending work the engine's thread yields for LINGER, because another tensor often
- * follows at once and waking up takes longer than most tensors; then it sleeps. With pending
- * work it follows the wait policy. If every message wakes the thread, it sleeps until one comes.
- * Else it polls ever more rarely, and anew after a ring or a nudge, which a message may follow. */
+/* If nothing is pending, the engine's thread yields for LINGER and then sleeps: another tensor
+ * often follows immediately, and waking up takes longer than most tensors. If work is pending, it
+ * follows the wait policy. If every message wakes the thread, it sleeps until one arrives.
+ * Else it polls more and more rarely; a ring or nudge resets this, as a message may follow. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
@@ -148,7 +148,7 @@ static void idle(struct engine *e, unsigned ticket, double nap) {
     if (transport_listen(e->t) != ticket) e->was_rung = true;
 }
 
-/* Steps. Returns false after the last step. *nap: what to do until the next step, see next_nap. */
+/* Steps. Returns false after the last step. *nap: pause until the next step, see next_nap. */
 static bool step_once(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
     int code = progress_take(&e->progress, progress, &err);
@@ -216,7 +216,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     mutex_init(&e->mutex);
     progress_open(&e->progress, step, e);
     regions_init(&e->regions);
-    /* A round that a late rank closes may be fused with others, and so summed in another order. */
+    /* A late rank may close a round; its batch may then be summed in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
                    !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
@@ -255,7 +255,7 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
     return code;
 }
 
-/* Notes the tensor's region, if the tensor is reduced in place in a region. */
+/* Stores the tensor's region if the tensor is reduced in place in a region. */
 static void find_region(struct engine *e, struct tensor *tensor) {
     struct request *r = &tensor->request;
     tensor->region = NULL;
@@ -273,7 +273,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-/* Encodes at the end, because a refused tensor must leave the residual unchanged. */
+/* Encodes last, because a refused tensor must leave the residual unchanged. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     if (tensor->request.failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
@@ -288,7 +288,7 @@ static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked, waited = tensor->request.waited; /* tensors_add may free the tensor */
+    bool corked, waited = tensor->request.waited; /* read first: tensors_add may free the tensor */
     bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);

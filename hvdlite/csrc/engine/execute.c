@@ -21,7 +21,7 @@ static char *output_of(const struct batch_piece *piece) {
 
 static size_t bytes_of(const struct batch_piece *piece) { return piece->end - piece->begin; }
 
-/* The memory in which a batch of one tensor runs: the tensor's own. */
+/* Returns the tensor's own memory, in which a batch of one tensor runs. */
 static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
     const struct tensor *tensor = piece->tensor;
     if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
@@ -67,7 +67,7 @@ static int run_collective(struct executor *x, const struct coll_args *args, hvd_
     return coll_run(x->comm, args, err);
 }
 
-/* Runs a batch of one tensor in its own memory, a batch of several tensors in the fusion buffer. */
+/* Runs a batch of one tensor in the tensor's memory, other batches in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_args *args,
                           hvd_error *err) {
     if (batch->n == 1) {
@@ -107,17 +107,17 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* True: the collective reads and writes the tensors themselves, without the fusion buffer. */
+/* Returns whether the collective works on the tensors directly, without the fusion buffer. */
 static bool runs_in_tensors(const struct executor *x, const struct coll_args *args) {
     return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
 }
 
-/* Updates the weights after an allreduce that has not done so itself. */
+/* Updates the weights after an allreduce that has not updated them itself. */
 static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
 }
 
-/* Runs the allreduce and the update of tensors that are dealt to several hosts. */
+/* Allreduces and updates tensors that are dealt to several hosts. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     atomic_store(&x->algorithm, "update by hosts");
@@ -141,9 +141,9 @@ static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch
     return first->request.rule && !updated ? run_update(x, &args, err) : HVD_OK;
 }
 
-/* ---- parts: from an input to an output ---- */
+/* ---- parts: collectives with separate input and output ---- */
 
-/* Appends a part of `rows` that begins at `end`; returns where it ends. */
+/* Appends a part of `rows` rows at offset `end`; returns the part's end. */
 static size_t add_part(struct coll_args *args, size_t end, int64_t rows, size_t row_bytes) {
     size_t bytes = (size_t)rows * row_bytes;
     if (bytes > args->longest) args->longest = bytes;
@@ -169,7 +169,7 @@ static void reducescatter_parts(struct coll_args *args, const struct request *r,
             add_part(args, args->bytes, request_part_rows(r, i, size), row_bytes);
 }
 
-/* Gathers the splits of all ranks. `own`: the splits of this rank. */
+/* Gathers the splits of all ranks. `own`: this rank's splits. */
 static int exchange_splits(struct executor *x, const int64_t *own, int64_t *splits,
                            size_t *part_end, hvd_error *err) {
     size_t n = (size_t)x->comm->size, each = n * sizeof *own;
@@ -202,8 +202,8 @@ static int check_splits(const struct comm *comm, const int64_t *splits, const in
     return HVD_OK;
 }
 
-/* Returns the number of rows from rank `from` to rank `to` at [from * n + to]. Ranks exchange
- * their splits only if a rank has chosen its own; otherwise the numbers of rows determine them. */
+/* Returns at [from * n + to] how many rows rank `from` sends to rank `to`. Ranks exchange splits
+ * only if a rank has chosen its own; otherwise the splits follow from the numbers of rows. */
 static int find_splits(struct executor *x, const struct tensor *tensor, size_t *part_end,
                        int64_t **out, hvd_error *err) {
     size_t n = (size_t)x->comm->size;
@@ -274,7 +274,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
-/* Settles the views of the weights. No rank has written weights yet, because the update needs
+/* Settles the views of the weights. No rank has written the weights yet, because the update needs
  * this rank's part of the collective. */
 static int settle(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
@@ -290,7 +290,7 @@ static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct tensor *first = batch->pieces[0].tensor;
     HVD_TRY(settle(batch, err));
     if (first->request.kind == HVD_JOIN) {
-        memcpy(first->out, first->rows, sizeof *first->rows); /* the rank that joined last */
+        memcpy(first->out, first->rows, sizeof *first->rows); /* the last rank that joined */
         return HVD_OK;
     }
     if (first->request.delegated) first->turn = ++x->turns;
@@ -313,7 +313,7 @@ void execute_count(const struct executor *x, size_t tensors) {
     atomic_fetch_add(&x->stats->batches, 1);
 }
 
-/* Counts the batch. Must come before its tensors complete. */
+/* Counts the batch. Call it before the batch's tensors complete. */
 static void count(const struct executor *x, const struct batch *batch) {
     size_t done = 0;
     for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);

@@ -1,23 +1,24 @@
-/* The fast path between hosts of one rank each: one message carries readiness and data.
+/* The fast path between hosts with one rank each: one message carries both readiness and data.
  *
  * A round is a recursive doubling (collectives/doubling.c). A rank's first message also says that
- * the rank has come to the round. So a rank that has received all messages knows that all ranks
- * have come, and has the sum: ceil(log2 p) messages one after another, and none to the coordinator.
- * Kernels, order and therefore bits are those of doubling.
+ * the rank has entered the round. So a rank that has received all its messages knows that all ranks
+ * have entered, and it has the sum. This takes ceil(log2 p) messages one after another, and none to
+ * the coordinator. The kernels, the order and so the bits are those of doubling.
  *
- * In each step a rank sends one message: SUMS or CLOSED. A rank that submits the tensor in another
- * way sends CLOSED in all remaining steps, and so does a rank that receives CLOSED. As each rank's
- * data reaches every rank, every rank then receives a CLOSED, and none gets the sum. The ranks that
- * have come to the round report their tensor to the coordinator, which knows of stalls, joins and
- * disagreement.
+ * In each step a rank sends one message, SUMS or CLOSED. A rank sends CLOSED in all remaining steps
+ * if it submits the tensor in another way, or if it has received CLOSED. Each rank's messages reach
+ * every rank through the steps, so in the end every rank has received a CLOSED, and none has the
+ * sum. Ranks that had entered the round then report their tensor to the coordinator, which handles
+ * stalls, joins and disagreements.
  *
- * A rank that has come can't withdraw: others may have the sum. So a rank leaves or joins after its
- * rounds are over; once it has joined, it closes a round when the round's first message arrives. A
- * rank that has waited long sends ASK to the peer of its step. The peer closes the round unless it
- * has come; if it has come, it waits for a third rank, which it asks in turn.
+ * A rank can't withdraw from a round that it has entered, because other ranks may have the sum. So
+ * a rank leaves or joins only after its rounds have ended. A rank that has joined closes a round
+ * when the round's first message arrives. A rank that has waited long sends ASK to the peer of its
+ * step. If the peer has not entered the round, it closes the round. If it has entered, it waits for
+ * a third rank itself and asks that rank.
  *
- * Messages of the next round, or of a generation that this rank's engine has not opened yet, are
- * kept as notes. */
+ * Messages for the next round, or for a generation that this rank has not opened yet, are kept as
+ * notes. */
 #include "base/clock.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
@@ -28,12 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK = 0xb3 }; /* the first byte of a message; no other kind of message begins with it */
+enum { MARK = 0xb3 }; /* the first byte of a message; no other messages begin with it */
 enum { LARGEST = 64 << 10 };
 enum type { SUMS, CLOSED, ASK };
 
-/* Seconds until a rank asks for an overdue message. The others lose this time if a rank does not
- * come to the round; a rank that is only late joins the round when it comes. */
+/* Seconds before a rank asks for an overdue message. If a rank does not enter the round, the other
+ * ranks lose this time; a rank that is only late enters the round later. */
 static const double PATIENT = 0.25;
 
 struct head {
@@ -45,7 +46,7 @@ struct head {
 
 struct fast_note {
     struct fast_note *next;
-    const struct head *head; /* the head of `message` */
+    const struct head *head; /* points into `message` */
     size_t size;
     int from;
 };
@@ -54,7 +55,7 @@ static struct coll_fold fold_of(const struct fast_path *x) {
     return coll_fold(x->transport->all.size);
 }
 
-/* Step 0: ranks fold; 1 .. q: doubling; q + 1: the ranks that sit out receive the result. */
+/* Step 0: ranks fold. Steps 1 .. q: doubling. Step q + 1: ranks that sit out get the result. */
 static int last_step(const struct fast_path *x) {
     int steps = 1;
     for (int reached = 1; reached < fold_of(x).positions; reached *= 2) steps++;
@@ -87,7 +88,7 @@ static size_t sums_bytes(const struct fast_place *p) {
 
 static void *sums_of(const struct fast_place *p) { return p->hosts.message + sizeof(struct head); }
 
-/* Only where the engine would choose doubling, too: the bits must not depend on the path. */
+/* Only if the engine would also choose doubling: both paths must give the same bits. */
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && bytes && bytes <= LARGEST &&
@@ -122,8 +123,8 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Removes a note about the place's round from the list, and returns the note: SUMS of the round's
- * step or, if `sums` is false, a CLOSED or an ASK. NULL: there is none. */
+/* Removes and returns a note for the place's present round: a SUMS of the present step or, if
+ * `sums` is false, a CLOSED or an ASK. NULL: there is none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
         bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step
@@ -172,7 +173,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank and begins the next one. */
+/* Ends the round on this rank; returns its tensor, or NULL. */
 static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
@@ -197,7 +198,7 @@ static void complete(struct fast_path *x, struct fast_place *p, double now) {
     tensors_finish(x->by->tensors, tensor, NULL);
 }
 
-/* Does the steps whose messages have arrived. */
+/* Does all steps whose messages have arrived. */
 static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
         struct step s = step_of(x, p->hosts.step);
@@ -214,7 +215,7 @@ static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_er
     return HVD_OK;
 }
 
-/* Closes the round. *back: this rank's tensor, if the rank has come to the round. */
+/* Closes the round. *back: this rank's tensor, if this rank had entered the round. */
 static int close_round(struct fast_path *x, struct fast_place *p, struct tensor **back,
                        hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
@@ -225,14 +226,14 @@ static int close_round(struct fast_path *x, struct fast_place *p, struct tensor 
     return HVD_OK;
 }
 
-/* Whether another rank has come to the round, and so may wait for this one. */
+/* Returns whether another rank has entered the round and so may wait for this rank. */
 static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
     const struct fast_note *note = x->hosts.notes;
     while (note && !is_now(p, note->head)) note = note->next;
     return note;
 }
 
-/* Acts on the notes of the place. */
+/* Handles the notes of the place. */
 static int act_on_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
                         hvd_error *err) {
     struct fast_note *note;
@@ -259,7 +260,7 @@ int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_e
     return act_on_notes(x, p, 0, &none, err);
 }
 
-/* ---- for the negotiation ---- */
+/* ---- functions for the negotiation ---- */
 
 static void wait_until(struct fast_path *x, struct fast_place *p, double due) {
     p->hosts.due = due;

@@ -4,8 +4,8 @@
 #include "transport/transport.h"
 
 enum {
-    MISSES = 8, /* after this many generations in a row without a round, */
-    SELDOM = 16 /* only one generation of this many has rounds */
+    MISSES = 8, /* after this many successive generations without a round, ... */
+    SELDOM = 16 /* ... only one of this many generations has rounds */
 };
 
 void fast_path_open(struct fast_path *x, struct transport *t, struct executor *by,
@@ -42,7 +42,7 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
         x->fails = true;
         return x->hosts.on ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
     }
-    mutex_lock(&x->mutex); /* other threads compare names of places */
+    mutex_lock(&x->mutex); /* other threads compare the places' names */
     request_copy(&p->request, &tensor->request);
     mutex_unlock(&x->mutex);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;

@@ -1,10 +1,10 @@
 /* The fast path in a window that all ranks share.
  *
  * A place has one word for all ranks and, on each rank, room for two inputs. In a round each rank
- * copies its input to its room, then counts itself in the word. Once the word has counted all
- * ranks, all inputs are there and no rank can withdraw: each rank reads the inputs that its result
- * needs. A rank that has waited too long for a round to fill closes the round, and so does a rank
- * that submits the tensor to the engine. No rank fills a closed round. */
+ * copies its input to its room, then counts itself in the word. When the word has counted all
+ * ranks, all inputs are in the window and no rank can withdraw: each rank reads the inputs that it
+ * needs for its result. A rank closes the round if it has waited too long for the other ranks, or
+ * if it submits the tensor to the engine. No rank can be counted in a closed round. */
 #include "base/clock.h"
 #include "base/floats.h"
 #include "collectives/coll.h"
@@ -17,12 +17,12 @@
 #include <math.h>
 
 enum {
-    LARGEST = 64 << 10, /* most bytes that a rank reads of other ranks' inputs */
+    LARGEST = 64 << 10, /* the most bytes that a rank reads from other ranks' inputs */
     LINE = 64,
-    /* a line for the word (that of local rank 0 is used), and a line for the last round with
+    /* one line for the word (the line of local rank 0 is used), one line for the last round with
      * sums */
     HEAD = 2 * LINE,
-    BLOCK = 1024, /* bytes that are added, and then copied while they are in the L1 cache */
+    BLOCK = 1024, /* bytes that are added at a time, then copied while they are in the L1 cache */
 };
 
 int fast_window_awaits(const struct fast_path *x) { return atomic_load(&x->shared.awaited) - 1; }
@@ -51,7 +51,7 @@ static char *input_of(const struct fast_path *x, int local_rank, const struct fa
     return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->shared.room;
 }
 
-/* Whether all ranks bring equally many rows and divide them evenly. */
+/* Returns whether all ranks have the same number of rows and split them evenly. */
 static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
     if (!request_rows_vary(&tensor->request)) return true;
     for (int i = 0; i < x->shared.window->n; i++)
@@ -60,14 +60,15 @@ static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
 }
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
-    enum { OWN_MEMORY = 16 << 10 }; /* above this size the engine's direct allreduce copies less */
+    /* from this size on, the engine's direct allreduce copies less */
+    enum { OWN_MEMORY = 16 << 10 };
     size_t bytes = request_bytes(&tensor->request);
     return x->shared.window && tensor->request.kind < HVD_JOIN &&
            bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && is_even(x, tensor) &&
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
-/* Reserves room for `bytes` for the place; called in the same order on all ranks. */
+/* Reserves room for `bytes` for the place. Called in the same order on all ranks. */
 static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
     if (room <= p->shared.room) return;
@@ -77,12 +78,13 @@ static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     x->shared.used += fits ? all : 0;
 }
 
-/* A rank that has submitted another tensor of this name to the engine closes the first round. */
+/* If this rank has already submitted another tensor of this name to the engine, closes the first
+ * round. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often) {
     make_room(x, p, request_bytes(&tensor->request));
     if (!p->shared.room || !often) return;
-    mutex_lock(&x->mutex); /* fast_window_submit adds tensors under it */
+    mutex_lock(&x->mutex); /* fast_window_submit adds tensors under this lock */
     bool more = tensor->behind;
     if (!more) atomic_store_explicit(&p->state, OPEN, memory_order_release);
     mutex_unlock(&x->mutex);
@@ -98,7 +100,7 @@ static const char *source_of(const struct fast_path *x, const struct fast_place 
     return local_rank == x->shared.window->self ? t->in : input_of(x, local_rank, p);
 }
 
-/* Adds the bytes from `begin` on, in the order of ranks. */
+/* Adds the bytes from offset `begin` on, in the order of ranks. */
 static void add(const struct fast_path *x, const struct fast_place *p, const struct tensor *t,
                 size_t begin, size_t bytes, char *out) {
     const struct request *r = &t->request;
@@ -110,8 +112,8 @@ static void add(const struct fast_path *x, const struct fast_place *p, const str
                (struct reduce_final){r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1});
 }
 
-/* Up to this size every rank reduces the whole tensor and waits once. Above it each rank reduces
- * one chunk, then waits for the other ranks' chunks. Only an allreduce needs sums of other
+/* Below this size every rank reduces the whole tensor and waits once. Above it each rank reduces
+ * one chunk and waits for the other ranks' chunks. Only an allreduce needs sums from other
  * ranks. */
 static bool is_divided(const struct fast_path *x, const struct tensor *t) {
     return t->request.kind == HVD_ALLREDUCE &&
@@ -136,7 +138,7 @@ static void stage(const struct fast_path *x, const struct fast_place *p, const s
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
 
-/* Writes the sums over the inputs in the rooms; collectives/window.c explains why. */
+/* Overwrites the inputs in the rooms with the sums; collectives/window.c explains why. */
 static void add_chunk(const struct fast_path *x, const struct fast_place *p,
                       const struct tensor *t) {
     struct coll_range own = chunk_of(x, t, x->shared.window->self);
@@ -149,13 +151,13 @@ static void add_chunk(const struct fast_path *x, const struct fast_place *p,
     }
 }
 
-/* Has the engine ask the rank whether it lives. */
+/* Makes the engine ask whether the rank lives. */
 static void tell_engine(struct fast_path *x, int local_rank) {
     if (atomic_exchange(&x->shared.awaited, local_rank + 1) != local_rank + 1)
         transport_wake(x->transport);
 }
 
-/* Ends the wait for a rank. Threads that wait for other ranks tell the engine again. */
+/* Ends the wait for a rank. Threads that wait for other ranks notify the engine again. */
 static bool end_wait(struct fast_path *x, int local_rank, bool there) {
     int own = local_rank + 1;
     if (atomic_load(&x->shared.awaited))
@@ -163,8 +165,8 @@ static bool end_wait(struct fast_path *x, int local_rank, bool there) {
     return there;
 }
 
-/* False: the engine has failed, which it does soon after a rank dies or falls silent. Once all
- * ranks have left, the engine sees neither, so this wait ends by itself. */
+/* Returns false if the engine has failed, which it does soon after a rank dies or falls silent. If
+ * all ranks have left, the engine sees neither, so this wait must end by itself. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
     static const double LONGEST_NAP = 1e-3, SOON = 0.05; /* seconds */
@@ -205,7 +207,7 @@ static bool take_sums(struct fast_path *x, const struct fast_place *p, const str
     return true;
 }
 
-/* For an allgather, an alltoall or a broadcast. */
+/* For allgather, alltoall and broadcast. */
 static void copy_parts(const struct fast_path *x, const struct fast_place *p,
                        const struct tensor *t) {
     const struct request *r = &t->request;
@@ -223,7 +225,7 @@ static void copy_parts(const struct fast_path *x, const struct fast_place *p,
     }
 }
 
-/* Adds this rank's rows, for a reducescatter. */
+/* For reducescatter: adds this rank's rows. */
 static void add_part(const struct fast_path *x, const struct fast_place *p,
                      const struct tensor *t) {
     const struct request *r = &t->request;
@@ -251,7 +253,7 @@ static bool reduce(struct fast_path *x, const struct fast_place *p, const struct
     return take_sums(x, p, t, own);
 }
 
-/* False: the tensor differs from the place's request, or its output needs the engine. */
+/* Returns false if the tensor differs from the place's request, or its output needs the engine. */
 static bool fits(const struct fast_path *x, const struct fast_place *p, const struct tensor *t) {
     const struct request *r = &t->request;
     if (request_conflict(&p->request, r) != FIELD_NONE) return false;
@@ -264,7 +266,7 @@ static bool fits(const struct fast_path *x, const struct fast_place *p, const st
            t->out_rows == each * x->shared.window->n;
 }
 
-/* Returns the round's batch number, equal on all ranks; 0: the round was not done. */
+/* Returns the round's batch number, equal on all ranks; 0: the round has not run. */
 static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->shared.window->n;
     _Atomic uint64_t *word = word_at(x, p);
@@ -279,7 +281,7 @@ static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tens
     return fast_place_batch(p);
 }
 
-/* Returns what `use` does. */
+/* Returns the result of `use`; 0 if the place is not open. */
 static uint64_t try_once(struct fast_path *x, const struct tensor *tensor) {
     struct fast_place *p = fast_place_find(x, &tensor->node);
     int open = OPEN;
@@ -304,7 +306,7 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
     return true;
 }
 
-/* Closes the round unless a thread is in it: all ranks use the engine until the next decision.
+/* Closes the round unless a thread is in it. All ranks then use the engine until the next decision.
  * Returns the state before. */
 static int take_away(struct fast_path *x, struct fast_place *p) {
     int state = OPEN;

@@ -31,8 +31,9 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* True: this rank sends the whole request although it is cached. In the last uses callers waited
- * on this rank but not on another one; a new agreement finds out whether all callers wait now. */
+/* Returns true if this rank must send the whole request although the request is cached: in the last
+ * uses callers waited on this rank but not on another rank. The new agreement shows whether all
+ * callers wait now. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 };
     bool asks = known->waited_alone >= OFTEN;
@@ -69,7 +70,7 @@ static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) 
 
 int follow_report(struct negotiation *n, hvd_error *err) {
     for (struct tensor *tensor = tensors_take(n->tensors), *newer; tensor; tensor = newer) {
-        newer = tensor->newer; /* read now, because the tensor may complete and be freed at once */
+        newer = tensor->newer; /* read first: the tensor may complete and be freed in `submit` */
         HVD_TRY(submit(n, tensor, err));
     }
     struct tensor *joins = n->joins;
@@ -87,7 +88,7 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    /* tensors that come back from rounds must be reported first */
+    /* tensors that rounds give back must be reported first */
     if (n->fast->hosts.coming) return HVD_OK;
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
@@ -102,8 +103,8 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
-/* Finds the item's tensor: one that this rank has reported to the coordinator (TENSOR_SAID), or
- * of which some pieces are in batches already (TENSOR_AGREED). */
+/* Finds the item's tensor. stage: TENSOR_SAID, reported to the coordinator; TENSOR_AGREED, some of
+ * its pieces are in batches already. */
 static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
                 struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
@@ -126,13 +127,13 @@ static int contradiction(const char *name, hvd_error *err) {
                      name);
 }
 
-/* The number of rows that come with the tensor, in the item or the cache. */
+/* Returns how many rows the tensor has in the item or in the cache. */
 static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
     if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
     return r->kind == HVD_JOIN ? 1 : 0;
 }
 
-/* Notes whether the callers of all ranks wait for the tensor. */
+/* Notes whether the callers on all ranks wait for the tensor. */
 static int note_waits(struct negotiation *n, const struct wire_item *item,
                       const struct tensor *tensor, hvd_error *err) {
     if (item->waited) return fast_path_agreed(n->fast, tensor, err);
@@ -141,11 +142,11 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
     return HVD_OK;
 }
 
-/* Completes a submitted tensor with the values that the ranks have agreed on. */
+/* Fills in the values that the ranks have agreed on. */
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
     struct request *r = &tensor->request;
-    /* with the whole request the rows are the ranks that have joined */
+    /* if the item has the whole request, its rows are the ranks that have joined */
     uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
@@ -158,7 +159,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct)
-        /* as on the coordinator: fusion_fits compares regions and must decide alike */
+        /* as on the coordinator, because fusion_fits compares regions and must decide the same */
         r->region = 0;
     return HVD_OK;
 }
@@ -170,8 +171,8 @@ static int add_zeros(struct negotiation *n, const struct wire_item *item, struct
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
-/* Finds the item's tensor, which this rank has submitted; if this rank has joined, makes it of
- * zeros. */
+/* Finds the item's tensor, which this rank has submitted. If this rank has joined instead, makes a
+ * tensor of zeros. */
 static int first_piece(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                        hvd_error *err) {
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
@@ -191,7 +192,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
     return HVD_OK;
 }
 
-/* Notes that the piece's bytes are in a batch. The pieces of a tensor come in order. */
+/* Notes that the piece's bytes are in a batch. Pieces of a tensor arrive in order. */
 static int take_piece(const struct wire_item *item, struct tensor *tensor, struct batch_piece *out,
                       hvd_error *err) {
     const struct request *r = &tensor->request;

@@ -38,9 +38,9 @@ void negotiate_close(struct negotiation *n) {
 
 /* ---- for the coordinator ---- */
 
-/* The bits of a sum depend on the order of addition. Which tensors share a batch, and where a
- * tensor is cut, depend on timing, so batches and pieces are limited to sizes at which neither
- * changes the order. */
+/* The order of additions determines the bits of a sum. Timing decides which tensors share a batch
+ * and where a tensor is cut. So batches and pieces are limited to sizes at which neither changes
+ * the order. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all) {
     enum { PIECE = 4 << 20 };
     size_t alike = coll_alike(all);
@@ -129,7 +129,7 @@ static int spread(struct negotiation *n, const void *data, size_t size, hvd_erro
     return HVD_OK;
 }
 
-/* Handles a message. Forwards it first, because other ranks wait for it, too. */
+/* Handles a message. Forwards it first, because other ranks also wait for it. */
 static int take(struct negotiation *n, struct message *m, hvd_error *err) {
     if (fast_hosts_is_message(m)) return follow_round(n, m, err);
     if (p2p_is_message(m)) return p2p_take(n->p2p, m, err);
@@ -166,7 +166,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now();
     HVD_TRY(follow_report(n, err));
     HVD_TRY(p2p_step(n->p2p, progress, err));
-    n->now = clock_now(); /* a time after every submission so far */
+    n->now = clock_now(); /* not earlier than any submission so far */
     HVD_TRY(take_all(n, progress, err));
     HVD_TRY(fast_hosts_ask(n->fast, n->now, err));
     HVD_TRY(aggregate_late(&n->aggregate, n->now, &n->out, err));
@@ -175,7 +175,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }
 
-/* Ignores errors, because a dead rank must not keep the message from the other ranks. */
+/* Ignores errors, because the message must reach the other ranks even if one rank is dead. */
 static void send_abort(struct negotiation *n, const struct wire_writer *message) {
     bool silent = n->lost.code && n->lost_rank == COORDINATOR;
     bool all = n->coordinator || silent || transport_is_dead(n->t, COORDINATOR);
@@ -189,7 +189,7 @@ void negotiate_abort(struct negotiation *n, const hvd_error *why) {
     if (n->sent_abort || (n->abort_cause.code && !n->coordinator)) return;
     n->sent_abort = true;
     struct wire_writer message = {0};
-    hvd_error ignored; /* the launcher will end any rank that the message does not reach */
+    hvd_error ignored; /* the launcher ends all ranks that the message does not reach */
     if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored))
         send_abort(n, &message);
     wire_free(&message);

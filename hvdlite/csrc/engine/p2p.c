@@ -77,7 +77,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     const void *data = tensor->in;
     tensor->id = head.number;
     tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
-    tensor->direct = false; /* the data goes in messages, not through the bounce buffer */
+    tensor->direct = false; /* false: the data goes in messages, not through the bounce buffer */
     tensor->met = 0;
     tensor_list_add(&p->sends, tensor, tensor);
     if (bytes > P2P_SHORT) {
@@ -87,7 +87,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return p2p_post(p, to, head, tensor->request.name, data, size, err);
 }
 
-/* Fills free slots of the bounce buffer with the tensor's next data. */
+/* Fills the free slots of the bounce buffer with the tensor's next data. */
 static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     int to = tensor->request.root, slot;
@@ -106,7 +106,7 @@ static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A slot has become free: the sends that use the bounce buffer go on, in order. */
+/* Handles a freed slot: the sends that use the bounce buffer continue, in order. */
 static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
     struct bounce *bounce = &p->peers[from].to;
     bounce->busy &= ~(1u << (code - 1));
@@ -160,7 +160,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
         t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
         code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
     }
-    /* moved to the list, whose tensors all fail */
+    /* moved to `sends`: all of its tensors will fail */
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
     return code;
 }
@@ -244,7 +244,7 @@ const struct tensor *p2p_oldest(const struct p2p *p) {
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {
     bool ignored;
     if (p->left) return HVD_OK;
-    HVD_TRY(p2p_step(p, &ignored, err)); /* first matches what was submitted before */
+    HVD_TRY(p2p_step(p, &ignored, err)); /* first handles all tensors submitted before */
     p->left = true;
     snprintf(p->reason, sizeof p->reason, "%s", reason);
     for (int r = 0; p->peers && r < p->t->at.size; r++)

@@ -30,7 +30,7 @@ int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err)
     return refuse(p, o->from, o->head.number, &left, err);
 }
 
-/* Fails a receive, which is in no list, and an offer of another size or dtype. */
+/* Fails a receive and an offer that differ in size or dtype. The receive must be in no list. */
 static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
     hvd_error why;
     error_set(&why, HVD_MISMATCH,
@@ -80,7 +80,7 @@ static bool all_left(const struct p2p *p) {
     return true;
 }
 
-/* Asks each possible sender to tell this rank when it leaves. */
+/* Asks each possible sender to tell this rank when the sender leaves. */
 static int greet(struct p2p *p, int from, hvd_error *err) {
     for (int r = 0; r < p->t->at.size; r++)
         if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].knows)
@@ -98,7 +98,7 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
         return code;
     }
     if (from == P2P_ANY ? all_left(p) : p->peers[from].left) {
-        /* for a receive from any rank, names one of the ranks that have left */
+        /* for a receive from any rank, blames one of the ranks that have left */
         fail_left(p, tensor, from == P2P_ANY ? p->t->at.rank == 0 : from);
         return HVD_OK;
     }

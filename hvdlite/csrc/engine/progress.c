@@ -16,7 +16,7 @@ void progress_close(struct progress *p) {
 
 int progress_take(struct progress *p, bool *progress, hvd_error *err) {
     mutex_lock(&p->stepping);
-    /* a new thread inherits the floating-point mode of the thread that started it */
+    /* a new thread inherits the floating-point mode of the thread that starts it */
     floats_exact();
     if (!p->failure.code) return p->step(p->engine, progress, err);
     *err = p->failure;
@@ -43,7 +43,8 @@ unsigned progress_wakes(struct progress *p) {
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
-    static const double LOOK = 1e-3; /* how often a parked thread checks: messages do not wake it */
+    /* seconds between checks, because messages do not wake a parked thread */
+    static const double LOOK = 1e-3;
     mutex_lock(&p->lot);
     if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
     mutex_unlock(&p->lot);
@@ -65,8 +66,7 @@ bool progress_try(struct progress *p, progress_step *step, void *arg) {
     return well;
 }
 
-/* Spins before it waits for the lock, because most threads step for less time than a wake-up
- * takes. */
+/* Spins instead of waiting for the lock, because most steps are shorter than a wake-up. */
 static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
     enum { TRIES = 2000 };
     for (int i = 0; i < TRIES && !done(arg); i++) {
@@ -76,8 +76,8 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
     return false;
 }
 
-/* Sleeps, if the transport can wake this thread. Handing over to the engine's thread and back
- * would take as long as most of these sleeps. */
+/* Sleeps for a short time if the transport can wake this thread. Handing over to the engine's
+ * thread and back would take as long as most of these sleeps. */
 static bool nap(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;
@@ -87,14 +87,14 @@ static bool nap(struct transport *t, unsigned ticket, int *naps) {
 }
 
 static void drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
-    enum { UNTIMED = 8 }; /* the clock is read at every UNTIMED-th check */
+    enum { UNTIMED = 8 }; /* read the clock only at every UNTIMED-th check */
     struct wait_policy policy = transport_policy(t);
     struct waiter waiter = {0};
     int naps = 0;
     for (unsigned looks = 0; !done(arg) && !p->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
-        /* without a blocking transport no sleep needs a ticket */
+        /* only a transport that blocks needs a ticket */
         unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0;
         if (p->step(p->engine, &progress, &p->failure)) return;
         if (progress) waiter = (struct waiter){0};

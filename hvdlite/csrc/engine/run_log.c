@@ -66,7 +66,7 @@ static void write_timeline(struct timeline *timeline, const struct batch *batch,
         .decided = batch->decided, .started = started, .completed = now, .batch = batch->number};
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
-        /* true: the tensor is this rank's, and this is its first piece */
+        /* true: this rank submitted the tensor, and this is the tensor's first piece */
         bool here = !tensor->zeros && !batch->pieces[i].begin;
         times.later = batch->pieces[i].begin;
         times.submitted = here ? tensor->submitted : batch->decided;

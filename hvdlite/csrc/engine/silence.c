@@ -6,12 +6,12 @@
 
 static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
 
-/* The least limit for silence, in seconds. Stalls may have a shorter limit, but on a busy machine
- * an engine needs some time to answer. */
+/* The shortest limit for silence, in seconds. The limit for stalls may be shorter, but on a busy
+ * machine an engine needs some time to answer. */
 static const double LEAST = 1;
 
-/* The coordinator also takes the limit for stalled tensors. Other ranks do not, because they
- * can't tell why the coordinator decides nothing. */
+/* For the coordinator only the data timeout fails a silent rank. All other ranks also use the limit
+ * for stalled tensors, because they can't tell why the coordinator decides nothing. */
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
     if (stall > 0 && stall < LEAST) stall = LEAST;
@@ -21,8 +21,8 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-/* Sends an item to one rank, or to all other ranks (-1), directly: in the tree the silent rank
- * may be on the way. */
+/* Sends an item directly to one rank, or to all other ranks (to = -1). Not through the tree,
+ * because the silent rank may be on the way. */
 static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);
@@ -41,7 +41,7 @@ int silence_answer(struct negotiation *n, int from, hvd_error *err) {
     return send_one(n, from, WIRE_ALIVE, err);
 }
 
-/* Writes "tensor 'x' and 3 more wait". False: nothing waits. */
+/* Writes "tensor 'x' and 3 more wait". Returns false if nothing waits. */
 static bool waiting_text_of(const struct negotiation *n, char *text, size_t size) {
     char name[HVD_MAX_NAME] = "", others[40] = "";
     size_t count = tensors_oldest(n->tensors, name), more = count ? count - 1 : 0;
@@ -74,8 +74,8 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
     return HVD_RANK_DEAD;
 }
 
-/* Logs a warning. The coordinator also sends the warning to every rank, whose tensors may wait
- * for the silent rank, too. */
+/* Logs a warning. The coordinator also sends the warning to all ranks, because their tensors may
+ * wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
     char who[TRANSPORT_WHO];
@@ -102,7 +102,7 @@ static int look_at(struct negotiation *n, int rank, bool waits, const char *what
     bool needed = rank != n->t->at.rank && ((waits && member) || transport_awaits(n->t, rank));
     enum watch_finding found = watch_look(&n->watch, rank, needed);
     if (found == WATCH_FAILED) return fail_silent(n, rank, err);
-    /* others learn from the coordinator which other rank is silent */
+    /* for other silent ranks, the coordinator's report is enough */
     bool warns = n->coordinator || rank == COORDINATOR;
     if (found == WATCH_WARN && warns) HVD_TRY(warn(n, rank, what, err));
     return found == WATCH_FINE ? HVD_OK : send_one(n, rank, WIRE_ASK, err);
@@ -117,8 +117,8 @@ static void report_stall(void *arg, const char *text) {
     flight_trouble(n->flight, text, false);
 }
 
-/* Reports once each send and receive that waits too long, because the coordinator does not know
- * of sends and receives. */
+/* Reports each send and receive that waits too long, once. The coordinator does not know about
+ * sends and receives. */
 static void look_at_messages(struct negotiation *n) {
     const struct tensor *t = p2p_oldest(n->p2p);
     double since = t ? t->submitted : n->now, limit = n->watch.warning;

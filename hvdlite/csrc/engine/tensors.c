@@ -9,14 +9,14 @@
 struct tensors {
     struct mutex mutex; /* guards the fields up to `corks` */
     struct map names;
-    struct tensor_list fresh; /* tensors that were added and not taken yet */
-    int corks;                /* while > 0, no tensor is taken */
+    struct tensor_list fresh; /* added but not taken yet */
+    int corks;                /* number of corks; while > 0, no tensor is taken */
     bool closed;
     hvd_error why;
-    /* Only the stepping thread uses these: */
+    /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    struct tensor_list zeros; /* zeros for other ranks' tensors, owned by the table */
-    struct map ids;           /* taken tensors by the cache id that was sent for them */
+    struct tensor_list zeros; /* for other ranks' tensors; the table owns them */
+    struct map ids;           /* taken tensors by the cache id that was reported */
 };
 
 struct tensors *tensors_new(void) {
@@ -38,7 +38,7 @@ void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct ten
     last->newer = NULL;
 }
 
-/* Frees memory that the engine has added to the tensor since its submission. */
+/* Frees the memory that the engine has added to the tensor since its submission. */
 static void free_additions(struct tensor *tensor) {
     free(tensor->rows);
     free(tensor->message);
@@ -92,8 +92,8 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Checks an update. Its tensor must be in place, because the tensor's own memory may receive the
- * result. */
+/* Checks an update. Its tensor must be in place, because the result may be written to the tensor's
+ * own memory. */
 static int check_update(const struct tensor *tensor, hvd_error *err) {
     const hvd_update *u = &tensor->update;
     if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
@@ -122,7 +122,7 @@ static size_t aligned(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* The sum of the n numbers of rows; -1: a number is negative, or the bytes overflow. */
+/* Returns the sum of n numbers of rows; -1 if one is negative or the bytes overflow. */
 static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row_bytes) {
     const int64_t limit = (int64_t)((size_t)INT64_MAX / 2 / (row_bytes ? row_bytes : 1));
     int64_t rows = 0;
@@ -156,16 +156,16 @@ int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride,
 
 /* ---- the table ---- */
 
-/* Enters a tensor whose name is not in the table. */
+/* Adds a tensor whose name is not in the table. */
 static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(map_put(&t->names, &tensor->node, err));
     tensor_list_add(&t->fresh, tensor, tensor);
     return HVD_OK;
 }
 
-/* Removes the tensor's name and enters the tensor that is queued behind it. */
+/* Removes the tensor's name and adds the tensor that waits behind it. */
 static void forget(struct tensors *t, struct tensor *tensor) {
-    hvd_error none; /* map_put does not fail, because a name was just removed */
+    hvd_error none; /* map_put can't fail, because a name was just removed */
     map_remove(&t->names, &tensor->node);
     if (!tensor->behind) return;
     tensor->behind->last = tensor->last;
@@ -179,7 +179,7 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
                      tensor->request.name);
 }
 
-/* *first: the first tensor of this name; NULL: none. */
+/* *first: the first tensor with this name; NULL: none. */
 static int check_locked(struct tensors *t, const struct tensor *tensor, struct tensor **first,
                         hvd_error *err) {
     *first = map_find(&t->names, &tensor->node);
@@ -201,11 +201,11 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     size_t n = request_count(r);
     tensor->message = NULL;
     if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    HVD_TRY(check(t, tensor, err)); /* checked now, because the encoding changes the residual */
+    HVD_TRY(check(t, tensor, err)); /* checked first, because encoding changes the residual */
     if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));
-    /* + 1, because malloc(0) may return NULL */
+    /* + 1 because malloc(0) may return NULL */
     tensor->message = malloc(codec_bytes(r->codec, n) + 1);
     if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
     int code =
@@ -257,7 +257,7 @@ void tensors_cork(struct tensors *t, bool corked) {
     mutex_unlock(&t->mutex);
 }
 
-/* After tensors_refuse also returns tensors that a cork still holds back. */
+/* After tensors_refuse, also returns tensors that a cork holds back. */
 struct tensor *tensors_take(struct tensors *t) {
     struct tensor_list fresh = {0};
     mutex_lock(&t->mutex);

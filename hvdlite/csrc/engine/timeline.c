@@ -34,7 +34,7 @@ static long microseconds(const struct timeline *t, double time) {
     return (long)((time - t->origin) * 1e6);
 }
 
-/* Escapes a name for a JSON string; cuts it if `text` is full. */
+/* Escapes a name for a JSON string; truncates it if `text` is full. */
 static void escape(const char *name, char *text, size_t size) {
     size_t used = 0;
     for (; *name && used + 7 < size; name++) {
@@ -47,7 +47,7 @@ static void escape(const char *name, char *text, size_t size) {
     text[used] = 0;
 }
 
-/* Writes the begin or the end of a span. */
+/* Writes the beginning or the end of a span. */
 static void write_end(struct timeline *t, char begin_or_end, const char *what, double time,
                       const char *rest) {
     write_text(
@@ -63,8 +63,8 @@ static void write_span(struct timeline *t, const char *what, double from, double
     write_end(t, 'e', what, to, "");
 }
 
-/* The tensor's spans have a number of their own: spans of one name may overlap, in several groups
- * or for a tensor in pieces. */
+/* A tensor's spans share a new id, because spans with the same name may overlap: in several groups,
+ * or of a tensor in pieces. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
     char name[3 * HVD_MAX_NAME], negotiate[40], details[180];
@@ -109,7 +109,7 @@ void timeline_cycle(struct timeline *t, double now) {
     mutex_unlock(&t->mutex);
 }
 
-/* Writes the clock, by which timelines of several ranks are merged; viewers ignore it. */
+/* Writes the clock data with which timelines of several ranks are merged; viewers ignore it. */
 static void write_clock(struct timeline *t) {
     write_text(
         t,

@@ -8,21 +8,21 @@
 #include <stdlib.h>
 
 struct context {
-    struct job job; /* first member: context_release casts it back */
-    bool forked;    /* a forked child: it has the memory, but no threads and no MPI */
-    int holds;      /* number of context_hold calls; written under the write lock */
+    struct job job; /* must be first: context_release casts it back */
+    bool forked;    /* true in a forked child, which has the memory, but no threads and no MPI */
+    int holds;      /* number of context_hold calls; changed under the write lock */
 };
 
-/* The one pointer to the process's context; it is used under the lock. */
+/* The only pointer to the process's context; used only under the lock. */
 static struct context *current;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static atomic_int writers; /* threads that wait for the write lock */
+static atomic_int writers; /* number of threads that wait for the write lock */
 
-/* A new reader lets waiting writers go first; otherwise readers that follow each other would
- * keep a writer out for ever. It waits only for some time, because this thread, in a watcher's
- * call, may hold the read lock already. */
+/* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
+ * waiting for ever. Waits only for some time, because this thread may be in a watcher's call and
+ * hold the read lock already. */
 static void let_writers_go_first(void) {
-    /* longer than the 0.1 s after which a caller leaves */
+    /* longer than the 0.1 s after which a waiting caller leaves the context */
     static const double PATIENCE = 0.25, NAP = 50e-6;
     double until = clock_now() + PATIENCE;
     while (atomic_load(&writers) && clock_now() < until) clock_nap(NAP);
@@ -83,12 +83,12 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* Sets a flag in a forked child, which is cheaper than getpid in every call. Also makes a new
- * lock, because threads that held the lock at the fork are gone. */
+/* Marks the context as that of a forked child; a flag is cheaper than calling getpid in every call.
+ * Makes a new lock, because threads that held the lock at the fork do not exist in the child. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     atomic_store(&writers, 0);
-    if (!current || current->forked) return; /* each init() has registered this function again */
+    if (!current || current->forked) return; /* each hvd_init has registered this function again */
     current->forked = true;
     transport_forked(current->job.world);
     timeline_forked(&current->job.timeline);
@@ -99,7 +99,7 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* Runs on an engine's thread. No thread that holds the write lock waits for this thread. */
+/* Runs on an engine's thread. No thread waits for this thread while it has the write lock. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < current->job.ngroups; id++) {
@@ -114,7 +114,7 @@ int context_open(struct reach *reach, hvd_error *err) {
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = fork_watch(in_child, err); /* watching twice does no harm */
+    if (!code) code = fork_watch(in_child, err); /* registering it again is harmless */
     if (!code) c->job.config.give_up = give_up;
     if (!code) code = job_open(&c->job, reach, err);
     if (!code) {

@@ -15,8 +15,8 @@ struct hvd_handle *handle_new(hvd_error *err) {
     return h;
 }
 
-/* True in a child forked since the handle was made. A child locks no mutex, because a thread of
- * the parent may have held the mutex at the fork. */
+/* Returns true in a child forked since the handle was made. A child must not lock the mutex,
+ * because a thread of the parent may have held it at the fork. */
 static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
 
 void hvd_drop(hvd_handle *h) {
@@ -107,7 +107,7 @@ bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
         if (seconds > 0) wait_once(h, seconds);
     }
     bool done = atomic_load(&h->done);
-    if (done && err && h->error.code) *err = h->error; /* the text is long */
+    if (done && err && h->error.code) *err = h->error; /* only then, because hvd_error is large */
     if (done && err) err->code = h->error.code;
     return done;
 }

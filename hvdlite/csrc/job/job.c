@@ -20,15 +20,16 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
     return env_invalid("LOG_LEVEL", "trace, debug, info, warning, error, fatal or off", err);
 }
 
-/* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between
- * yielding threads, in 26 us through a futex. So by default a wait spins for about the time of a
- * futex, then yields while a futex would add much. local_size counts all ranks of the host, not
- * only those of a group, because all of them share the cores. */
+/* Sets how waits spin and yield. Measured on two cores: passing a flag takes 0.2 us between
+ * spinning threads, 2.3 us between yielding threads, 26 us with a futex. So by default a wait spins
+ * for about as long as a futex takes, then yields as long as a futex would add much. local_size
+ * counts all ranks of the host, not only those of a group, because all of them share the cores. */
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     bool own_cores = wait_may_spin(local_size);
     double spin = own_cores ? (double)o->spin * 1e-6 : 0;
-    /* Ranks that share cores yield to each other, so a late return shows no other program. */
+    /* if ranks share cores, they yield to each other, so a long yield does not mean that other
+     * programs compute */
     struct crowd *crowd = own_cores ? &j->crowd : NULL;
     j->patience =
         (struct patience){{spin, (double)o->yield * 1e-6, crowd}, .timeout = o->data_timeout};
@@ -63,8 +64,8 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
     return HVD_OK;
 }
 
-/* The group's number in the flight recorder, equal on all ranks of the group; 0: the group of
- * all ranks. */
+/* Returns the group's number in the flight recorder, which is equal on all ranks of the group. 0:
+ * the group of all ranks. */
 static int group_number(const int *job_ranks, int size) {
     enum { PRIME = 8191, LEAST = 1 };
     unsigned number = 0;
@@ -73,9 +74,10 @@ static int group_number(const int *job_ranks, int size) {
     return job_ranks ? LEAST + (int)number : 0;
 }
 
-/* Between hosts waits do not spin: a message from another host takes longer than a spin, and a
- * yielding thread finds the message as soon. 2x1 ranks lose nothing; where hosts share cores, as
- * in tests, 4 KB take 0.49 instead of 0.64 ms on 8x1 and 0.40 instead of 0.85 ms on 4x2. */
+/* Between hosts waits do not spin, because a message from another host takes longer than a spin,
+ * and a yielding thread finds it as soon. With 2x1 ranks (hosts x ranks per host) nothing is lost.
+ * If the hosts share cores, as in tests, 4 KB take 0.49 instead of 0.64 ms on 8x1, and 0.40 instead
+ * of 0.85 ms on 4x2. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;
@@ -93,7 +95,7 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     return engine_start(&g->engine, g->transport, &config, err);
 }
 
-/* job_ranks NULL: the group has all ranks of the job. */
+/* Opens the group's transport. job_ranks NULL: the group has all ranks of the job. */
 static int open_transport(const struct job *j, struct group *g, struct reach *reach,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
@@ -173,8 +175,8 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC, in Horovod the permission to call start_timeline() later, means
- * nothing here: hvdlite always permits the call. */
+/* HVDLITE_TIMELINE=DYNAMIC starts nothing. In Horovod it permits later calls of start_timeline(),
+ * which hvdlite always permits. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
     if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
@@ -192,8 +194,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
-/* Measures the cost of messages. All ranks use rank 0's pace, so that they cut tensors and
- * choose algorithms alike. */
+/* Measures the cost of messages. All ranks use rank 0's pace, so that they cut tensors equally and
+ * choose the same algorithms. */
 static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
@@ -213,7 +215,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Call it when all ranks have opened the window, which shows the cores that each rank may use. */
+/* Call it after all ranks have opened the window, which shows the cores that each rank may use. */
 static void open_helpers(struct job *j, const struct transport *t) {
     enum { DEFAULT_MOST = 8 };
     const struct window *window = t->layout.host.window;
@@ -225,8 +227,8 @@ static void open_helpers(struct job *j, const struct transport *t) {
     j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0);
 }
 
-/* Opens the transport even if this rank could not read its environment (`code`, *err), because
- * all ranks learn of the failure by the transport. */
+/* Opens the transport even if reading the environment failed on this rank (`code`, *err), because
+ * all ranks learn of the failure through the transport. */
 static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
                       hvd_error *err) {
     HVD_TRY(open_transport(j, world, reach, NULL, err));
@@ -245,7 +247,7 @@ static int open_world(struct job *j, struct group *world, struct reach *reach, i
     return start_group(j, world, NULL, err);
 }
 
-/* Ignores errors, because a job also runs without a recorder. */
+/* Ignores errors, because a job can run without a recorder. */
 static void open_flight(struct job *j) {
     hvd_error ignored;
     if (!j->config.options.flight_recorder || flight_open(&j->flight, &ignored)) return;

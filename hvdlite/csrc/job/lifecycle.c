@@ -42,7 +42,8 @@ void hvd_lose_host(const char *host) {
 
 /* ---- groups ---- */
 
-/* Holds the job instead of entering it, because a caller that waits here must not block others. */
+/* Holds the job instead of entering the context, so that a caller that waits here does not block
+ * other callers. */
 static int open_group(struct reach *reach, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
@@ -83,7 +84,7 @@ int hvd_wait_end(int group, double seconds) {
     return ended;
 }
 
-/* Holds the job meanwhile, because the group uses the job's sockets and recorder. */
+/* Holds the job during the call, because the group uses the job's sockets and recorder. */
 void hvd_group_close(int group) {
     struct job *job;
     if (context_hold(&job, NULL)) return;

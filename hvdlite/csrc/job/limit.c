@@ -1,4 +1,5 @@
-/* A limit on the end of the process: a thread ends the process if others do not end in time. */
+/* A limit for the end of the process: a thread ends the process if other threads do not end it in
+ * time. */
 #include "hvd.h"
 
 #include "base/clock.h"
@@ -13,7 +14,7 @@ struct hvd_limit {
     double seconds, until;
     int code;
     const char *words;
-    int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: not known */
+    int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: unknown */
     struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
@@ -53,7 +54,7 @@ static void await_all(const struct hvd_limit *l, int by) {
     context_leave();
 }
 
-/* Allocates one block for the limit, its ranks and its words. */
+/* Allocates the limit, its ranks and its words as one block. */
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *words) {
     size_t bytes = (size_t)nranks * sizeof *ranks;

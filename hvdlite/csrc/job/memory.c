@@ -53,12 +53,12 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err) {
 /* ---- regions ---- */
 
 struct hvd_region {
-    struct region region; /* first member: to the engine hvd_region is a struct region */
+    struct region region; /* must be first: the engine uses an hvd_region as a struct region */
     int fd;               /* file of this rank's part, which other ranks open through /proc */
 };
 
-/* Gets the topology. Fails unless the ranks of each host share memory, without which there are
- * no regions. */
+/* Gets the topology. Fails if the ranks of each host do not share memory: then there are no
+ * regions. */
 static int where_on_windows(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
@@ -90,7 +90,8 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
 
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
 
-/* The used bytes of a part, rounded up to a large page, which is mapped as a whole. */
+/* Returns the used bytes of a part, rounded up to whole large pages, because a large page is mapped
+ * as a whole. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
     size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;

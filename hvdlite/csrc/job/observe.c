@@ -1,4 +1,4 @@
-/* What a job shows to its user: counts, the flight recorder and the timeline. */
+/* What a job shows to its user: counters, the flight recorder and the timeline. */
 #include "hvd.h"
 
 #include "job/context.h"

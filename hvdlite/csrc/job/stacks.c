@@ -1,9 +1,11 @@
-/* Stacks: a signal makes a thread append its C stack to a file, then calls the previous handlers.
+/* On a signal, the thread that handles it appends its C stack to a file and calls the previous
+ * handlers.
  *
- * Only this file handles signals. A handler has no argument for data, so its data is global and
- * is written before the handler is installed. The handler calls two previous handlers, because
- * neither of them calls the other: the user's, and the one installed over it, which writes the
- * Python stacks. What ends a forked child is here, too: an exit function has no argument either. */
+ * Only this file handles signals. A handler gets no argument for data, so its data is global and is
+ * written before the handler is installed. There are two previous handlers, and neither calls the
+ * other: the user's handler, and the handler that was installed over it and writes the Python
+ * stacks. The function that ends a forked child is also here, because an exit function gets no
+ * argument either. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "hvd.h"
 
@@ -17,7 +19,7 @@
 
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
-#else /* no backtrace() in this C library: only Python writes stacks */
+#else /* this C library has no backtrace(): only Python writes stacks */
 static int backtrace(void **frames, int most) { return frames && most ? 0 : 0; }
 static void backtrace_symbols_fd(void *const *frames, int n, int file) {
     (void)frames, (void)n, (void)file;
@@ -29,7 +31,7 @@ enum { MOST_FRAMES = 64 };
 static struct sigaction users;
 static struct sigaction before;
 static int stacks_file;
-static int exit_code; /* of hvd_end_child: an exit function has no argument, either */
+static int exit_code; /* for hvd_end_child, which gets no argument */
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
@@ -43,7 +45,7 @@ static void call(const struct sigaction *action, int number, siginfo_t *info, vo
         action->sa_handler(number);
 }
 
-/* Calls only functions that are safe in a signal handler. */
+/* Calls only functions that are allowed in a signal handler. */
 static void handle(int number, siginfo_t *info, void *context) {
     static const char MAIN[] = "C stack of the main thread:\n", OTHER[] = "C stack of a thread:\n";
     int error = errno;
@@ -64,7 +66,7 @@ void hvd_stacks_install(int number, int file) {
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     stacks_file = file;
-    backtrace(frames, 1); /* a first call loads libgcc, which the handler must not do */
+    backtrace(frames, 1); /* the first call loads libgcc, which is not allowed in a handler */
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &before);
     sigaction(number, &action, NULL);

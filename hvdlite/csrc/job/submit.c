@@ -11,7 +11,7 @@ _Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == size
                "the request is last: all before its dims is zeroed");
 
 static int rule_of(const hvd_update *update) {
-    /* out of range, so request_check refuses it */
+    /* out of range: request_check refuses it */
     if (update->rule < 0 || update->rule > HVD_RULES) return HVD_RULES;
     return update->dealt ? update->rule | REQUEST_DEALT : update->rule;
 }
@@ -61,7 +61,7 @@ static int check(const struct request *r, const hvd_topology *at, hvd_error *err
     return p2p_is(r) ? p2p_check(r, at, err) : request_check(r, at->size, err);
 }
 
-/* Checks the tensor and fills in `to`, which points to the memory of `from`. */
+/* Checks the tensor and fills in `to`, which refers to the memory of `from`. */
 static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
@@ -71,7 +71,7 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
     return code;
 }
 
-/* Puts a copy into *to; does nothing if there is nothing to copy. */
+/* Sets *to to a copy of `from`, or to NULL if there are no bytes. */
 static int copy(const void *from, size_t bytes, const void **to, const char *name, hvd_error *err) {
     void *memory = bytes ? malloc(bytes) : NULL;
     if (bytes && !memory) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", name);
@@ -105,7 +105,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group has been closed, with its corked tensors. */
+/* Does nothing if the group has been closed, because its corked tensors have ended with it. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
@@ -129,7 +129,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     if (!h) return NULL;
     handle_lend(h);
     if (hvd_submit(h->group, &h->tensor, err) == HVD_OK) return h;
-    hvd_drop(h); /* drops the engine's hold, then the caller's */
+    hvd_drop(h); /* the engine's hold, then the caller's */
     hvd_drop(h);
     return NULL;
 }
@@ -151,7 +151,7 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return handle_finish(h, seconds, err);
 }
 
-/* Checks the tensor again, because the plan may come from an earlier job. */
+/* Checks the tensor again, because the plan may have been made in an earlier job. */
 static int submit_and_drive(hvd_handle *h, bool drives, hvd_error *err) {
     struct request *r = &h->tensor.request;
     struct group *g;

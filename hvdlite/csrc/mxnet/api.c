@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies the pointer, because ISO C has no cast from an object pointer to a function pointer. */
+/* Looks up a function. Copies the pointer, because ISO C can't cast an object pointer to a function
+ * pointer. */
 static bool find(void *library, const char *name, void *function) {
     void *address = dlsym(library, name);
     memcpy(function, &address, sizeof address);
@@ -36,8 +37,8 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
             return error_set(err, HVD_UNSUPPORTED,
                              "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
                              needed[i].name);
-    /* MXNet 2.0 dropped the suffix Ex, which distinguished these functions from an older
-     * MXNDArrayGetShape. */
+    /* MXNet 2.0 dropped the suffix Ex. In 1.x the suffix distinguished these functions from an
+     * older MXNDArrayGetShape. */
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
         !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
         !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))
@@ -72,7 +73,7 @@ static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error
     return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name, api->last_error());
 }
 
-static const signed char DTYPES[] = {/* [mshadow's type flag] */
+static const signed char DTYPES[] = {/* index: mshadow's type flag */
                                      HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32,
                                      HVD_INT8,    HVD_INT64,   HVD_BOOL,    -1,        -1,
                                      -1,          -1,          HVD_BFLOAT16};
@@ -115,7 +116,7 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
     return HVD_OK;
 }
 
-/* MXNet owns the shape's buffer, which lasts until this thread's next call. */
+/* MXNet owns the buffer of the shape, which is valid until this thread's next call. */
 static int read_shape(const struct mxnet_api *api, NDArrayHandle array, const char *name, int *rank,
                       int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
     int ndim = 0;
@@ -161,9 +162,9 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
     return api->shallow_copy(array, own) ? mxnet_failed(api, name, err) : HVD_OK;
 }
 
-/* Where MXNet exports no symbols for oneDNN layouts, only get_data restores the plain layout.
- * get_data waits for the array. An operation that holds the array must not wait for it, so
- * get_data is called here, before the operation is pushed. */
+/* If MXNet exports no symbols for oneDNN layouts, only get_data restores the plain layout, and
+ * get_data waits for the array. An operation that holds the array must not wait for it, so get_data
+ * is called here, before the operation is pushed. */
 int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                hvd_error *err) {
     void *data;
@@ -172,7 +173,7 @@ int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array,
                                                                    : HVD_OK;
 }
 
-/* An NDArray's first member is the shared pointer to its chunk. */
+/* An NDArray's first member is a shared pointer to its chunk. */
 static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
 
 static int by_chunk(const void *a, const void *b) {
@@ -187,7 +188,8 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* An NDArray's second word points to libstdc++'s control block: a virtual table, then the count. */
+/* The second word of an NDArray points to libstdc++'s control block: a virtual table, then the
+ * count. */
 int hvd_mxnet_references(void *array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

@@ -6,9 +6,9 @@
 
 /* ---- memory ---- */
 
-/* Keeps the memory of operations with one collective for reuse. If one thread allocates and
- * another frees, the two wait for each other in malloc, which takes a tenth of the time of
- * pushing a small gradient. */
+/* Reuses the memory of operations with one collective. If one thread allocates and another thread
+ * frees, both wait for each other in malloc; that takes a tenth of the time of pushing a small
+ * gradient. */
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
     void **kept = NULL;
     if (n == 1) {
@@ -53,7 +53,8 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
     atomic_fetch_add(&lib->waiting, n);
     *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, 2 * n);
-    for (int i = 0; i < n; i++) { /* not the tensors, which are large: the caller fills them in */
+    /* does not zero the tensors, which are large: the caller fills them in */
+    for (int i = 0; i < n; i++) {
         op->collectives[i].op = op;
         op->collectives[i].tensor.splits = NULL;
         memset(op->collectives[i].arrays, 0, sizeof op->collectives[i].arrays);
@@ -64,7 +65,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-/* Keeps the error's fields for hvd_mxnet_failure_of, because MXNet raises only the text. */
+/* Keeps the error's fields for hvd_mxnet_failure_of, because MXNet keeps only the text. */
 static void keep_failure(struct operation *op) {
     hvd_mxnet *lib = op->lib;
     if (op->error == &lib->no_memory) return;
@@ -77,7 +78,7 @@ static void keep_failure(struct operation *op) {
 static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
-    struct on_complete done = op->done; /* a copy, because the call may free the operation */
+    struct on_complete done = op->done; /* copied, because the call may free the operation */
     mutex_lock(&lib->reporting);
     lib->api.make_error(exception, op->error->text);
     keep_failure(op);
@@ -96,7 +97,7 @@ static void complete(struct operation *op) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    /* shared by all operations, so nothing may be appended to it */
+    /* all operations share it, so nothing may be appended to it */
     hvd_error *no_memory = &op->lib->no_memory;
     mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
@@ -105,8 +106,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* The last thread that uses the operation completes it, which may free it. If MXNet has dropped
- * the operation, MXNet itself raises the reason. */
+/* The last thread that uses the operation completes it, which may free it. If MXNet has dropped the
+ * operation, MXNet itself raises the reason. */
 static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
@@ -130,20 +131,20 @@ static int find_memory(struct collective *m, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Submits the tensor; a failed one without data, because otherwise the other ranks would wait
- * for this rank. */
+/* Submits the tensor. If the tensor has failed, submits it without data, because otherwise the
+ * other ranks would wait for this rank. */
 static int submit(struct collective *m, hvd_error *err) {
     if (!m->tensor.request.failed) HVD_TRY(find_memory(m, err));
     return hvd_submit(m->group, &m->tensor, err);
 }
 
-/* Submits the collective if all earlier ones of its name are submitted, then the later ones that
- * waited for it. */
+/* Submits the collective if all earlier collectives of its name have been submitted, then the later
+ * ones that waited for it. */
 static void submit_in_order(struct queues *queues, struct collective *m) {
     for (struct queue_entry *entry = queue_ready(queues, &m->entry); entry;) {
         struct collective *due = entry->value;
         struct operation *op = due->op;
-        hvd_error err; /* fails, for instance, if the job has ended */
+        hvd_error err; /* fails, for example, if the job has ended */
         if (submit(due, &err)) operation_collective_ended(due, &err);
         atomic_fetch_sub(&op->lib->waiting, 1);
         entry = queue_next(queues, entry);
@@ -151,7 +152,7 @@ static void submit_in_order(struct queues *queues, struct collective *m) {
     }
 }
 
-/* Finds the memory of the held arrays, now that no operator of this rank uses them. */
+/* Finds the memory of the held arrays, when no operator of this rank uses them any more. */
 static int find_held(struct operation *op, hvd_error *err) {
     const char *name = op->collectives[0].tensor.request.name;
     for (int i = 0; i < op->nheld; i++) {
@@ -165,7 +166,7 @@ static int find_held(struct operation *op, hvd_error *err) {
 
 static void submit_all(struct operation *op, bool failed) {
     struct queues *queues = &op->lib->queues;
-    /* n is copied, because the last collective may free the operation */
+    /* n is copied because the last collective may free the operation */
     for (int i = 0, n = op->n; i < n; i++) {
         struct collective *m = &op->collectives[i];
         if (failed) m->tensor.request.failed = true;
@@ -196,7 +197,7 @@ void operation_run3(void *run_context, struct on_complete *done, void *param) {
 }
 
 void operation_run4(void *run_context, void *on_start, struct on_complete *done, void *param) {
-    (void)on_start; /* not called, because it does nothing on CPUs */
+    (void)on_start; /* not called, because it does nothing for CPUs */
     operation_run3(run_context, done, param);
 }
 

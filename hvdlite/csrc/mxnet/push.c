@@ -8,8 +8,8 @@
 static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE};
 static const int AT_ONCE = ASYNC;
 
-/* Keeps an array of the collective in that role; the array may be NULL. `described` is a tensor
- * that has been checked already. */
+/* Keeps an array (or NULL) of the collective in a role. `described`: an array that has been checked
+ * already. */
 static int keep_array(struct collective *m, enum array role, NDArrayHandle array,
                       NDArrayHandle described, hvd_error *err) {
     if (!array) return HVD_OK;
@@ -78,10 +78,10 @@ static bool is_coded(const struct operation *op) {
     return false;
 }
 
-/* Hands the operation to MXNet, which frees it, even if the push fails. No two arrays may share
- * memory. MXNet is told that all arrays are written: a layout may change, and the residual does.
- * An operation that only submits its tensors runs at once; an operation that encodes takes
- * longer, so it runs on MXNet's workers. */
+/* Gives the operation to MXNet, which frees it, even if the push fails. No two arrays may share
+ * memory. MXNet is told that all arrays are written, because layouts may change and residuals do
+ * change. An operation that only submits its tensors runs immediately. Encoding takes longer, so an
+ * operation that encodes runs on MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device SHARED = {CPU, 0};
     static const int BY_WORKERS = CPU_PRIORITIZED;
@@ -99,7 +99,7 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     return lib->naive ? err->code : HVD_OK;
 }
 
-/* Pushes each as an operation of its own, in order. */
+/* Pushes each collective as a separate operation, in order. */
 static int push_apart(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
     int code = HVD_OK;
     for (int i = 0; i < n && !code; i++) code = hvd_mxnet_push(lib, &works[i], 1, err);
@@ -152,7 +152,8 @@ static int hold(struct operation *op, const hvd_mxnet_held *held, int n, hvd_err
     return HVD_OK;
 }
 
-/* Collectives that share memory are pushed one by one, or refused if the operation holds arrays. */
+/* If arrays share memory, the collectives are pushed one by one, or refused if the operation also
+ * holds arrays. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
                            const hvd_mxnet_held *held, int nheld, hvd_error *err) {
     struct operation *op = NULL;
@@ -183,8 +184,8 @@ int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t 
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
-/* True: the raised text is that of this error. Some versions of MXNet put the kind of exception
- * in front of the text. */
+/* Returns whether `raised` is the text of this error. Some versions of MXNet put the kind of
+ * exception before the text. */
 static bool is_raised(const hvd_error *error, const char *raised) {
     static const char KIND[] = "MXNetError: ";
     if (strncmp(raised, KIND, strlen(KIND)) == 0) raised += strlen(KIND);
@@ -207,7 +208,7 @@ int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
 /* ---- watching ---- */
 
 struct hvd_mxnet_watch {
-    atomic_int users; /* number of users: MXNet until its operation ends, and the caller */
+    atomic_int users; /* number of users: MXNet, until its operation ends, and the caller */
 };
 
 static void drop(void *param) {
@@ -232,7 +233,7 @@ hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd
                        "hvdlite_watch") == 0)
         return w;
     error_set(err, HVD_INTERNAL, "MXNet refused the operation: %s", api->last_error());
-    drop(w); /* MXNet has dropped its own reference */
+    drop(w); /* MXNet has already dropped its reference */
     return NULL;
 }
 

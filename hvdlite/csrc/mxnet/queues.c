@@ -13,7 +13,7 @@ static struct queue_entry **queue_of(struct queues *q, const struct queue_entry 
     return &q->first[entry->hash & (QUEUES - 1)];
 }
 
-/* The first in the list that has the same name and group. */
+/* Returns the first entry of the list with the same name and group. */
 static struct queue_entry *first_like(struct queue_entry *list, const struct queue_entry *entry) {
     while (list && (list->hash != entry->hash || list->group != entry->group ||
                     strcmp(list->name, entry->name) != 0))

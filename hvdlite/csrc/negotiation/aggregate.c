@@ -8,10 +8,11 @@ struct aggregated {
     struct aggregated *newer, *older;
     struct map_node by_id;
     uint64_t id;
-    bool open;  /* true: reports go up at once, so no report waits */
-    double due; /* when the waiting reports go up; if open, when the tensor is forgotten */
+    bool open; /* true: reports go up immediately, so no report waits */
+    /* if open: time when the tensor is forgotten; else time when the waiting reports go up */
+    double due;
     int n;
-    /* n ranks whose reports wait: a child, for its whole branch, or this rank */
+    /* the n ranks whose reports wait: a child, for its whole branch, or this rank */
     int tops[];
 };
 
@@ -103,8 +104,8 @@ static int hold(struct aggregate *a, struct aggregated *e, const struct wire_ite
     return wire_put(out, &all, err);
 }
 
-/* True: the item reports a child's whole branch, or this rank. (A child that has waited
- * AGGREGATE_SECONDS reports its ranks one by one.) */
+/* Returns true if the item reports for this rank, or for the whole branch of a child. (A child that
+ * has waited AGGREGATE_SECONDS reports its ranks one by one.) */
 static bool is_whole(const struct aggregate *a, const struct wire_item *item) {
     if (item->rank == a->tree->rank) return true;
     return a->tree->parents[item->rank] == a->tree->rank &&
@@ -131,7 +132,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Passes on that a rank joins or leaves, after the rank's earlier reports. */
+/* Reports that a rank joins or leaves, after the rank's earlier reports. */
 static int take_end(struct aggregate *a, const struct wire_item *item, double now,
                     struct wire_writer *out, hvd_error *err) {
     a->passes = true;
@@ -140,7 +141,7 @@ static int take_end(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Passes on a changed tensor, after the waiting reports of the old one. */
+/* Passes up a changed tensor, after the waiting reports of the tensor's old version. */
 static int take_request(struct aggregate *a, const struct wire_item *item, double now,
                         struct wire_writer *out, hvd_error *err) {
     struct aggregated *e;

@@ -3,24 +3,24 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The time in which a piece moves: long compared with the latency between batches, when the
- * links are idle; short compared with a training step. At 200 Mbit/s and 4 hosts, 20 MB took
+/* The time that moving a piece takes: long compared with the latency between batches, in which the
+ * links are idle, and short compared with a training step. On 4 hosts at 200 Mbit/s, 20 MB took
  * 1.30 s in pieces of 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient
  * arrived after 0.14, 0.31 and 0.50 s. */
 static const double PIECE_SECONDS = 10e-3;
-/* How long a decision may take to reach the ranks: it waits behind data in the network's
+/* The longest time that a decision needs to reach the ranks: it waits behind data in the network's
  * buffers. */
 static const double LONGEST_LEAD = 30e-3;
 enum {
     LEAST_PIECE = 1 << 20,
-    LARGE = 64 << 10, /* a batch of so many bytes shows the rate rather than the latency */
+    LARGE = 64 << 10, /* a batch of this many bytes measures the rate and not the latency */
 };
 
 void ahead_free(struct ahead *a) { free(a->ring); }
 
 static bool is_limited(const struct ahead *a) { return a->bytes_ahead != AHEAD_UNLIMITED; }
 
-/* The median of the rates, because one late batch does not change it. */
+/* Returns the median of the rates, which a single late batch does not change. */
 static double median_rate(const struct ahead *a) {
     double sorted[AHEAD_RATES];
     size_t n = a->measured < AHEAD_RATES ? a->measured : AHEAD_RATES;
@@ -40,8 +40,8 @@ size_t ahead_piece(const struct ahead *a) {
     return piece > LEAST_PIECE ? (size_t)piece : LEAST_PIECE;
 }
 
-/* When the oldest batch began: when it was decided, or when the previous batch finished if that
- * was later. */
+/* Returns when the oldest batch began: when it was decided or when the previous batch finished,
+ * whichever was later. */
 static double began(const struct ahead *a) {
     double decided = a->ring[a->first].decided;
     return decided > a->finished ? decided : a->finished;
@@ -55,8 +55,8 @@ double ahead_opens(const struct ahead *a) {
     return began(a) + (double)a->bytes / a->rate - (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
 }
 
-/* True: a batch of so many bytes may be decided now. Many batches of small tensors may be
- * decided at once, up to the bytes of a piece, so that no rank waits for decisions. */
+/* Returns whether a batch of `bytes` may be decided now. Batches of small tensors may be decided
+ * together, up to the bytes of a piece, so that no rank waits for decisions. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now) {
     size_t piece = ahead_piece(a);
     return now >= ahead_opens(a) || (a->bytes <= piece && bytes <= piece - a->bytes);

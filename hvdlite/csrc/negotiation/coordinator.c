@@ -41,11 +41,12 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
-    if (!p->direct) p->request.region = 0; /* a region helps only if all ranks' tensors lie in it */
+    /* a region helps only if it contains the tensors of all ranks */
+    if (!p->direct) p->request.region = 0;
     return HVD_OK;
 }
 
-/* Every rank has submitted the tensor or has joined. */
+/* Returns whether every rank has submitted the tensor or has joined. */
 static bool is_ready(const struct coordinator *c, const struct pending *p) {
     if (p->nsubmitted + c->njoined < c->config.size) return false;
     if (p->nsubmitted == c->config.size) return true;
@@ -54,8 +55,8 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* Makes the tensors ready that waited only for this rank. When the last rank joins, all ranks
- * count as not joined again. */
+/* Makes all tensors ready that waited only for this rank. When the last rank joins, all ranks count
+ * as not joined again. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;
@@ -70,14 +71,15 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A rank's submission of a tensor. */
+/* The submission of a tensor by a rank. */
 struct submission {
     int rank;
     double now;
     const struct request *request;
-    const struct map_node *name; /* of the request's name, hashed before */
-    uint64_t id;                 /* in the cache; 0: the whole request has come */
-    const char *why;             /* why the rank refuses the tensor; "": it does not */
+    const struct map_node *name; /* node of the request's name, which is hashed already */
+    uint64_t id;                 /* id in the cache; 0: the rank sent the whole request */
+    /* reason why the rank refuses the tensor; "": it does not refuse */
+    const char *why;
 };
 
 static int submit(struct coordinator *c, const struct submission *s, hvd_error *err) {

@@ -1,21 +1,22 @@
-/* The coordinator's decisions: errors for tensors that can't run, batches of tensors that can. */
+/* The coordinator's decisions: errors for tensors that can't run, and batches of tensors that
+ * can. */
 #include "negotiation/coordinator_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Fails the tensor on the ranks that submitted it: on other ranks the name may mean a later
- * tensor. */
+/* Fails the tensor on the ranks that have submitted it. On other ranks the name may already stand
+ * for a later tensor. */
 static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
     struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
     for (int i = 0; i < p->size; i++)
-        /* the rows are no longer needed, so their memory serves for the list of ranks */
+        /* p->rows is not needed any more, so its memory is used for the list of ranks */
         if (p->submitted[i]) p->rows[item.nrows++] = i;
     return wire_put(out, &item, err);
 }
 
-/* The rank that left first without submitting the tensor; -1: none. */
+/* Returns the rank that left first without submitting the tensor; -1: none. */
 static int first_left(const struct coordinator *c, const struct pending *p) {
     int first = -1;
     for (int i = 0; i < c->config.size; i++)
@@ -33,7 +34,7 @@ static int fail_pending(struct coordinator *c, struct pending *p, const hvd_erro
     return code;
 }
 
-/* Fails tensors that wait for a rank that has left. Checks only new tensors, unless look_again
+/* Fails the tensors that wait for a rank that has left. Checks only new tensors, unless look_again
  * is set. */
 static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
@@ -50,8 +51,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Finds deadlocks at the end: if a tensor waits for a rank, and that rank waits for its last
- * tensor, fails all tensors. */
+/* Finds deadlocks at the end of a job: if a tensor waits for a rank, and that rank waits for its
+ * last tensor, fails all tensors. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -66,7 +67,8 @@ static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Fails tensors that have waited longer than stall_failure. The oldest come first. */
+/* Fails tensors that have waited for longer than stall_failure. Tensors are in the order of their
+ * age, the oldest first. */
 static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
     double limit = c->config.options.stall_failure;
@@ -74,7 +76,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
     if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
-    /* freed at the end, because the texts of other tensors may name them */
+    /* freed at the end, because texts about other tensors may name these tensors */
     struct pending *failed = NULL;
     int code = HVD_OK;
     for (struct pending *next; p && !code && now - p->since > limit; p = next) {
@@ -96,7 +98,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     return code;
 }
 
-/* Gives the tensor, which is new or has changed, a new id and sends its name. */
+/* Gives a new id to a tensor that is new or has changed, and adds its name to the item. */
 static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
                        hvd_error *err) {
     memcpy(item->request.name, p->request.name, sizeof item->request.name);
@@ -109,11 +111,11 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
     return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
 }
 
-/* Adds the whole request, which ranks that have joined need. */
+/* Adds the whole request to the item, because ranks that have joined need it. */
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* free here: the rows of these kinds do not vary */
+    item->rows = p->rows; /* p->rows is unused for these kinds */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
@@ -148,9 +150,9 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* For a grouped call with different numbers of tensors on different ranks: fails the tensors
- * that some ranks lack. The other tensors fail when all ranks have submitted them, so no tensor
- * waits for ever. */
+/* For a grouped call that has different numbers of tensors on different ranks: fails the tensors
+ * that only some ranks have. The other tensors fail when all ranks have submitted them. So no
+ * tensor waits for ever. */
 static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
     int common = pending_common(p);
@@ -162,7 +164,7 @@ static int fail_surplus(struct coordinator *c, const struct pending *p, const hv
     return HVD_OK;
 }
 
-/* Fails the new ready tensors on which ranks disagree. */
+/* Fails those new ready tensors on which the ranks disagree. */
 static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct ready *r = &c->ready;
     size_t agreed = r->checked;
@@ -187,15 +189,15 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* The longest batch. Unless the user has fixed the length of pieces, tensors are cut only if
- * another tensor may overtake the rest, because the links are idle between two pieces. */
+/* Returns the most bytes of a batch. Unless the user has set the length of pieces, tensors are cut
+ * only if another tensor may overtake the rest, because the links are idle between two pieces. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Decides ready tensors. Plans three pieces: two that may be decided now, and a third from which
- * small tensors may be fused with them. */
+/* Decides ready tensors. Plans three pieces: two that may be decided now, and a third whose small
+ * tensors may be fused with the first two. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

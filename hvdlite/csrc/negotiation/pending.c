@@ -7,7 +7,7 @@
 _Static_assert(offsetof(struct pending, request) + sizeof(struct request) == sizeof(struct pending),
                "the request is last: the rest is zeroed, the request copied");
 
-/* One allocation: the struct, then its arrays. */
+/* Allocates the struct and its arrays as one block. */
 struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
                             double now) {
     struct pending *p;
@@ -79,7 +79,7 @@ int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err
     return HVD_OK;
 }
 
-/* The request of a rank that has submitted the tensor. */
+/* Returns the request of a rank that has submitted the tensor. */
 static struct request request_by(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
     if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
@@ -93,8 +93,8 @@ static int by_priority(const void *a, const void *b) {
     return (p->order > q->order) - (p->order < q->order);
 }
 
-/* Looks first whether the tensors are sorted already: gradients usually arrive in order of
- * priority. */
+/* First checks whether the tensors are sorted already, because gradients usually arrive in the
+ * order of priority. */
 void pending_sort(struct pending **ready, size_t n) {
     size_t i = 1;
     while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;
@@ -128,7 +128,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
     }
 }
 
-/* Compares every rank's request with the first one. */
+/* Compares each rank's request with the first request. */
 enum request_field pending_conflict(const struct pending *p) {
     enum request_field first = FIELD_NONE;
     for (int i = 0; i < p->size; i++) {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for one more tensor. If at least half of the array holds decided tensors, reuses
- * their room. */
+/* Makes room for one more tensor. If decided tensors fill more than half of the array, reuses their
+ * room. */
 static int make_room(struct ready *r, hvd_error *err) {
     if (r->first > r->n / 2) {
         memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
@@ -45,11 +45,11 @@ bool ready_can_be_overtaken(const struct ready *r) {
 
 /* ---- pieces ---- */
 
-/* A tensor for which a joined rank makes zeros is not cut, because that rank keeps the zeros for
- * one batch only. The last piece may be half as long again, because a short rest is not worth a
- * batch. */
+/* Returns the end of the piece that begins at `begin`. A tensor is not cut if a joined rank makes
+ * zeros for it, because that rank keeps the zeros for only one batch. The last piece may be 1.5
+ * times as long as the others, because a short rest is not worth a batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
-    /* ALIGNED: a page; LEAST: below it only latency counts */
+    /* ALIGNED: a page. LEAST: for shorter pieces only latency counts */
     enum { ALIGNED = 4096, LEAST = 64 << 10 };
     size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
     if (length < LEAST) length = LEAST;
@@ -58,7 +58,7 @@ static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest
     return begin + length;
 }
 
-/* Where the next piece begins. */
+/* The beginning of the next piece. */
 struct cursor {
     size_t i, begin;
 };
@@ -72,8 +72,8 @@ static struct piece take_piece(const struct ready *r, struct cursor *at, size_t 
     return piece;
 }
 
-/* Lists the pieces of the first `most` bytes, or only counts them if `pieces` is NULL. *seen
- * gets the index of the first tensor that is left out. */
+/* Lists the pieces of the first `most` bytes; if `pieces` is NULL, only counts them. *seen: index
+ * of the first tensor that is not included. */
 static size_t list_pieces(const struct ready *r, size_t most, size_t longest, struct piece *pieces,
                           size_t *seen) {
     struct cursor at = {r->first, 0};
@@ -97,7 +97,7 @@ size_t piece_bytes(const struct piece *first) {
     return bytes;
 }
 
-/* Links the pieces of each batch into a list that begins at first[batch]. */
+/* Links the pieces of each batch, in a list that begins at first[batch]. */
 static void link_batches(struct piece *pieces, size_t n, const size_t *batch,
                          struct piece **first) {
     for (size_t i = n; i-- > 0;) {
@@ -128,7 +128,7 @@ int ready_plan(const struct ready *r, size_t most, size_t longest, size_t thresh
 
 void ready_plan_free(struct ready_plan *plan) { free(plan->memory); }
 
-/* ---- what is decided ---- */
+/* ---- decided tensors ---- */
 
 void ready_decided(const struct piece *piece) {
     piece->tensor->decided = piece->end;
@@ -159,11 +159,11 @@ bool fusion_fits(const struct request *a, const struct request *b) {
            a->prescale == b->prescale && a->postscale == b->postscale && request_same_codec(a, b);
 }
 
-/* Batches that have room, the oldest first. */
+/* The batches that have room, the oldest first. */
 struct open {
     size_t n;
     struct batch_room {
-        size_t batch, first, left; /* the batch's number; its first tensor; bytes of room left */
+        size_t batch, first, left; /* number of the batch; its first tensor; bytes of room */
     } of[FUSION_OPEN];
 };
 
@@ -172,7 +172,8 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* When the list is full, closes the oldest batch, into which most tensors did not fit. */
+/* Adds a batch. If the list is full, closes the oldest batch, because most tensors did not fit into
+ * it. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

@@ -32,7 +32,7 @@ static int check_shape(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A reducescatter or alltoall needs rows. */
+/* Fails if a reducescatter or alltoall has no dimension to split. */
 static int check_rows(const struct request *r, hvd_error *err) {
     bool deals = r->kind == HVD_REDUCESCATTER || r->kind == HVD_ALLTOALL;
     if (!deals || r->ndim || r->failed) return HVD_OK;

@@ -2,14 +2,14 @@
 
 #include <stdlib.h>
 
-/* The rank above `rank`; -1 for rank 0. leaders: [host]. */
+/* Returns the parent of a rank; -1 for rank 0. leaders: array by host. */
 static int parent_of(int rank, const int *host_of, const int *leaders) {
     int host = host_of[rank];
     if (rank != leaders[host]) return leaders[host];
     return host ? leaders[(host - 1) / TREE_BRANCHES] : -1;
 }
 
-/* Fills in `ranks`, `at` and `many`. next[rank] is scratch: where the branch of the rank's next
+/* Computes `ranks`, `at` and `many`. next: scratch; by rank, where the branch of the rank's next
  * child begins. */
 static void number_ranks(struct tree *tree, int *next) {
     for (int r = tree->size - 1; r >= 0; r--) {
@@ -42,12 +42,13 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
         if (tree->parents[r] == rank) tree->children[tree->nchildren++] = r;
     }
     for (int r = rank; (r = tree->parents[r]) >= 0;) tree->above[r] = true;
-    number_ranks(tree, leaders); /* serves as scratch, because the leaders are no longer needed */
+    /* `leaders` is not needed any more, so its memory is used as scratch */
+    number_ranks(tree, leaders);
     return HVD_OK;
 }
 
 void tree_close(struct tree *tree) {
-    free(tree->parents); /* `parents` begins the memory of all arrays */
+    free(tree->parents); /* `parents` is the beginning of one block with all arrays */
     *tree = (struct tree){0};
 }
 

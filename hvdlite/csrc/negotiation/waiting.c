@@ -49,7 +49,7 @@ const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
 
 /* ---- reports ---- */
 
-/* Orders tensors that miss the same ranks next to each other, the oldest first. */
+/* Sorts tensors that miss the same ranks next to each other, the oldest first. */
 static int by_missing(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     int order = memcmp(p->submitted, q->submitted, (size_t)p->size * sizeof *p->submitted);
@@ -71,14 +71,14 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
 }
 
 struct reporter {
-    const struct pending **oldest; /* by rank: see waiting_of_ranks */
+    const struct pending **oldest; /* array by rank, from waiting_of_ranks */
     const bool *silent;
-    double now, since; /* what waits since a time before `since` is reported */
+    double now, since; /* tensors that began to wait before `since` are reported */
     waiting_text *report;
     void *arg;
 };
 
-/* Writes one report for all tensors that wait for the same ranks; the report names the oldest
+/* Writes one report for all tensors that wait for the same ranks, with the name of the oldest
  * tensor. */
 static void report_sorted(struct pending **sorted, size_t n, const struct reporter *r) {
     for (size_t i = 0, end; i < n; i = end) {
@@ -103,7 +103,7 @@ void waiting_report(struct waiting *w, int size, const bool *silent, double now,
     const struct pending **oldest = waiting_of_ranks(w, size);
     for (struct pending *p = w->first; sorted && p; p = p->next)
         if (is_unreported(p)) sorted[i++] = p;
-    if (sorted && oldest) { /* without memory nothing is reported */
+    if (sorted && oldest) { /* if memory is short, nothing is reported */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
         report_sorted(sorted, n, &(struct reporter){oldest, silent, now, now - limit, report, arg});
     }

@@ -4,12 +4,13 @@
 
 struct watched {
     bool needed, warned;
-    double since; /* when the rank's last message came, or when this rank began to wait for it */
-    double asked; /* when this rank asked; 0: not since then */
+    double since; /* time of the rank's last message, or when this rank began to wait for it */
+    double asked; /* time of this rank's last ASK; 0: none since then */
 };
 
 static const double LONGEST_LOOK = 0.5; /* seconds between two looks */
-static const double STOPPED = 1;        /* a longer pause means that this rank was stopped */
+/* seconds; a longer pause means that this rank itself was stopped */
+static const double STOPPED = 1;
 
 int watch_open(struct watch *w, int size, hvd_error *err) {
     size_t n = (size_t)size;

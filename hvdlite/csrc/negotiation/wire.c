@@ -5,16 +5,16 @@
 
 enum { WIRE_VERSION = 14 };
 
-/* A message that is written or read. Each function below writes or reads its value, depending on
- * the stream, so both directions have the same fields in the same order. Writing does not change
- * the value. */
+/* A message that is being written or read. Depending on the stream, each pass_* function writes or
+ * reads its value, so both directions have the same fields in the same order. Writing does not
+ * change the value. */
 struct stream {
-    struct wire_writer *to;   /* where the item is written; NULL: the message is read */
-    struct wire_reader *from; /* where the item is read; NULL: the message is written */
+    struct wire_writer *to;   /* destination of items; NULL: the message is read */
+    struct wire_reader *from; /* source of items; NULL: the message is written */
     hvd_error *err;
 };
 
-/* Compiled once for each direction, so that neither has branches for the other. */
+/* Compiled separately for each direction, so that neither contains branches of the other. */
 #define BOTH static inline __attribute__((always_inline))
 
 static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
@@ -121,7 +121,7 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     return HVD_OK;
 }
 
-/* Room for the rows to read. */
+/* Makes room for the rows that will be read. */
 static int make_rows(struct wire_reader *r, struct wire_item *item, uint64_t n, hvd_error *err) {
     if (n > (r->size - r->at) / 8) return damaged(r, err);
     if (n > r->rows_capacity) {
@@ -258,7 +258,7 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     if (!*more) return HVD_OK;
     HVD_TRY(pass_bits(&s, &type, 1));
     item->type = (enum wire_type)type;
-    item->request.name[0] = 0; /* no fields of the previous item remain */
+    item->request.name[0] = 0; /* clears fields of the previous item */
     item->nrows = 0;
     return pass_item(&s, item);
 }

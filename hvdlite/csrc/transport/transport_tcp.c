@@ -13,8 +13,7 @@
 struct tcp_transport {
     struct transport transport; /* must be first: self() casts it back */
     struct transport *job;      /* the transport of all ranks; only that one learns of lost hosts */
-    /* shared by the job's transports; the transport of all ranks closes it */
-    struct net *net;
+    struct net *net;            /* the job's; the transport of all ranks closes it */
     struct channel *channel;
     int *peers;   /* by rank: the rank's number in the job */
     int *members; /* by rank of the job: its rank in this group, or NOBODY */
@@ -137,8 +136,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
 }
 
-/* Returns whether the thread must poll. No doorbell rings when a mailbox has room again or a socket
- * has data. */
+/* Returns whether to poll: no doorbell rings when a mailbox has room or a socket has data. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -161,16 +159,14 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* Ranks may open a group at any time, but all ranks open the job at the same time, so only opening
- * the job has a time limit. */
+/* Only opening the job has a time limit: ranks may open other groups at different times. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
     return m->job == &m->transport ? comm_check_wait(m->job, from, seconds, err) : HVD_OK;
 }
 
-/* Waits for the rank's next message, which must have `bytes` bytes, when the group's engine does
- * not run yet. */
+/* Waits for the rank's next message, of `bytes` bytes, before the group's engine runs. */
 static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
     static const double LOOK = 0.5;
     double since = clock_now();
@@ -259,8 +255,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    /* the channel comes first, because closing it tells the other ranks if the rest fails */
-    net_lock(m->net);
+    net_lock(m->net); /* the channel first: closing it tells other ranks of a later failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);
@@ -277,8 +272,7 @@ static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
-    /* without FRAME_OVER, ranks that are still opening the group would wait for this rank */
-    net_lock(m->net);
+    net_lock(m->net); /* FRAME_OVER: ranks that still open the group must not wait for this one */
     for (int r = 0; !clean && r < m->transport.all.size; r++)
         if (m->peers[r] != m->net->rank)
             channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
@@ -288,8 +282,7 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
-    if (m->channel)
-        /* must be first: through the channel, other groups ring this group's doorbell */
+    if (m->channel) /* first: other groups ring this group's doorbell through it */
         close_channel(m, clean);
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
