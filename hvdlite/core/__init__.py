@@ -1,1 +1,1 @@
-"""What every binding stands on: the C library, names, handles, collectives, process sets."""
+"""What every framework's binding uses: the C library, names, handles, collectives, process sets."""

@@ -11,10 +11,10 @@ from hvdlite.machine import probe
 
 
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
-    """Return for each rank of the set the address at which the others reach its host.
+    """Return, for each rank of the set, the address at which the others reach its host.
 
-    It is an IPv6 address only if the hosts have no other. If all ranks are on one host, the address
-    is the loopback, so nothing listens on the network. Collective over the set.
+    It is an IPv6 address only if the hosts have no IPv4 address. If all ranks are on one host, it is
+    the loopback address, so nothing listens on the network. Collective over the set.
     """
     own = own_host().number, [*probe.interfaces().values(), *probe.ipv6_addresses()]
     everyone = allgather_object(own, "addresses", process_set)
@@ -27,7 +27,7 @@ def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str
 def _address_towards(own: List[str], others: List[List[str]]) -> str:
     """Return this host's address on its route to the first of the other hosts that it can reach."""
     for address in (address for addresses in others for address in addresses):
-        # useless if this host has the same address, such as that of a bridge
+        # an address that this host has, too, such as a bridge's, does not lead to the other host
         source = None if address in own else probe.source_towards(address)
         if source:
             return source

@@ -1,7 +1,7 @@
 """How a rank and its agent communicate: by environment variables, and by lines in a pipe.
 
-The agent learns when its rank joins and leaves the job. A process that ends in between has not
-finished its training, whatever its exit code.
+The agent learns when its rank joins and leaves the job. If the rank's process ends after joining
+and before leaving, its training is not finished, even with exit code 0.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hvdlite.core import start
 # Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: the job is elastic, so it goes on when ranks die
 FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the fewest ranks with which the job goes on
-# the number of ranks up to which replacements join; 0: no replacements
+# replacements join up to this number of ranks; 0: no replacements
 MOST = "HVDLITE_ELASTIC_MAX_RANKS"
 RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # how often the job may go on after deaths; unset: no limit
-LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
+LAUNCHER = "HVDLITE_LAUNCHER"  # the launcher's addresses and the token, for agents
 FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: no traceback for an error that another rank caused
 # Set only for a replacement: its number, and the addresses of the other ranks' ports.
 REPLACEMENT = "HVDLITE_REPLACEMENT"
@@ -28,15 +28,15 @@ TOO_LATE = 75  # exit code of a replacement that could not join
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
-# The path of the pipe in which the agent names lost hosts, and the ports of replacements.
+# The path of the pipe to which the agent writes names of lost hosts, and replacements' ports.
 NEWS = "HVDLITE_NEWS"
 COMES = b"+"  # first byte of a line with the address of a replacement's port
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
-# first bytes of lines with this rank's open port, and with numbers of ranks that were given up
+# First bytes of lines with this rank's open port, and with the ranks that this rank has given up.
 PORT, GIVEN_UP = b"@", b"~"
-# first byte of a line with the ranks that caused a failure here; csrc/shm/flight.c writes it, too
+# First byte of a line with the ranks that caused a failure here; csrc/shm/flight.c writes it, too.
 BLAME = b"?"
-# How these ranks caused it: they did not submit a tensor; they did not answer.
+# How these ranks caused the failure: they did not submit a tensor; they did not answer.
 STALLED, SILENT = 1, 2
 
 
@@ -66,8 +66,8 @@ def report_recorder(path: str) -> None:
 def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
-    :param ranks: other ranks that have caused the failure.
-    :param how: ``STALLED`` or ``SILENT``, else 0.
+    :param ranks: other ranks that caused the failure.
+    :param how: how these ranks caused it: ``STALLED`` or ``SILENT``; 0: otherwise.
     """
     if ranks:
         numbers = " ".join(map(str, (how, len(ranks), *ranks)))
@@ -76,17 +76,17 @@ def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def report_port(address: str, port: int) -> None:
-    """Report this process's open port; a replacement is then ready to join."""
+    """Report this process's open port. A replacement that has reported it is ready to join."""
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 
 def report_given_up(ranks: Sequence[int]) -> None:
-    """Report the numbers of ranks that the others have given up."""
+    """Report the numbers of ranks that the surviving ranks have given up."""
     _write(GIVEN_UP + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 
 def line_of(word: bytes) -> bytes:
-    """Return the word with this process's id."""
+    """Return the line of this word and this process's id."""
     return b"%b%d\n" % (word, os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Checks arguments, for all frameworks; an error has the argument, its value, what is expected."""
+"""Checks arguments for all frameworks. An error names the argument, its value and what to give."""
 
 import operator
 from typing import Any, Optional
@@ -18,7 +18,7 @@ _MEMBERS = {  # members of hvd_tensor that users give: name of the argument, exp
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = bool, np.bool_, str, bytes  # refused as numbers, although Python would convert them
+_NO_NUMBERS = bool, np.bool_, str, bytes  # errors here, although Python would convert them
 _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
@@ -50,7 +50,7 @@ def factor(value: Any, what: str) -> float:
 
 
 def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
-    """Return both factors as Python's floats, where C would check them too late."""
+    """Return both factors as Python's floats; for callers that use them before C checks them."""
     if type(prescale_factor) is float and type(postscale_factor) is float:
         return prescale_factor, postscale_factor
     return factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
@@ -89,7 +89,7 @@ def op_of(average: Optional[bool], op: Optional[int]) -> int:
 
 
 def plain(members: dict) -> dict:
-    """Return members of ``hvd_tensor`` with other libraries' numbers converted to Python's.
+    """Return members of ``hvd_tensor`` with the numbers of other libraries as Python's numbers.
 
     :raises ValueError: a member that the user has given has a wrong value.
     """

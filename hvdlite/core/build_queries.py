@@ -1,5 +1,4 @@
-"""Horovod's functions that ask how the library was built; hvdlite.torch has those about CUDA and
-NCCL."""
+"""Horovod's functions that say how the library was built (hvdlite.torch: those on CUDA, NCCL)."""
 
 from typing import Callable
 
@@ -8,7 +7,7 @@ from hvdlite.core.native import HvdliteError
 
 
 def mpi_threads_supported() -> bool:
-    """Tell whether MPI allows calls from several threads at once.
+    """Return True if MPI allows calls from several threads at the same time.
 
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """
@@ -33,7 +32,7 @@ mpi_built = _answer("mpi_built", True, "Return True: hvdlite is compiled for MPI
 
 
 def mpi_enabled() -> bool:
-    """Tell whether this process's job runs on MPI, or, before init(), would run on MPI."""
+    """Return True if this process's job runs over MPI, or, before init(), would run over MPI."""
     return start.without_mpi() is None
 
 

@@ -1,4 +1,4 @@
-"""Describes and starts collectives in the C library, and waits for them; arrays of any library."""
+"""Starts collectives in the C library, on arrays of any library, and waits for them."""
 
 import math
 import threading
@@ -35,7 +35,7 @@ DTYPES = {np.dtype(name): code for name, code in DTYPE_CODES.items() if name != 
 
 
 class Memory(NamedTuple):
-    """A contiguous array of any library, as the C library takes it."""
+    """A contiguous array of any library, described for the C library."""
 
     address: int
     dtype: int  # one of lib.HVD_FLOAT32, ...
@@ -45,7 +45,7 @@ class Memory(NamedTuple):
 
 class _Works(ModuleState):
     def begin(self) -> None:
-        # Works for which no caller waits any more; C may still write to their memory.
+        # Works for which no caller waits any more. C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
 
 
@@ -53,10 +53,10 @@ _works = _Works()
 
 
 def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
-    """Return an ``hvd_tensor *`` and a list of what it points to; the caller keeps both alive.
+    """Return an ``hvd_tensor *`` and the objects to which it points; the caller keeps both alive.
 
     :param splits: an int64 array: how many rows go to each rank; None: the same number for each.
-    :param failed: why this rank has no data; the collective then fails with it on every rank.
+    :param failed: why this rank has no data; the collective fails with this text on every rank.
     :param members: more members of ``hvd_tensor``.
     :raises ValueError: a member that the user has given has a wrong value.
     """
@@ -73,12 +73,12 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
     try:
         return ffi.new("hvd_tensor *", members), alive
     except (TypeError, OverflowError):
-        arguments.plain(members)  # checks again, because its error names the argument
+        arguments.plain(members)  # raises an error that names the argument
         raise
 
 
 def memory_of(array: np.ndarray) -> Memory:
-    """Describe a contiguous NumPy array; its dtype is in DTYPES, or is ml_dtypes' bfloat16."""
+    """Describe a contiguous NumPy array whose dtype is in DTYPES, or is ml_dtypes' bfloat16."""
     dtype = DTYPES.get(array.dtype, lib.HVD_BFLOAT16)
     return Memory(array.ctypes.data, dtype, array.shape, array)
 
@@ -90,7 +90,7 @@ def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict
 
 
 def refuse_mask(array) -> None:
-    """Raise ValueError for a masked array, or a list with one: its mask would be ignored."""
+    """Raise ValueError for a masked array, or a list of them, because the mask would be ignored."""
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(
             "the array is masked, and its mask would be lost: expected an array without one, such "
@@ -109,7 +109,7 @@ def dense(array) -> np.ndarray:
     """
     if type(array) is not np.ndarray:
         refuse_mask(array)
-        if hasattr(array, "asnumpy"):  # MXNet's: NumPy would read it value by value
+        if hasattr(array, "asnumpy"):  # MXNet's array, which NumPy would read value by value
             array = array.asnumpy()
     array = np.asarray(array, order="C")
     if array.dtype not in DTYPES and array.dtype.name != "bfloat16":
@@ -119,7 +119,7 @@ def dense(array) -> np.ndarray:
 
 
 def run(kind: int, name: str, array: np.ndarray, out: np.ndarray, **members) -> None:
-    """Do one collective from ``array`` to ``out``, both contiguous; they may be the same."""
+    """Do one collective from ``array`` to ``out``. Both are contiguous, and may be one array."""
     run_all(kind, [name], [array], [out], [members])
 
 
@@ -127,13 +127,13 @@ def run_all(
     kind: int, names: Sequence[str], arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray],
     members: Sequence[dict],
 ) -> None:  # fmt: skip
-    """Do several collectives at once. When this returns or raises, all of them have ended."""
+    """Start several collectives together. When this returns or raises, all of them have ended."""
     waited = [{**member, "waited": 1} for member in members]
     start_all(kind, names, arrays, outs, waited).finish()
 
 
 def start_all(kind, names, arrays, outs, members) -> "Started":
-    """Start several collectives at once, on NumPy arrays; arguments as for :class:`Started`."""
+    """Start several collectives together, on NumPy arrays; arguments as for :class:`Started`."""
     memories = [None if out is None else memory_of(out) for out in outs]
     return Started(kind, names, list(map(memory_of, arrays)), memories, members)
 
@@ -145,26 +145,26 @@ class Work(NamedTuple):
     memory: Any
 
     def is_done(self, seconds: float = 0) -> bool:
-        """Tell whether all have ended; wait for each of them at most so many seconds."""
+        """Return True if all have ended, after waiting at most so many seconds for each."""
         handles = self.handles.values()
         return all(lib.hvd_finish(handle, seconds, ffi.NULL) for handle in handles)
 
 
 class Started:
-    """Several collectives that were started at once. Several threads may wait for them.
+    """Several collectives that were started together. Several threads may wait for them.
 
     :param kind: one of lib.HVD_ALLREDUCE, ...
-    :param names: a name for each tensor, which no other tensor under way has.
+    :param names: a name for each tensor; no other tensor in progress may have this name.
     :param arrays: a :class:`Memory` for each tensor.
-    :param outs: the same; None if the C library allocates the memory (``open`` is 1 among the
-        members): see :meth:`result`.
+    :param outs: a :class:`Memory` for each result; None: the C library allocates the memory (a
+        member ``open`` of 1), which :meth:`result` returns.
     :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
         self._ended = True  # true until a collective has begun
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
-        if len(described) > 1:  # raises for a wrong one before any is sent
+        if len(described) > 1:  # raises for a wrong tensor before any tensor is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
         self._begin([tensor for tensor, _alive in described], (arrays, outs))
@@ -176,7 +176,7 @@ class Started:
         let_go_of_one()
         if len(tensors) == 1:
             self._start(tensors)
-        elif tensors:  # corked, so that all reach the other ranks in one message
+        elif tensors:  # corked, so that one message tells the other ranks of all tensors
             lib.hvd_cork(tensors[0].group, True)
             try:
                 self._start(tensors)
@@ -199,7 +199,7 @@ class Started:
         return self._work.handles
 
     def done(self, seconds: float = 0) -> bool:
-        """Tell whether all have ended; wait for each of them at most so many seconds."""
+        """Return True if all have ended, after waiting at most so many seconds for each."""
         return self._work.is_done(seconds)
 
     def finish(self) -> None:
@@ -216,10 +216,10 @@ class Started:
             _raise(errors)
 
     def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
-        """Return the memory of an open collective's result, and each rank's rows; after
-        :meth:`finish`.
+        """Return the memory of an open collective's result, and the number of rows of each rank.
 
-        The memory is a buffer, alive as long as it is referenced; None: the result is in ``out``.
+        Call :meth:`finish` before. The memory is a buffer that lives while it is referenced; None:
+        the result is in ``out``.
         """
         out = self._work.memory[1][number]
         return result_of(self._work.handles[number], out and out.address, ranks, row_bytes)
@@ -230,21 +230,21 @@ class Started:
 
 
 def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
-    """Return what :meth:`Started.result` does, for an output at the address ``out``."""
+    """Return what :meth:`Started.result` returns, for an output at the address ``out``."""
     rows = ffi.new("int64_t **")
     memory = lib.hvd_result(handle, rows)
     came = np.array(ffi.unpack(rows[0], ranks), np.int64)
     if out is not None and memory == pointer(out):
         return None, came
-    kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # the memory is the handle's
+    kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # keeps the handle, which owns it
     return ffi.buffer(kept, int(came.sum()) * row_bytes), came
 
 
 class Repeated:
-    """Collectives that every training step does again: described once, on new memory each time.
+    """Collectives that every training step repeats. They are described once; the memory may change.
 
-    :param names: and all other parameters: as for :class:`Started`; arrays give only shapes and
-        dtypes.
+    :param names: this and all other parameters are as for :class:`Started`; ``arrays`` give only
+        shapes and dtypes.
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
@@ -268,7 +268,7 @@ _limit = threading.local()
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Make this thread's waits in the block raise an HvdliteError after so many seconds in all."""
+    """Make this thread's waits in the block raise HvdliteError after so many seconds in total."""
     _limit.until = time.monotonic() + seconds
     try:
         yield
@@ -276,25 +276,24 @@ def limited(seconds: float) -> Iterator[None]:
         del _limit.until
 
 
-pointer = partial(ffi.cast, ffi.typeof("void *"))  # makes a pointer of an address
+pointer = partial(ffi.cast, ffi.typeof("void *"))  # converts an address to a pointer
 
 
 def abandon(work: Work) -> None:
-    """Keep the memory of collectives, for which no caller waits any more, until they have ended."""
+    """Keep the memory of collectives, for which nobody waits any more, until they have ended."""
     if not work.is_done():
         _works.abandoned.append(work)
 
 
 def let_go_of_one() -> None:
-    """Release one abandoned work if it has ended; each start does this once."""
+    """Release one abandoned work if it has ended. Each start of collectives calls this once."""
     if _works.abandoned:
         with suppress(IndexError):  # another thread has taken the work
             abandon(_works.abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error for all; its fields are those of a death, if there was one, else of the
-    first."""
+    """Raise one error for all, with all texts and the fields of the first death or first error."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:
@@ -303,8 +302,8 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
-    """Do what :func:`describe` does, for a tensor in this memory."""
-    # a failed tensor's shape may itself be wrong
+    """Return what :func:`describe` returns, for a tensor in this memory."""
+    # the shape of a tensor with ``failed`` may be wrong itself
     shape = [0] if members.get("failed") else array.shape
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {

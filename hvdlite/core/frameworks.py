@@ -1,7 +1,7 @@
 """How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-A framework's folder registers itself by ``job.at_end`` at its import. Nothing here names
-a framework.
+When a framework's package is imported, it registers itself by ``job.at_end``. No framework is named
+here.
 """
 
 from typing import Callable, List, NamedTuple
@@ -10,7 +10,7 @@ from hvdlite.core.module_state import ModuleState
 
 
 class Framework(NamedTuple):
-    """How a framework waits for its work, submits it, and ends after the job at exit."""
+    """How a framework waits for its queued work, submits it, and ends after the job at exit."""
 
     wait: Callable[[], None]
     submit: Callable[[], None]

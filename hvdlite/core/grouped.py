@@ -1,6 +1,6 @@
-"""Starts several collectives on NumPy arrays at once, by their full names.
+"""Starts several collectives on NumPy arrays together, by their full names.
 
-The other ranks get them in one message. A handle's result is the list of the arrays' results.
+One message tells the other ranks of all of them. A handle's result is the list of all results.
 """
 
 from typing import Any, List
@@ -16,7 +16,7 @@ from hvdlite.core.rows import part_shape, rows_of
 
 
 def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:
-    """Start allreduces or reducescatters, by ``kind``."""
+    """Start allreduces or reducescatters, according to ``kind``; return a handle."""
     arrays = [dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     if kind == lib.HVD_REDUCESCATTER:
@@ -27,7 +27,7 @@ def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:
 
 
 def broadcasts(names, arrays, root_rank, process_set, outs=None) -> Any:
-    """Start broadcasts."""
+    """Start broadcasts; return a handle."""
     arrays = [dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     outs = check_outs(names, outs, shapes, arrays)

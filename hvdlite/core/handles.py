@@ -12,12 +12,12 @@ from hvdlite.core.native import BRIEFLY, HvdliteValueError
 class Handle:
     """A started collective, on arrays of any library.
 
-    Several threads may use it at once, and more than once: all get the same result or the same
-    error. A forked child gets the outcome if it was known at the fork, and otherwise an error.
+    Several threads may use it at the same time, and repeatedly: all get the same result or error. A
+    forked child gets the outcome if it was known at the fork, and otherwise an error.
 
-    :param poll: tells whether the collective has ended.
-    :param finish: waits for the end and returns the result or raises the error. It is called once,
-        and again after Ctrl-C has interrupted it.
+    :param poll: returns True if the collective has ended.
+    :param finish: waits for the end and returns the result or raises the error. ``finish`` is
+        called once, and called again if Ctrl-C has interrupted it.
     """
 
     def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
@@ -33,7 +33,7 @@ class Handle:
         return Handle(self.poll, lambda: function(self.synchronize()))
 
     def poll(self) -> bool:
-        """Return at once whether the collective has ended, with a result or an error."""
+        """Return without waiting whether the collective has ended, with a result or an error."""
         return self._outcome is not None or self._is_inherited() or self._poll()
 
     def synchronize(self):
@@ -43,7 +43,7 @@ class Handle:
             raise outcome.error
         return outcome.result
 
-    # scripts for Horovod wait for PyTorch's sparse_allreduce_async by calling its result
+    # Horovod's scripts call the result of PyTorch's sparse_allreduce_async to wait for it
     __call__ = synchronize
 
     def _wait(self) -> "_Outcome":
@@ -82,7 +82,7 @@ def ended(result) -> Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Return at once whether a collective has ended, with a result or an error.
+    """Return without waiting whether a collective has ended, with a result or an error.
 
     :param handle: returned by an ``..._async`` call.
     :raises ValueError: this is not a handle.
@@ -132,7 +132,7 @@ if TYPE_CHECKING:  # typing has ParamSpec since Python 3.10
     T = TypeVar("T", covariant=True)
 
     class Waiting(Protocol[P, T]):
-        """A function that waits; its ``start`` returns the handle at once."""
+        """A function that waits; its attribute ``start`` returns a handle without waiting."""
 
         start: Callable[P, Handle]
 
@@ -140,9 +140,9 @@ if TYPE_CHECKING:  # typing has ParamSpec since Python 3.10
 
 
 def waiting(begin: "Callable[P, T]") -> "Waiting[P, T]":
-    """Return a function that waits for the handle ``begin`` returns; its ``start`` does not wait.
+    """Return a function that waits for the handle that ``begin`` returns.
 
-    The return annotation of ``begin`` is the type of the handle's result.
+    The function's ``start`` does not wait. ``begin`` is annotated with the type of the result.
     """
 
     @functools.wraps(begin)

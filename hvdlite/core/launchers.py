@@ -29,7 +29,7 @@ OF_MPI = (OPEN_MPI, PMIX, PMI, APRUN, JSRUN, MVAPICH, *_MORE)
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 TORCHRUN = Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK", *_MASTER))
-TORCHELASTIC = "TORCHELASTIC_RUN_ID"  # torchrun's, too; the agent of torchrun itself lacks it
+TORCHELASTIC = "TORCHELASTIC_RUN_ID"  # torchrun sets it in ranks, and has it not itself
 JAX = Launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", ("JAX_COORDINATOR_ADDRESS",))
 _STEP = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID")
 SRUN = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _STEP)

@@ -17,9 +17,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package.
 
-    :param package: its ``globals()``. A used name is stored there, so its next use costs no call.
-    :param defined_in: the package's names by the module that has them.
-    :param submodules: modules that are attributes too, by the name of the attribute.
+    :param package: its ``globals()``. The first use of a name stores the value there.
+    :param defined_in: module -> the package's names that this module defines.
+    :param submodules: name of an attribute -> the module that is its value.
     """
     module_of = {name: module for module, names in defined_in.items() for name in names}
 
@@ -37,7 +37,7 @@ def lazy_names(
 # The operations of reductions: hvd_op in csrc/base/types.h has their numbers.
 OPS = ("Adasum", "Average", "Max", "Min", "Product", "Sum")
 
-# Names that have nothing to do with arrays, so every framework's package takes them from hvdlite.
+# Names that do not depend on a framework's arrays: every framework's package has them from hvdlite.
 NEUTRAL = (
     *OPS, "HvdliteError", "ProcessSet",
     "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",

@@ -1,4 +1,4 @@
-"""Limits that users set by variables, and the check that all ranks have the same."""
+"""Time limits that users set by variables, and the check that all ranks have the same settings."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from hvdlite.core.world import World
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # seconds of silence until a host counts as lost
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same in elastic training
-# seconds for a rank to come to the others after a death
+# seconds in which a rank must meet the others after a death
 PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
-INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds for all ranks to be in init(); 0: no limit
-# seconds for the other ranks to learn that a script has failed
+INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds in which all ranks must call init(); 0: no limit
+# seconds for which a failed rank waits until the other ranks know that its script has failed
 EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
 _A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
-# Variables that decide which collectives a rank runs, so all ranks must have the same values.
+# These variables change which collectives a rank runs, so all ranks must have the same values.
 _ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
@@ -35,7 +35,7 @@ def limit_of(variable: str) -> float:
 
 
 def check() -> None:
-    """Raise ValueError if a limit is wrong, on every rank and before the job begins."""
+    """Raise ValueError if a variable is wrong. Every rank checks this before the job begins."""
     for variable in DEFAULTS:
         limit_of(variable)
     for variable in (FEWEST, MOST, RESETS):
@@ -45,7 +45,7 @@ def check() -> None:
 
 
 def check_alike(world: World) -> None:
-    """Raise ValueError on all ranks if they have set one of ``_ALIKE`` differently. Collective."""
+    """Raise ValueError on all ranks if a variable of ``_ALIKE`` differs between them. Collective."""
     everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
     for variable, values in zip(_ALIKE, zip(*everyone)):
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)

@@ -1,8 +1,8 @@
 """Keeps MPI from using what ranks do not need: open ports, files in /dev/shm, busy cores.
 
-Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. On
-one host only a program that starts processes by MPI would need it. Its shared-memory component
-makes a file in /dev/shm, which a process without a launcher never removes. The user's own
+Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. Only
+a program that starts processes by MPI would need the component there. Open MPI's shared-memory
+component makes a file in /dev/shm, which a process without a launcher never removes. The user's own
 settings, in variables or in Open MPI's files, take precedence.
 """
 
@@ -22,11 +22,11 @@ _SHARED_MEMORY = {"sm", "vader"}  # the components of Open MPI 5 and 4
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
 INTERFACES = "HVDLITE_NETWORK_INTERFACES"
-_OF_SERVERS = "DMLC_INTERFACE"  # MXNet's variable, with one interface
+_OF_SERVERS = "DMLC_INTERFACE"  # MXNet's variable, which names one interface
 
 
 def networks(environ: Mapping[str, str]) -> list[str]:
-    """Return the interfaces and networks that ranks may use; an empty list: all.
+    """Return the interfaces and networks that ranks may use; an empty list means all of them.
 
     >>> networks({"DMLC_INTERFACE": "eth1"}), networks({"HVDLITE_NETWORK_INTERFACES": "a, b"})
     (['eth1'], ['a', 'b'])
@@ -36,7 +36,7 @@ def networks(environ: Mapping[str, str]) -> list[str]:
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the settings of Open MPI's files; variables override them.
+    """Return the environment plus the settings in Open MPI's files, which variables override.
 
     >>> with_files({"OMPI_MCA_mca_base_param_files": "/no/such.conf"})
     {'OMPI_MCA_mca_base_param_files': '/no/such.conf'}
@@ -58,12 +58,12 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
 def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) -> dict[str, str]:
     """Return the variables that a rank with this environment needs in addition.
 
-    :param environ: with_files().
-    :param apart: the ranks of one host share no memory.
-    :param cores: how many this process may use. If there are more ranks than cores, Open MPI must
-        yield while it waits, which it does by itself only if mpirun knows of fewer slots than
-        ranks. 9 ranks on 2 cores take 100 ms to open a communicator if MPI does not yield, 15 ms if
-        it does.
+    :param environ: the result of with_files().
+    :param apart: True: the ranks of one host share no memory.
+    :param cores: number of cores that this process may use. With more ranks than cores, Open MPI
+        must yield while it waits. By itself it yields only if mpirun knows that there are fewer
+        slots than ranks. 9 ranks on 2 cores open a communicator in 15 ms with yielding, in 100 ms
+        without.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})

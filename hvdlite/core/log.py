@@ -8,7 +8,7 @@ logger = logging.getLogger("hvdlite")
 
 
 def _follow_environment() -> None:
-    """Log to stderr at ``HVDLITE_LOG_LEVEL``; if it is not set, the script configures logging."""
+    """Log to stderr at ``HVDLITE_LOG_LEVEL``. If it is unset, logging is left to the script."""
     name = os.environ.get("HVDLITE_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
     levels = {"TRACE": logging.DEBUG, "OFF": logging.CRITICAL + 1}
     level = levels.get(name.upper(), logging.getLevelName(name.upper()))

@@ -5,14 +5,14 @@ from typing import Dict, List, NamedTuple, Optional, Protocol, Set
 
 from hvdlite.core.world import World
 
-# Bits of the vote of a rank whose training function has ended, and of the verdict on all votes.
+# Bits of a rank's vote when its training function has ended, and of the result of all votes.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
 
 
 class Meeting(NamedTuple):
     """The processes of the next job, which are already connected to its rank 0.
 
-    :param numbers: by rank; a process keeps its number in all jobs.
+    :param numbers: the number of each rank. A process keeps its number in all jobs.
     :param epoch: the number of meetings so far.
     """
 
@@ -21,13 +21,13 @@ class Meeting(NamedTuple):
     epoch: int
     key: bytes
     connections: Dict[int, socket.socket]  # on rank 0 by rank; on another rank only to rank 0
-    patience: float  # seconds for a rank to connect to all other ranks
+    patience: float  # seconds in which a rank must connect to all other ranks
 
 
 class Membership(Protocol):
     """The processes of a job.
 
-    The methods here are those of a job with fixed processes, which ends if any of them ends.
+    The defaults here are for a job with fixed processes, which ends when any of them dies.
     """
 
     def is_elastic(self) -> bool:
@@ -35,12 +35,12 @@ class Membership(Protocol):
         return False
 
     def next_meeting(self) -> Optional[Meeting]:
-        """Return the meeting of the ranks that live; meet now if needed. Collective.
+        """Return the meeting of the surviving ranks, which meet now if needed. Collective.
 
         None: no rank has died.
 
-        :raises HvdliteError: a rank did not come in time, or this rank is in the smaller part of a
-            split network.
+        :raises HvdliteError: a rank did not arrive in time, or this rank is in the smaller part of
+            a split network.
         """
         return None
 
@@ -57,7 +57,7 @@ class Membership(Protocol):
         return
 
     def let_go(self) -> None:
-        """Close the descriptors in a forked child, which would hide the end of its parent."""
+        """In a forked child: close descriptors that would hide the parent's end from others."""
         return
 
     def begin(self, world: World) -> None:
@@ -72,15 +72,15 @@ class Membership(Protocol):
         return False
 
     def wait_for_replacements(self) -> None:
-        """Let the launcher start replacements for dead ranks."""
+        """Tell the launcher this process's port. Then the launcher may start replacements."""
         return
 
     def come_in(self) -> None:
-        """Join the job, as a replacement; exit if the job has ended."""
+        """As a replacement: join the job; exit if the job has ended."""
         return
 
     def may_grow(self) -> bool:
-        """Return True if replacements may join; equal on all ranks."""
+        """Return True if replacements may join. The result is the same on all ranks."""
         return False
 
     def are_ready(self) -> bool:
@@ -99,11 +99,11 @@ class Membership(Protocol):
         return vote
 
     def go_on(self) -> None:
-        """Go on with the ranks that have agreed."""
+        """Continue training with the ranks that have agreed."""
         return
 
     def shrink(self) -> None:
-        """Go on without the dead ranks.
+        """Continue training without the dead ranks.
 
         :raises HvdliteError: too few ranks are left, or ranks have died too often.
         """

@@ -1,7 +1,7 @@
-"""What modules keep between calls: one object, ``process``, owns all of it.
+"""The state that modules keep between calls. One object, ``process``, owns all of this state.
 
-Each such module makes one object of a subclass of :class:`ModuleState`. It keeps nothing in lists,
-dicts or class attributes of its own; tests/unit/test_modules.py has the exceptions with reasons.
+A module with state makes one object of a subclass of :class:`ModuleState`. It keeps no state in
+other lists, dicts or class attributes; tests/unit/test_modules.py lists the exceptions and reasons.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ModuleState:
         """Set the attributes for a process that has just started."""
 
     def begin_job(self) -> None:
-        """Drop what belonged to the earlier job, before the first collective of a new job."""
+        """Drop the state of the earlier job, before the first collective of a new job."""
 
     def begin_child(self) -> None:
-        """Drop what belongs to the parent, in a child made by os.fork."""
+        """In a child made by os.fork: drop the state that belongs to the parent."""
 
 
 class Process:

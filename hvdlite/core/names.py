@@ -1,4 +1,4 @@
-"""The names by which ranks match their tensors. What else a rank does must not change them."""
+"""Makes the names by which ranks match tensors. A rank's other calls must not change these names."""
 
 import itertools
 import os
@@ -13,13 +13,13 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# A call that waits gets one of this many names, in turn, so that what was prepared for a name is
-# used again. A name is in use twice at once only if more threads than this wait at one line.
+# Unnamed blocking calls of one line use so many names in turn, so that plans prepared for a name
+# are used again. Two calls share a name only if more threads than this wait at one line.
 _RECURRING = 32
 
 
 class _Counts(ModuleState):
-    """Counts that a new job starts at 0, because its ranks may come from different jobs."""
+    """Counts that start at 0 in a new job, because its ranks may come from different jobs."""
 
     def begin(self) -> None:
         # Counts of unnamed calls, by line of the user's script; no two threads get the same number.
@@ -34,9 +34,9 @@ _counts = _Counts()
 
 
 def restart_calls(process_set: ProcessSet) -> None:
-    """Count the set's unnamed calls from 0 again, when all ranks have joined.
+    """Count the set's unnamed calls from 0 again, because all ranks have joined.
 
-    Until then ranks have made different numbers of calls; now no call is in progress.
+    Before that, ranks may have made different numbers of calls. Now no call is in progress.
     """
     for counted in (_counts.calls, _counts.recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
@@ -74,10 +74,10 @@ def tensor_name(
 
 
 def call_name(kind: str, process_set: ProcessSet) -> str:
-    """Name an unnamed call after the line of the script that makes it, and a count.
+    """Return a name for an unnamed call: the line of the script that makes the call, and a count.
 
-    Each line has its own count, so that an extra unnamed call on one rank does not rename all later
-    calls. Each process set has its own, because ranks in several sets make more calls.
+    Each line has its own count, so an extra unnamed call on one rank does not change the names of
+    other lines. Each process set has its own count, because ranks in several sets make more calls.
     """
     if not isinstance(process_set, ProcessSet):
         checked(process_set)
@@ -86,9 +86,9 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
-    """Name an unnamed blocking call, like :func:`call_name`, but use the same few numbers again.
+    """Return a name for an unnamed blocking call, like :func:`call_name`, but with few numbers.
 
-    The name must not depend on the tensor, which may differ on another rank.
+    The name must not depend on the tensor, because another rank's tensor may differ by mistake.
     """
     if not isinstance(process_set, ProcessSet):
         checked(process_set)
@@ -115,15 +115,14 @@ def _calling_frame():
 
 
 def _is_converted(frame) -> bool:
-    """Tell whether the frame runs TensorFlow's autograph, or hvdlite's code as autograph converts
-    it."""
+    """Return True for a frame of TensorFlow's autograph, or of hvdlite's code as it converts it."""
     module = frame.f_globals.get("__name__", "")
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 
 
 def _shown(frame) -> str:
     file = os.path.basename(frame.f_code.co_filename)
-    # a file of TensorFlow's autograph, whose name has random letters
+    # autograph's file names have random letters, which differ between ranks
     if file.startswith("__autograph_generated"):
         file = frame.f_code.co_name
     return f"{file}:{frame.f_lineno}"
@@ -155,8 +154,8 @@ def owner_number(kind: str) -> int:
 def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
     """Return ``trainer0`` for the first trainer of the job, ``trainer1`` for the second, ...
 
-    Each process set has its own count, because a script may make a set's trainers on the set's
-    ranks alone: ``trainer.set2.0``.
+    Each process set has its own count (``trainer.set2.0``), because a script may make a set's
+    trainers only on the set's ranks.
     """
     if process_set is not global_process_set:
         kind = f"{kind}.set{process_set.process_set_id}."
@@ -164,10 +163,10 @@ def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
 
 
 def meeting_name(owner: str) -> str:
-    """Return a name under which ranks meet although they may have numbered an owner differently.
+    """Return a name under which ranks meet, even if they have numbered an owner differently.
 
-    A rank that has made one more owner has other numbers afterwards. Owners of the main thread
-    meet one after another, so they need no number; owners of other threads may meet at once.
+    If a rank has made an extra owner, its later numbers differ. In the main thread, owners meet one
+    after another, so they need no number. In other threads, several may meet at the same time.
 
     >>> meeting_name("optimizer3")
     'optimizer'
@@ -177,10 +176,10 @@ def meeting_name(owner: str) -> str:
 
 
 def natural_order(names: List[str]) -> List[int]:
-    """Return the indices that sort the names, comparing numbers by value: dense9 before dense10.
+    """Return the indices that sort the names, with numbers by value: dense9 before dense10.
 
-    Gluon numbers the blocks of a process in the order in which they are made. On a rank that
-    made more blocks before, the same layers have other names, but the same order.
+    Gluon numbers the blocks of a process in the order of their creation. If a rank made other
+    blocks before, its layers have other numbers, but the same order.
     """
 
     def key(i: int) -> tuple:
@@ -191,7 +190,7 @@ def natural_order(names: List[str]) -> List[int]:
 
 
 def shape_of_name(name: str) -> str:
-    """Return the name with "#" in place of each number, which is the same on every rank.
+    """Return the name with "#" in place of each number; the result is the same on every rank.
 
     >>> shape_of_name("hybridsequential12_dense3_weight")
     'hybridsequential#_dense#_weight'

@@ -1,4 +1,4 @@
-"""The only importer of the C library, and the only place that turns its codes into exceptions."""
+"""Imports the C library and turns its error codes into exceptions; no other module does either."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ _CODES = ffi.typeof("hvd_code").elements
 
 
 def kind_of(code: int) -> str:
-    """Return the ``kind`` of the errors with an hvd_code."""
+    """Return an error's ``kind`` for its hvd_code."""
     return _CODES[code][4:].lower().replace("_", " ")
 
 
@@ -32,15 +32,15 @@ RANK_LEFT, RANK_DEAD = map(kind_of, (lib.HVD_RANK_LEFT, lib.HVD_RANK_DEAD))
 class HvdliteError(RuntimeError):
     """A collective failed; the text names the tensor and the ranks.
 
-    If MXNet is imported, the error is also an ``MXNetError``, which scripts for Horovod catch.
+    If MXNet is imported, the error is also an ``MXNetError``, which Horovod's scripts catch.
 
-    The attributes, given as ``fields``; an unknown one is None:
+    The attributes, given as ``fields``; an unknown attribute is None:
 
     * ``kind``: what went wrong, in a word or two: "mismatch", "rank left", "stalled", "failed",
-      "transport", "rank dead", ...; docs/errors.md has all.
+      "transport", "rank dead", ...; docs/errors.md has all kinds.
     * ``tensor``: the name of the tensor.
-    * ``rank``: the first rank of the job that caused it; ``ranks``: a tuple of the first eight.
-    * ``pid`` and ``host``: of the process with that rank.
+    * ``rank``: the first rank that caused the failure; ``ranks``: a tuple of the first eight.
+    * ``pid`` and ``host``: the process id and the host of ``rank``.
     """
 
     kind: Optional[str] = None
@@ -64,17 +64,17 @@ class HvdliteError(RuntimeError):
 
 
 class HvdliteValueError(HvdliteError, ValueError):
-    """An argument is wrong, or the ranks' arguments do not fit together; a ValueError as well."""
+    """An argument is wrong, or the ranks' arguments do not fit together; also a ValueError."""
 
 
 class HvdliteMemoryError(HvdliteError, MemoryError):
-    """This rank has too little memory; a MemoryError as well."""
+    """This rank has too little memory; also a MemoryError."""
 
 
 class RankFailedError(HvdliteError):
-    """A rank's process has died or is silent, so the job can't go on; every other rank raises it.
+    """A rank has died or is silent, so the job can't go on; every other rank raises this error.
 
-    A rank is silent if it is stopped or its host is lost: it has not answered within
+    A silent rank is stopped or its host is lost. It has not answered for
     ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
     """
 
@@ -89,7 +89,7 @@ def _as_both(kind: type, other: type) -> type:
     return type(kind.__name__, (kind, other), {"__module__": kind.__module__, "__reduce__": reduce})
 
 
-# A mistake of the caller is a ValueError, as in Horovod; everything else is a failure of the job.
+# As in Horovod, a caller's mistake raises a ValueError. Every other error is a failure of the job.
 _ERRORS = {
     lib.HVD_INVALID: HvdliteValueError,
     lib.HVD_UNSUPPORTED: HvdliteValueError,
@@ -100,15 +100,15 @@ _ERRORS = {
 }
 
 
-# Programs for Horovod look for these words in the error text.
+# Horovod's programs look for these words in the error text.
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-BRIEFLY = 0.1  # seconds of a wait that is made again and again, so that Ctrl-C comes through
+BRIEFLY = 0.1  # waits in C return after so many seconds and are repeated, so that Ctrl-C works
 
 
 def new_error():
-    """Return an ``hvd_error *`` for a call to fill."""
+    """Return a new ``hvd_error *``, which a call fills."""
     return ffi.new("hvd_error *")
 
 
@@ -144,14 +144,14 @@ _failures = _Failures()
 
 
 def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
-    """Make :func:`failure_of` ask ``find`` which failure a framework's exception stands for."""
+    """Make :func:`failure_of` call ``find``, which returns a framework exception's failure."""
     _failures.finders.append(find)
 
 
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
-    """Return the failure of a collective that an exception stands for; None: it stands for none.
+    """Return the failure of a collective that caused an exception; None: another cause.
 
-    An ``MXNetError`` that MXNet raises at a wait has only its text. The failure has attributes::
+    The ``MXNetError`` that MXNet raises at a wait has only a text. The failure has attributes::
 
         except mx.MXNetError as error:
             failure = hvd.failure_of(error)
@@ -177,8 +177,8 @@ def own_error():
 def c_text(text: str, what: str):
     """Return the text as a ``char[]``, in UTF-8.
 
-    :param what: how an error names the text, such as "the tensor name".
-    :raises ValueError: the text has a NUL, where C would cut it, or half a surrogate pair.
+    :param what: how an error describes the text, such as "the tensor name".
+    :raises ValueError: the text has a NUL, which would end it in C, or half a surrogate pair.
     """
     if "\0" in text:
         raise ValueError(f"{what} {text!r} has a NUL character: leave it out")
@@ -191,12 +191,12 @@ def c_text(text: str, what: str):
 
 
 def address_of(name: str) -> int:
-    """Return the address of a function of the core, for a C library that calls it."""
+    """Return the address of a function of the core, for another C library that calls it."""
     return int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
 
 
 def call(function, *args) -> None:
-    """Call a C function whose last argument is an ``hvd_error *``; raise the error it reports."""
+    """Call a C function whose last argument is an ``hvd_error *``; raise the reported error."""
     error = own_error()
     if function(*args, error):  # HVD_OK is 0
         raise exception_of(error)

@@ -1,4 +1,4 @@
-"""Sends Python objects across ranks by pickle, and checks that all ranks agree."""
+"""Sends Python objects between ranks by pickle, and checks that all ranks agree."""
 
 import hashlib
 import pickle
@@ -23,8 +23,8 @@ def broadcast_object(
     :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
         and classes defined in a notebook.
     :param root_rank: a rank of the job, even if ``process_set`` is given.
-    :param name: matches the calls of the ranks; by default the calling line of the script.
-    :param process_set: the ranks that take part; only they make the call.
+    :param name: matches the ranks' calls; default: the line of the script that makes the call.
+    :param process_set: the ranks that take part; only these ranks make the call.
     :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: a rank has left; or, on the other ranks, ``root_rank`` can't
         pickle its object, and raises the error of pickle.
@@ -61,7 +61,7 @@ def allgather_object(
     """Return a list of the objects of all ranks, in the order of ranks.
 
     :param obj: as for :func:`.broadcast_object`; its type may differ between ranks.
-    :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
+    :param name: this, ``process_set`` and the errors are as for :func:`.broadcast_object`.
     """
     name = tensor_name("object", name, process_set)
     data, error = _packed(lambda: obj)
@@ -72,13 +72,13 @@ def allgather_object(
 
 
 class _Unsent(NamedTuple):
-    """Takes the place of an object that a rank can't send: the other ranks must not wait for it."""
+    """Sent in place of an object that can't be pickled, so that other ranks do not wait for it."""
 
     text: str
 
 
 def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
-    """Pickle what ``make()`` returns; if that fails, pickle an _Unsent, and return the error."""
+    """Return the pickle of ``make()`` and None; or the pickle of an _Unsent and the error."""
     try:
         return _dumps(make()), None
     except Exception as error:
@@ -86,7 +86,7 @@ def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
 
 
 def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:
-    """Return the objects; raise HvdliteError for the ranks that could not send theirs."""
+    """Return the objects; raise HvdliteError that names the ranks that could not send theirs."""
     objects = [pickle.loads(each) for each in data.values()]
     unsent = {rank: obj.text for rank, obj in zip(data, objects) if type(obj) is _Unsent}
     if unsent:
@@ -96,7 +96,7 @@ def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None
 
 
 def _dumps(obj: Any) -> bytes:
-    """Use pickle, or cloudpickle if pickle fails; cloudpickle copies the classes of a script."""
+    """Use pickle; or cloudpickle if pickle fails, because cloudpickle copies a script's classes."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -110,7 +110,7 @@ def _dumps(obj: Any) -> bytes:
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
     """Return on every rank what ``function()`` returns on rank ``root_rank``. Collective.
 
-    :raises HvdliteError: on every rank, with the error that the function or pickle raised there.
+    :raises HvdliteError: on every rank, with the error of the function or of pickle on that rank.
     """
     data, cause = _packed(function) if topology.rank() == root_rank else (b"", None)
     full = tensor_name("object", name, global_process_set)
@@ -127,11 +127,11 @@ def agree(
 
     If the lines are equal, this is one small allgather; the lines are sent only if they differ.
 
-    :param what: what the lines describe, such as ``trainer0``; ranks must agree on this, too.
-    :param words: what the error shows in place of each line, if the line itself says too little.
+    :param what: what the lines describe, such as ``trainer0``; the ranks must also agree on this.
+    :param words: texts that the error shows in place of the lines; None: the lines.
     :param remedy: what the error tells the user to do.
-    :param apart: calls with another number in ``what`` do not meet this one, which a rank may have
-        given up.
+    :param apart: True: calls with different numbers in ``what`` do not meet, because a rank may
+        have given up an earlier call.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
     common = f"check.{what if apart else meeting_name(what)}"
@@ -165,10 +165,10 @@ def _of_ranks(process_set: ProcessSet, texts: Sequence[str]) -> str:
 
 
 def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> int:
-    """Raise on every rank unless all ranks have come with this owner; return the job's number.
+    """Raise on every rank unless all ranks call this for the same owner; return the job's number.
 
-    ``met`` is what :func:`meet` returned before, or -1. Collective, unless it is this job's
-    number.
+    ``met`` is the earlier result of :func:`meet` for this owner, or -1. If it is this job's number,
+    do nothing; otherwise the call is collective.
     """
     job = topology.job_number()
     if met != job:

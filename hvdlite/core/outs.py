@@ -20,7 +20,7 @@ def check_outs(names, outs, shapes, arrays) -> list:
 
 
 def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
-    """Raise if ``out`` can't hold the result; None in the shape is a size that is not known yet."""
+    """Raise if ``out`` can't hold the result. None in ``shape`` is a size that is still unknown."""
     if out is None:
         return
     is_plain = isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray)
@@ -37,7 +37,7 @@ def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
 
 
 def are_apart(outs, arrays) -> bool:
-    """Tell whether each ``out`` shares memory with no array but its own input."""
+    """Return True if each ``out`` shares memory with no array other than its own input."""
     spans = []
     for out, array in zip(outs, arrays):
         if out is None or not out.flags.carray:
@@ -55,7 +55,7 @@ def are_apart(outs, arrays) -> bool:
 
 
 def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
-    """Tell for each span of memory, given by its begin and its bytes, whether it meets another."""
+    """Return, for each span of memory (start, number of bytes), whether it overlaps another."""
     meets, last = [False] * len(spans), -1  # last: index of the earlier span that ends last
     for at in sorted(range(len(spans)), key=lambda i: spans[i]):
         begin, nbytes = spans[at]
@@ -67,7 +67,7 @@ def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
 
 
 def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
-    """Return the array that the C library writes to: ``out`` if it is contiguous and fits."""
+    """Return the array for the C library to write to: ``out`` if usable, otherwise a new array."""
     if out is None or not out.flags.carray or out.shape != shape:
         return np.empty(shape, array.dtype)
     same = in_place and out.ctypes.data == array.ctypes.data
@@ -83,6 +83,6 @@ def room(out, array: np.ndarray):
 def deliver(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result
-    check_out(name, out, result.shape, result.dtype)  # checked now, because the rows are known
+    check_out(name, out, result.shape, result.dtype)  # only now the number of rows is known
     out[...] = result
     return out

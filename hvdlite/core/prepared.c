@@ -1,5 +1,5 @@
-/* hvdlite.core._prepared: runs repeated collectives for prepared.py. In Python these steps take
- * longer than a small collective itself. */
+/* hvdlite.core._prepared: runs repeated collectives for prepared.py. In Python these steps would
+ * take longer than a small collective itself. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -8,7 +8,7 @@
 
 #include "hvd.h"
 
-/* Objects that Python gives by name; members of the state, and attributes that they name. */
+/* BY_NAME: objects that Python gives to setup(). ATTRIBUTES: members with names of attributes. */
 /* clang-format off */
 #define BY_NAME(A) \
     A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \
@@ -20,7 +20,7 @@
     A(is_contiguous, "is_contiguous") A(is_neg, "is_neg") A(data_ptr, "data_ptr")
 /* clang-format on */
 
-/* The module's state. It has a reference to each of its objects, which lie in a row after `run`. */
+/* The module's state. It owns a reference to each PyObject, which all follow `run`. */
 struct state {
     __typeof__(hvd_run) *run; /* hvd_run of the C library that this process has loaded */
 #define MEMBER(MEMBER, ...) PyObject *MEMBER;
@@ -40,7 +40,7 @@ static bool put(PyObject **place, PyObject *object) {
     return (*place = object);
 }
 
-/* setup(names): a dict with some of BY_NAME. */
+/* setup(names): stores the objects of a dict with some of the names of BY_NAME. */
 static PyObject *setup(PyObject *module, PyObject *names) {
     struct state *s = state_of(module);
     Py_ssize_t known = 0;
@@ -55,7 +55,7 @@ static PyObject *call0(PyObject *object, PyObject *method) {
     return PyObject_CallMethodObjArgs(object, method, NULL);
 }
 
-/* 1: a new job has given the process set another number in C. -1: an exception is set. */
+/* Returns 1 if a new job has given the process set another number in C, -1 with an exception. */
 static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     PyObject *set = PyObject_GetAttr(prepared, s->set), *group = NULL;
     PyObject *ours = set ? PyObject_GetAttr(prepared, s->group) : NULL;
@@ -67,8 +67,8 @@ static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     return old;
 }
 
-/* Pops a handle, a pair of its address and the object that owns it. Makes a new handle if other
- * threads use all, or did not give them back because of Ctrl-C. */
+/* Returns an idle handle: a pair of its address and the object that owns it. Makes a new handle if
+ * none is idle, because other threads use them or Ctrl-C interrupted their users. */
 static PyObject *take_handle(const struct state *s, PyObject *prepared, PyObject *idle) {
     PyObject *handle = call0(idle, s->pop);
     if (handle || !PyErr_ExceptionMatches(PyExc_IndexError)) return handle;
@@ -97,7 +97,7 @@ static PyObject *run_handle(const struct state *s, PyObject *prepared, PyObject 
     return result;
 }
 
-/* Returns None, or the handle if other ranks may have sent other numbers of rows. */
+/* Returns None; or the handle, if other ranks may have sent other numbers of rows. */
 static PyObject *run_on(const struct state *s, PyObject *prepared, const void *in, void *out,
                         PyObject *owner) {
     int old = is_of_an_old_job(s, prepared);
@@ -113,18 +113,18 @@ static PyObject *run_on(const struct state *s, PyObject *prepared, const void *i
     return result;
 }
 
-/* run(prepared, address of the input, of the output, owner). */
+/* run(prepared, address of the input, address of the output, owner): see prepared.py. */
 static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 4) return wrong_number();
     void *in = PyLong_AsVoidPtr(args[1]), *out = PyLong_AsVoidPtr(args[2]);
     return PyErr_Occurred() ? NULL : run_on(state_of(module), args[0], in, out, args[3]);
 }
 
-/* Takes the memory of a dense, aligned NumPy array: release it with PyBuffer_Release. False: the
- * object is no such array. */
+/* Gets the memory of a dense, aligned NumPy array; the caller releases it with PyBuffer_Release.
+ * Returns false if the object is not such an array. */
 static bool hold(const struct state *s, PyObject *array, int flags, Py_buffer *memory) {
     if ((PyObject *)Py_TYPE(array) != s->array_type) return false;
-    /* also if a buffer can't have this dtype */
+    /* fails for an array that is not dense, and for a dtype that no buffer can have */
     if (PyObject_GetBuffer(array, memory, PyBUF_C_CONTIGUOUS | flags)) {
         PyErr_Clear();
         return false;
@@ -154,7 +154,7 @@ struct call {
     Py_buffer source;
 };
 
-/* Runs the call into `result`. NULL without an exception: `result` does not fit. */
+/* Runs the call into `result`; returns `result`, or a new array if the number of rows differs. */
 static PyObject *run_into(const struct call *c, PyObject *known, PyObject *result,
                           Py_buffer *there) {
     PyObject *owner = PyTuple_Pack(2, c->array, result);
@@ -196,7 +196,7 @@ static PyObject *run_known(struct call *c, PyObject *known) {
     return ran;
 }
 
-/* The Prepared for the key, or NULL. */
+/* Returns the Prepared for the key, or NULL. */
 static PyObject *find(const struct state *s, PyObject *key) {
     PyObject *known = PyObject_GetItem(s->kept, key);
     if (!known) PyErr_Clear(); /* there is none, or the call has a wrong argument */
@@ -205,7 +205,7 @@ static PyObject *find(const struct state *s, PyObject *key) {
     return NULL;
 }
 
-/* The call's key, or NULL with an exception. */
+/* Returns the call's key, or NULL with an exception. */
 static PyObject *key_of(struct call *c) {
     PyObject *shape = PyObject_GetAttr(c->array, c->s->shape);
     PyObject *key = shape ? PyTuple_Pack(4, c->args[0], c->how, c->dtype, shape) : NULL;
@@ -248,7 +248,7 @@ static bool is(PyObject *value, PyObject *expected) {
     return value == expected;
 }
 
-/* True: the collective can use the tensor's memory as it is. */
+/* Returns true if the collective can use the tensor's memory without a copy. */
 static bool is_plain(const struct state *s, PyObject *tensor) {
     return (PyObject *)Py_TYPE(tensor) == s->tensor_type &&
            is(PyObject_GetAttr(tensor, s->layout), s->strided) &&
@@ -256,13 +256,13 @@ static bool is_plain(const struct state *s, PyObject *tensor) {
            is(call0(tensor, s->is_contiguous), Py_True) && is(call0(tensor, s->is_neg), Py_False);
 }
 
-/* The Prepared for an allreduce of this tensor, or NULL. */
+/* Returns the Prepared for an allreduce of this tensor, or NULL. */
 static PyObject *find_of_tensor(const struct state *s, PyObject *tensor, PyObject *call) {
     PyObject *dtype = PyObject_GetAttr(tensor, s->dtype),
              *shape = PyObject_GetAttr(tensor, s->shape);
     PyObject *key = dtype && shape ? PyTuple_Pack(3, call, dtype, shape) : NULL;
     PyObject *known = key ? find(s, key) : NULL;
-    if (!shape) PyErr_Clear(); /* a nested tensor has no shape; it is refused later, by its name */
+    if (!shape) PyErr_Clear(); /* a nested tensor; the caller raises an error that names it */
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     Py_XDECREF(key);
@@ -288,7 +288,7 @@ static PyObject *run_tensor(const struct state *s, PyObject *known, PyObject *te
     return result;
 }
 
-/* again_tensor(tensor, call, in_place): see exchange.py of PyTorch. */
+/* again_tensor(tensor, call, in_place): see hvdlite/torch/exchange.py. */
 static PyObject *again_tensor(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 3) return wrong_number();
     const struct state *s = state_of(module);

@@ -1,4 +1,4 @@
-"""Collectives that are repeated: they are described and checked only once."""
+"""Repeated collectives, which are described and checked only once."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -27,33 +27,32 @@ _MOST = 1024  # most Prepared objects that are kept; each takes some KB
 
 
 class _Calls(ModuleState):
-    """The prepared calls, in one dict that is never replaced: ``find`` and the C extension use it,
-    too."""
+    """The prepared calls, in one dict that is never replaced: ``find`` and the C code keep it."""
 
     def begin(self) -> None:
         self.kept: Dict[tuple, Optional[Prepared]] = {}
 
     def begin_job(self) -> None:
-        """Forget all: a new job may have another number of ranks."""
+        """Forget all calls, because a new job may have another number of ranks."""
         self.kept.clear()
 
 
 _calls = _Calls()
-# find(key) returns the Prepared of a call; the key has all its arguments, the dtype and the shape.
-# TypeError: an argument is wrong.
+# find(key) returns the Prepared of a call, or None. The key consists of the call's arguments, the
+# dtype and the shape. It raises TypeError if an argument is wrong.
 find = _calls.kept.get
 # run(prepared, address of the input, address of the output, owner of both) does a collective and
-# returns None. If other ranks may have sent other numbers of rows, it returns the handle, for
-# ``result_of``. It raises HvdliteError, like every collective.
+# returns None, or, if other ranks may have sent other numbers of rows, a handle for ``result_of``.
+# It raises HvdliteError, like every collective.
 run = _prepared.run
-# again(verb, begin, array, how, out) does a collective on a NumPy array. If the same call was made
-# before, a Prepared does it; otherwise ``begin(array, *how, out)`` returns a handle. ``how`` has
-# all other arguments; the last one is the process set.
+# again(verb, begin, array, how, out) does a collective on a NumPy array. If there is a Prepared for
+# this call, the Prepared runs it; otherwise ``begin(array, *how, out)`` starts it and returns a
+# handle. ``how`` has all other arguments; the last of them is the process set.
 again = _prepared.again
 
 
 def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optional[tuple]) -> Any:
-    """Do the first calls of ``again``; ``key`` is None if the array would have to be copied."""
+    """Do a call of ``again`` without a Prepared; ``key`` None: the array must be copied."""
     result = begin(array, *how, out).synchronize()
     if key:
         note(key, lambda: described(verb, array, result.shape, how))
@@ -61,8 +60,7 @@ def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optiona
 
 
 def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
-    """Return the arguments of a ``Prepared``; ``shape`` is that of the result, None: that of the
-    array."""
+    """Return the arguments of a ``Prepared``; ``shape``: the result's, None: as the array's."""
     name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
     if verb in ("allreduce", "reducescatter"):
         members = reduction(how[1], how[2:4], process_set)
@@ -89,13 +87,13 @@ def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
 
 
 class Prepared:
-    """A collective, for ``run``. Any thread may run it, but not two at the same time.
+    """A collective, for ``run``. Any thread may run it, but not two threads at the same time.
 
     :param name: the full name.
-    :param array: gives dtype and shape.
+    :param array: gives the dtype and the shape of the input.
     :param members: op and scales, as members of ``hvd_tensor``.
-    :param shape: that of the result; None: that of the array.
-    :raises ValueError: one of these is wrong.
+    :param shape: the result's shape; None: the same as the input's.
+    :raises ValueError: an argument is wrong.
     """
 
     __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape", "in_place"
@@ -108,13 +106,13 @@ class Prepared:
         self._tensor, self._alive = describe_on(kind, name, array, array, members)
         self._set = process_set
         self.shape = shape or array.shape
-        # True: the result may be written over the input.
+        # True: the result may overwrite the input.
         self.in_place = kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
         self._enter_group()
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Note the process set's number in C, which changes with each job."""
+        """Store the process set's number in C, which changes with each job."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group
@@ -143,9 +141,9 @@ class Prepared:
 
 
 def note(key: tuple, described: Callable[[], tuple]) -> None:
-    """Note that this call has succeeded. The second time, keep a :class:`Prepared` for it.
+    """Record that this call has succeeded. After its second success, keep a :class:`Prepared`.
 
-    :param described: returns its arguments.
+    :param described: returns the arguments of the Prepared.
     """
     if key not in _calls.kept:
         if len(_calls.kept) >= _MOST:

@@ -10,11 +10,11 @@ from hvdlite.core.native import HvdliteValueError
 class ProcessSet:
     """A set of ranks, for the ``process_set=`` of a collective that only its ranks call.
 
-    Register it by ``init(process_sets=[...])`` or ``add_process_set``. Ranks keep their numbers in
-    the job, as in ``root_rank``, and results are in the order of these numbers. Sets may overlap;
-    no set waits for another.
+    Register it by ``init(process_sets=[...])`` or ``add_process_set``. Arguments such as
+    ``root_rank`` use the ranks' numbers in the job; results are in the order of these numbers. Sets
+    may overlap. No set waits for another.
 
-    :param ranks_or_comm: ranks of the job, or an mpi4py communicator that has this process in it.
+    :param ranks_or_comm: ranks of the job, or an mpi4py communicator that contains this process.
     :raises ValueError: ``ranks_or_comm`` is neither.
     """
 
@@ -24,7 +24,7 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        # None: a communicator can't exist, because nobody has imported mpi4py
+        # None: nobody has imported mpi4py, so the argument is not a communicator
         mpi = start.loaded_mpi()
         if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
@@ -35,7 +35,7 @@ class ProcessSet:
         return self  # the same object, because init() and elastic training change it
 
     def included(self) -> bool:
-        """Tell whether this process is in the set."""
+        """Return True if this process is in the set."""
         self._check_registered()
         return self._group is not None
 
@@ -49,7 +49,7 @@ class ProcessSet:
         return self.number_of(topology.rank())
 
     def number_of(self, rank: int) -> int:
-        """Return a rank's number in the set; raise ValueError if the set does not have it."""
+        """Return a rank's number in the set; raise ValueError if the rank is not in the set."""
         self._check_registered()
         rank = rank if type(rank) is int else rank_of(rank)
         if rank not in self.ranks:
@@ -57,11 +57,11 @@ class ProcessSet:
         return self.ranks.index(rank)
 
     def register(self, process_set_id: int, ranks: List[int], group: Optional[int]) -> None:
-        """Note that the set is registered in this job. Internal."""
+        """Record that the set is registered in this job. Internal."""
         self.process_set_id, self.ranks, self._group = process_set_id, ranks, group
 
     def invalidate(self) -> None:
-        """Note that the set was removed or its job has ended. Internal."""
+        """Record that the set was removed or its job has ended. Internal."""
         self.process_set_id = self._group = self.mpi_comm = None
         self.ranks = None  # type: ignore[assignment]
 
@@ -98,7 +98,7 @@ class _GlobalProcessSet(ProcessSet):
         return rank if type(rank) is int else rank_of(rank)
 
     def __reduce__(self) -> str:
-        # pickled by name, because code asks whether a set is this object
+        # pickled by name, because code compares sets with this object by `is`
         return "global_process_set"
 
     def invalidate(self) -> None:
@@ -114,7 +114,7 @@ global_process_set = _GlobalProcessSet()
 def group_of(process_set: ProcessSet) -> int:
     """Return the set's number in the C library, for this process's collectives.
 
-    :raises ValueError: this is not a set, or not registered, or this process is not in it.
+    :raises ValueError: the argument is not a registered set, or this process is not in the set.
     """
     if isinstance(process_set, ProcessSet) and process_set._group is not None:
         return process_set._group
@@ -133,7 +133,7 @@ def checked(process_set: ProcessSet) -> ProcessSet:
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> None:
-    """Raise ValueError unless this is a rank of the set; for calls that send other data first."""
+    """Raise ValueError unless the set has this rank; for calls that first send something else."""
     number = checked(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")

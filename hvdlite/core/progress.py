@@ -14,7 +14,7 @@ EVERY = 5.0  # seconds before the first line, and between two lines
 
 @contextlib.contextmanager
 def told(what: str, state: Callable[[], str]) -> Iterator[None]:
-    """Log every few seconds what the block does, and its state."""
+    """Log every EVERY seconds what the block does, and the state that ``state`` returns."""
     ended, began = threading.Event(), time.monotonic()
 
     def tell() -> None:
@@ -31,7 +31,7 @@ def told(what: str, state: Callable[[], str]) -> Iterator[None]:
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
-    """Log on rank ``root_rank`` how many of the tensors, which have these sizes, are broadcast."""
+    """Log on rank ``root_rank`` how many of the tensors, of these sizes in bytes, are broadcast."""
     if topology.rank() != root_rank:
         return contextlib.nullcontext()
     before = _tensors_done()

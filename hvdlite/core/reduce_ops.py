@@ -19,7 +19,7 @@ def __getattr__(name: str) -> int:
 
 
 def check_linear(name: str, op: int) -> None:
-    """Raise ValueError for an operation that has no gradient here."""
+    """Raise ValueError for an operation for which hvdlite has no gradient."""
     if op not in (Sum, Average):
         raise ValueError(
             f"tensor '{name}': op {NAMES[op]} has no gradient: expected Sum or Average"
@@ -27,17 +27,17 @@ def check_linear(name: str, op: int) -> None:
 
 
 def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
-    """Return the factor for a reducescatter's gradient, which was gathered from ``size`` ranks.
+    """Return the factor by which a reducescatter's gradient, gathered from all ranks, is scaled.
 
-    It is Horovod's scale: ``size`` times that of the sum of all ranks' losses.
+    As in Horovod, it is ``size`` times the scale of the gradient of the sum of all ranks' losses.
     """
     return scales[0] * scales[1] * (size if op == Sum else 1)
 
 
-# Mean and variance of the ranks' joined batch, from each rank's count, mean and centred squares, by
-# sums, so that one allreduce does it (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
-# Algorithm for Computing Sample Variances", 1979). Arrays are those of any library, in float64,
-# which holds the square of a float32: so nothing cancels.
+# Mean and variance over all ranks' batches, from each rank's count, mean and centred squares. These
+# formulas need only sums, so one allreduce suffices (Chan, Golub and LeVeque, "Updating Formulae
+# and a Pairwise Algorithm for Computing Sample Variances", 1979). Arrays of any library; in
+# float64, which holds the square of a float32 exactly, so there is no cancellation.
 
 
 def summands(count, mean, squares) -> tuple:

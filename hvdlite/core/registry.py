@@ -18,7 +18,7 @@ class _Sets(ModuleState):
 
     def begin(self) -> None:
         self.registered: Dict[int, ProcessSet] = {0: global_process_set}
-        self.last_id = 0  # no id is used twice
+        self.last_id = 0  # ids are not reused
 
 
 _sets = _Sets()
@@ -40,10 +40,10 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
 
 
 def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
-    """Register an earlier job's sets, whose ranks have other numbers in this job. Collective.
+    """Register an earlier job's sets with the ranks' numbers in this job. Collective.
 
-    :param sets: by their ids in the earlier job; a set that some rank lacks is not registered.
-    :param ranks: for each id the ranks that are left, by their new numbers.
+    :param sets: by their ids in the earlier job. A set that some rank lacks is not registered.
+    :param ranks: for each id the ranks that are left, as numbers in this job.
     """
     everyone = allgather_object(sorted(sets), "process_set")
     for number in sorted(set(everyone[0]).intersection(*everyone)):
@@ -52,7 +52,7 @@ def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
 
 
 def process_set_of(process_set_id: int) -> ProcessSet:
-    """Return the registered process set of that id; raise ValueError if there is none."""
+    """Return the registered process set with that id; raise ValueError if there is none."""
     if whole(process_set_id, "process_set_id", "a process set's number") not in _sets.registered:
         known = ", ".join(map(str, _sets.registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
@@ -62,7 +62,7 @@ def process_set_of(process_set_id: int) -> ProcessSet:
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Register a process set and return it. Collective: every rank of the job makes the call.
 
-    If communicators are given, the set of each rank's communicator is registered.
+    If ranks give different communicators, the sets of all these communicators are registered.
 
     :param process_set: a :class:`ProcessSet`, or its ranks.
 
@@ -110,10 +110,10 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
 def open_among(ranks: List[int], number: int) -> int:
     """Open a group in the C library with the ranks in this order; return its number.
 
-    Only these ranks make the call. If one of them dies or freezes meanwhile, the job ends: with an
-    error, or, over MPI, by an abort.
+    Only these ranks make the call. If one of them dies or is stopped meanwhile, the job ends: with
+    an error, or, over MPI, by an abort.
 
-    :param number: chosen by the first of the ranks, which uses it once; the same on all of them.
+    :param number: the same on all these ranks; their first rank must not use it twice.
     :raises hvdlite.HvdliteError: one of the ranks has left the job.
     """
     topology.world().check_groups()
@@ -122,10 +122,10 @@ def open_among(ranks: List[int], number: int) -> int:
 
 
 def _meet(ranks: List[int], name: str) -> None:
-    """Return when all these ranks make this call. The first of them tells the others which rank has
-    left.
+    """Wait until all these ranks make this call; raise if one has left the job.
 
-    MPI, or the sockets of a group, would wait forever for a rank that has left; a message fails.
+    Opening a group would wait forever for a rank that has left, but a message to it fails. So each
+    rank sends a message to the first rank, which tells the others which rank has left.
     """
     rank, first, lost = topology.rank(), ranks[0], np.zeros(1, np.int32)
     if rank != first:
@@ -144,7 +144,7 @@ def _meet(ranks: List[int], name: str) -> None:
         except HvdliteError as left:
             lost[0], error = other + 1, left
             break
-    for other in others:  # without waiting until they receive it
+    for other in others:  # does not wait until the others receive the message
         start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
     if error:
         raise error
@@ -153,10 +153,10 @@ def _meet(ranks: List[int], name: str) -> None:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a process set and return True. Collective over the whole job.
 
-    Tensors that all ranks of the set have submitted are still reduced. For the global set, and for
-    a set that is not registered, do nothing and return False.
+    Tensors that all ranks of the set have submitted are still processed. For the global set, or a
+    set that is not registered, do nothing and return False.
 
-    :param process_set: a registered :class:`ProcessSet`; it can't be used afterwards.
+    :param process_set: a registered :class:`ProcessSet`, which can't be used afterwards.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
     number = checked(process_set).process_set_id

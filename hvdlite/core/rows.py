@@ -1,7 +1,7 @@
 """Allgather and alltoall of NumPy arrays, and how many rows of an array go to each rank.
 
-How many rows arrive is known when all ranks have made the call. The C library then allocates the
-memory.
+The number of rows that arrive is known only when all ranks have made the call. So the C library
+allocates the memory of the result.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.outs import are_apart, deliver, room
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-COPIED = 4096  # bytes; a smaller result is copied, because otherwise it keeps 2 KB of memory in C
+COPIED = 4096  # bytes; smaller results are copied: a result in C's memory keeps 2 KB more alive
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -28,7 +28,7 @@ def bytes_of_row(array: np.ndarray) -> int:
 
 
 def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
-    """Return the shape of this rank's part in a reducescatter, which later refuses a 0-d array."""
+    """Return the shape of this rank's part in a reducescatter, which refuses a 0-d array later."""
     if not shape:
         return ()
     each, longer = divmod(shape[0], process_set.size())
@@ -38,9 +38,9 @@ def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
 def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> np.ndarray:
     """Return how many rows this rank sends to each rank in an alltoall.
 
-    :param splits: as the user gave them; None: the same number for each rank.
-    :raises HvdliteValueError: ``splits`` are not whole numbers, or not one for each rank, or add up
-        to more than the rows.
+    :param splits: the user's argument; None: the same number for each rank.
+    :raises HvdliteValueError: ``splits`` are not one whole number for each rank, or their sum is
+        larger than the number of rows.
     """
     if not shape:
         raise HvdliteValueError(
@@ -65,7 +65,7 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
             "each rank"
         )
-    # refused as in Horovod, because it is usually a mistake
+    # an error as in Horovod, because floats here are usually a mistake
     if hasattr(splits, "asnumpy") and given.dtype.kind == "f":
         raise HvdliteValueError(
             f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
@@ -140,20 +140,20 @@ def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handl
 def gather_bytes(
     data: bytes, name: str, process_set: ProcessSet = global_process_set
 ) -> List[bytes]:
-    """Gather ``data`` of every rank, in the order of ranks."""
+    """Return the ``data`` of every rank, in the order of ranks. Collective."""
     mine = np.frombuffer(data, np.uint8)
     ((everyone, lengths),) = gather([name], [mine], process_set, [None]).synchronize()
     return [part.tobytes() for part in np.split(everyone, np.cumsum(lengths)[:-1])]
 
 
 def fingerprint(*facts) -> int:
-    """Return a number that differs if the ranks' facts (dtype, columns) differ.
+    """Return a number by which ranks detect that their facts (dtype, columns) differ.
 
-    The collective that follows reports the difference, but only when a rank waits for it.
+    The following collective would report the difference, too, but only when a rank waits for it.
     """
     return zlib.crc32(repr(facts).encode())
 
 
 def alike(gathered: np.ndarray) -> bool:
-    """Tell whether the rows of ``gathered``, one from each rank, are equal."""
+    """Return True if the rows of ``gathered``, one row from each rank, are equal."""
     return bool((gathered == gathered[0]).all())

@@ -1,4 +1,4 @@
-"""Memory that all ranks of a host map, so that arrays in it are reduced without a copy."""
+"""Memory that all ranks of a host map, so that collectives need not copy arrays in it."""
 
 from typing import Callable, NamedTuple, Optional
 
@@ -17,8 +17,8 @@ _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 class SharedMemory:
     """A region of this rank's memory; after :func:`join` all ranks of the host map it.
 
-    An allreduce in place copies nothing if the array has the same offset on every rank. So all
-    ranks must take the same sizes in the same order. The last array in it frees the region.
+    An in-place allreduce copies nothing if the array has the same offset in every rank's region. So
+    all ranks must take the same sizes in the same order. The region is freed with its last array.
     """
 
     def __init__(self, region, capacity: int) -> None:
@@ -30,13 +30,13 @@ class SharedMemory:
 
     @classmethod
     def reserve(cls, nbytes: int = _CAPACITY) -> Optional["SharedMemory"]:
-        """Return new memory; None before init(), or if ranks can't share any. Not collective."""
+        """Return new memory; None before init(), or if ranks can't share memory. Not collective."""
         capacity = -(-(nbytes + _ALIGNMENT) // _PAGE) * _PAGE
         region = lib.hvd_region_create(capacity, new_error())
         return None if region == ffi.NULL else cls(region, capacity)
 
     def take(self, nbytes: int) -> Optional[np.ndarray]:
-        """Return the next bytes; None if too few are left or the memory has been joined."""
+        """Return the next ``nbytes`` bytes; None if too few are left, or after :func:`join`."""
         start = self.used
         if self._region is None or nbytes > self._capacity - start - _ALIGNMENT:
             return None
@@ -56,7 +56,7 @@ class SharedMemory:
 
 
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
-    """Map the other ranks' memory. Collective; False on all ranks if one rank has no memory."""
+    """Map the memory of the host's other ranks; False on all ranks if one fails. Collective."""
     number = 1 + owner_number("region")  # the region's number is the same on every rank
     host = own_host().number
     mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
@@ -68,29 +68,29 @@ def join(memory: Optional[SharedMemory], owner: str) -> bool:
 
 
 def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
-    """Return memory for an array, or None if ranks can't share any. Collective.
+    """Return memory for an array, or None if ranks can't share memory. Collective.
 
-    The last view of the array frees it.
+    The memory is freed with the last view of the array.
 
-    :param what: shape and dtype of the array, the same on every rank.
+    :param what: a text with shape and dtype of the array, the same on every rank.
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
-    # apart, because a rank of PyTorch's backend may have given up an earlier call after a time-out.
+    # apart, because a rank of PyTorch's backend may have given up an earlier call after a timeout
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
     if room is not None:
-        room.fill(0)  # touches the pages, because only existing pages become huge pages
+        room.fill(0)  # makes the pages exist, because only then they become huge pages
     return room if join(memory, owner) else None
 
 
 class HostMemory:
     """Memory that exists once on a host. Each rank maps it twice, as two arrays of bytes.
 
-    All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes until this
-    rank writes to them. The pages that it writes to are then private, until an operation on them
-    settles them. The last array in it frees the memory.
+    All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes, but a page
+    of ``view`` becomes private when this rank writes to it, until a collective on the page settles
+    it. The memory is freed with the last array in it.
 
     :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays exists.
     """
@@ -109,9 +109,9 @@ class HostMemory:
 class Host(NamedTuple):
     """This rank's host.
 
-    :ivar leader: the lowest rank on it.
+    :ivar leader: the lowest rank on the host.
     :ivar number: the host's number, from 0.
-    :ivar hosts: how many hosts the job has.
+    :ivar hosts: the number of hosts of the job.
     """
 
     leader: int
@@ -127,7 +127,7 @@ def own_host() -> Host:
 
 
 def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
-    """Return memory that each host has once. Collective; None on all ranks if one rank gets none.
+    """Return memory that exists once on each host; None on all ranks if one fails. Collective.
 
     :param fill: called on each host's lowest rank with ``shared``, before other ranks see it.
     """

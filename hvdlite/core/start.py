@@ -1,14 +1,14 @@
 """How a job starts: by MPI, or by a launcher that only gives each process a rank and an address.
 
-Launchers of the second kind are torchrun (all five of its variables must be set), one that sets
-JAX's three variables, Slurm's srun, and MXNet's launch.py, which gives a worker the address of
-MXNet's scheduler; the worker's rank comes from the scheduler. Their variables are used if no MPI
-launcher started the process. With HVDLITE_TRANSPORT=tcp they are used even then, and with
-HVDLITE_TRANSPORT=mpi never. If they are used, or if no launcher is known, neither mpi4py nor a
+Launchers of the second kind are torchrun (all five of its variables must be set), a launcher that
+sets JAX's three variables, Slurm's srun, and MXNet's launch.py. launch.py gives a worker only the
+address of MXNet's scheduler, which then gives the worker its rank. hvdlite uses the variables of
+these launchers if no MPI launcher started the process; with HVDLITE_TRANSPORT=tcp always, with
+HVDLITE_TRANSPORT=mpi never. If hvdlite uses them, or if no launcher is known, neither mpi4py nor a
 libmpi is loaded. The first init() decides this, not an import.
 
-A child process of a rank inherits the launcher's variables from it. So a rank notes them in MEMBER
-when it joins its job, and a child ignores what is noted there.
+A child process of a rank inherits the launcher's variables. So a rank records its launcher's
+variables in MEMBER when it joins its job, and a child ignores the variables recorded there.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, the module deci
 PORT = "HVDLITE_PORT"
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
 _OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
-# One tuple for each launcher: if one value differs from MEMBER, another launcher has set them all.
+# Variables, one tuple for each launcher. If one value differs from the value in MEMBER, a new
+# launcher has set the whole tuple.
 _FAMILIES = (
     (*_OF_MPI, "PMIX_NAMESPACE", launchers.PMI.size, "PMI_FD"),
     (*TORCHRUN.variables, TORCHELASTIC, "TORCHELASTIC_RESTART_COUNT"),
@@ -42,7 +43,7 @@ _MORE = (
     "HVDLITE_REPLACEMENT",
 )
 PORTS = 8  # number of ports that rank 0 tries, one after another
-# Range of ports for steps of Slurm, below the ports that the system gives to arbitrary programs.
+# Range of ports for steps of Slurm, below the ports that the kernel assigns to other programs.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 
 
@@ -53,7 +54,7 @@ class Place(NamedTuple):
     rank: int  # -1: MXNet's scheduler will give the rank and the fields below
     size: int
     host: str  # the host of rank 0
-    ports: Tuple[int, ...]  # ports; rank 0 listens on one of them
+    ports: Tuple[int, ...]  # rank 0 listens on one of these
     job: str  # a name that no other job has
 
 
@@ -69,7 +70,7 @@ class _Start(ModuleState):
         # the place that the program or MXNet's scheduler has given
         self.given: Optional[Place] = None
         self.is_decided = False  # the first init() sets it
-        # where the ranks meet, once that is decided; None: over MPI
+        # where the ranks meet, once that is decided; None: the ranks meet over MPI
         self.place: Optional[Place] = None
 
 
@@ -94,9 +95,9 @@ def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str
 
 
 def _torchrun_is_nearer() -> bool:
-    """Tell whether torchrun started this process, and MPI's launcher started torchrun.
+    """Return True if torchrun started this process and an MPI launcher started torchrun.
 
-    Then torchrun itself is the rank of MPI. If this process took the same rank, MPI would wait
+    Then torchrun is the rank that MPI knows. If this process took the same rank, MPI would wait
     forever.
     """
     names = [name for name in _OF_MPI if name in os.environ]
@@ -110,14 +111,14 @@ def _torchrun_is_nearer() -> bool:
 
 
 class Above(NamedTuple):
-    """A rank that is a parent of this process, or a parent's parent, ..."""
+    """A rank that is an ancestor of this process."""
 
     pid: int
     told: Mapping[str, str]  # the variables that its launcher set
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
-    """Return the rank of which this process is a child; None: it is no rank's child."""
+    """Return the rank that is an ancestor of this process, or None."""
     if MEMBER not in environ:
         return None
     above = Above(*json.loads(environ[MEMBER]))
@@ -125,9 +126,9 @@ def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
 
 
 def note_member() -> None:
-    """Note for child processes that this process has joined the job its launcher named.
+    """Record in MEMBER, for child processes, that this process is a rank of its launcher's job.
 
-    This removes the variables from the environment that a launcher set for a parent process.
+    Also remove from the environment the variables that a launcher set for an ancestor.
     """
     own = own_environment()
     for name in set(os.environ) - set(own):
@@ -139,7 +140,7 @@ def note_member() -> None:
 def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
     """Return where the ranks of this job meet without MPI; None: the job uses MPI.
 
-    :param environ: None: this process's own.
+    :param environ: the environment; None: this process's own environment.
 
     :raises ValueError: a variable has a wrong value.
 
@@ -165,7 +166,7 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
 
 
 def is_by_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
-    """Tell whether an MPI launcher started the process, or the user has chosen MPI."""
+    """Return True if the user chose MPI, or made no choice and an MPI launcher started this."""
     environ = own_environment() if environ is None else environ
     chosen = environ.get(TRANSPORT, "")
     if chosen not in ("", "mpi", "tcp"):
@@ -179,15 +180,15 @@ def has_launcher_of_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
 
 
 def is_of_servers(environ: Optional[Mapping[str, str]] = None) -> bool:
-    """Tell whether the process is a worker in a job with MXNet's scheduler and servers."""
+    """Return True if the process is a worker in a job with MXNet's scheduler and servers."""
     environ = own_environment() if environ is None else environ
     return environ.get(MXNET.rank) == "worker" and all(map(environ.get, MXNET.variables))
 
 
 def give(found: Place) -> None:
-    """Make the ranks meet at this place, which the program or MXNet's scheduler has named.
+    """Set the place where the ranks meet, as the program or MXNet's scheduler has chosen it.
 
-    A program calls this before the first init().
+    A program must call this before the first init().
     """
     _start.given = found
     if _start.is_decided:
@@ -227,7 +228,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
 
 
 def _by_jax(environ: Mapping[str, str]) -> Place:
-    """Read JAX's variables. Rank 0 gets another port, because JAX's own service may use theirs."""
+    """Read JAX's variables. Rank 0 gets other ports, because JAX's service may use JAX's port."""
     address, name = environ[JAX.more[0]], f"the PORT of {JAX.more[0]}"
     host, _, port = address.rpartition(":")
     ports = _ports(environ, ports_from(_number({name: port}, name) + 1), name)
@@ -281,7 +282,7 @@ def _checked(found: Place, launcher: Launcher, environ: Mapping[str, str]) -> Pl
 
 
 def is_worker() -> bool:
-    """Tell whether multiprocessing started this process, as a worker or as its server."""
+    """Return True if multiprocessing started this process, as a worker or a server process."""
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
@@ -322,7 +323,7 @@ def ranks_of_mpi() -> int:
 
 
 def runs_mpi() -> bool:
-    """Tell whether MPI is initialized and not finalized."""
+    """Return True if MPI is initialized and not finalized."""
     mpi = loaded_mpi()
     return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
 

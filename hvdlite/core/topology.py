@@ -1,4 +1,4 @@
-"""The ranks and hosts of the job, and this process's own."""
+"""The ranks and hosts of the job, and this process's place among them."""
 
 from typing import Callable, Optional
 
@@ -20,13 +20,13 @@ _job = _Job()
 
 
 def enter(world: World) -> None:
-    """Keep the world of the job that this process has joined. Collective."""
+    """Store the world of the job that this process has joined. Collective."""
     _job.world = world
     _job.homogeneous = len(set(world.numbers(local_size()))) == 1
 
 
 def leave(sound: bool) -> None:
-    """Forget the job's world, which may be missing if ``init()`` was interrupted.
+    """Leave and forget the job's world. There is no world if ``init()`` was interrupted.
 
     :param sound: True if no rank has failed.
     """
@@ -37,7 +37,7 @@ def leave(sound: bool) -> None:
 
 
 def world() -> World:
-    """Return the processes of the job."""
+    """Return the world of the job."""
     assert _job.world is not None  # callers are between init() and shutdown()
     return _job.world
 
@@ -48,7 +48,7 @@ def job_number() -> int:
 
 
 def is_initialized() -> bool:
-    """Tell whether this process is between ``init()`` and ``shutdown()``."""
+    """Return True between ``init()`` and ``shutdown()``."""
     return bool(lib.hvd_is_initialized())
 
 
@@ -81,7 +81,7 @@ cross_size = _part(
 
 
 def is_homogeneous() -> bool:
-    """Tell whether every host has the same number of processes of the job.
+    """Return True if every host has the same number of processes of the job.
 
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """

@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Protocol, Sequence
 class World(Protocol):
     """The ranks of a job. The bootstrap makes the world; all other code knows only this class.
 
-    The calls may be slow: they are for the moments when a job or a process set begins.
+    The calls may be slow, because they are made only when a job or a process set begins.
     """
 
     rank: int
@@ -16,18 +16,18 @@ class World(Protocol):
         """Begin the C library's job. Collective."""
 
     def numbers(self, number: int) -> List[int]:
-        """Return each rank's 32-bit number. Collective; the result is right even after a death."""
+        """Return each rank's 32-bit number, correctly even after a rank's death. Collective."""
         return self.allgather(number)
 
     def allgather(self, value: Any) -> List[Any]:
-        """Return each rank's value, made of numbers, texts, None, lists and tuples. Collective."""
+        """Return each rank's value: numbers, texts, None, and lists of them. Collective."""
 
     def barrier(self) -> None:
-        """Return when all ranks have called this; yields the core meanwhile. Collective."""
+        """Wait until all ranks have called this. Collective."""
         self.allgather(None)
 
     def send(self, value: Any, rank: int) -> None:
-        """Send a value to rank 0; rank 0 sends to any rank."""
+        """Send a value. Rank 0 may send to any rank; another rank may send to rank 0 only."""
 
     def receive(self, rank: int) -> Any:
         """Return the next value that the rank has sent."""
@@ -39,24 +39,23 @@ class World(Protocol):
         """
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        """Open a group by a call of its ranks only.
+        """Open a group; only the group's ranks make the call.
 
-        :param number: equal on these ranks; the first of these ranks must not use a number
-            twice.
+        :param number: the same on all these ranks; their first rank must not use it twice.
         """
 
     def check_groups(self) -> None:
-        """Raise HvdliteError if this job can have no group but that of all ranks."""
+        """Raise HvdliteError if this job can have no group other than the group of all ranks."""
         return
 
     def members(self) -> Any:
         """Return a value that identifies the processes of this job, for :meth:`ranks_of`."""
 
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
-        """Return the ranks in this job of another job's members; None: not in this job."""
+        """Return the rank in this job of each of another job's members; None: not in this job."""
 
     def leave(self, sound: bool) -> None:
-        """Free everything; the C library has closed the job.
+        """Free the world's resources, after the C library has closed the job.
 
         :param sound: True if no rank has failed.
         """
