@@ -45,7 +45,7 @@ def check() -> None:
 
 
 def check_alike(world: World) -> None:
-    """Raise ValueError on all ranks if a variable of ``_ALIKE`` differs between them. Collective."""
+    """Raise ValueError on all ranks if a variable of ``_ALIKE`` differs among them. Collective."""
     everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
     for variable, values in zip(_ALIKE, zip(*everyone)):
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)

@@ -1,4 +1,4 @@
-"""Makes the names by which ranks match tensors. A rank's other calls must not change these names."""
+"""Makes the names by which ranks match tensors. A rank's other calls must not change the names."""
 
 import itertools
 import os

@@ -1,7 +1,7 @@
-"""hvdlite for PyTorch: Horovod's names, on tensors of CPUs and NVIDIA's GPUs.
+"""hvdlite for PyTorch: Horovod's names, for tensors on CPUs and NVIDIA's GPUs.
 
-``import hvdlite.torch as hvd`` is all that a script needs. Names are imported from where they are
-defined when they are first used.
+``import hvdlite.torch as hvd`` is all that a script needs. A name's module is imported when the
+name is first used.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""Buckets: gradients side by side in memory, which one allreduce reduces without a copy.
+"""Buckets: gradients next to each other in memory, which one allreduce reduces without a copy.
 
-The ranks of a host share that memory, so the allreduce does not copy between ranks either. The
-bucket of gradients on a GPU lies on the GPU; NCCL reduces it, or hvdlite a pinned copy on the host.
+The ranks of a host share a bucket's memory, so the allreduce does not copy between ranks either. A
+bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces a pinned copy.
 """
 
 import sys
@@ -22,8 +22,8 @@ from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes, a cache line
 _ALONE = [torch.empty(0)]
-_OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # to a view that no script has
-_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same, as map() gives it
+_OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # reference count of a view that no script has
+_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same if map() calls getrefcount
 _FACTS = attrgetter("dtype", "layout", "requires_grad")
 
 
@@ -33,8 +33,8 @@ class Bucket:
     :param name: the name of the bucket's tensor, the same on every rank.
     :param params: the parameters, in the same order on every rank.
     :param reduction: how to reduce the gradients.
-    :param priority: of the buckets that wait, the one with the highest priority goes first.
-    :param memory: where the gradients are to lie; None: in memory of this process alone.
+    :param priority: the waiting bucket with the highest priority is reduced first.
+    :param memory: memory for the gradients; None: private memory of this process.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # the arguments that the description was made from
+        self._described: Any = None  # the key of the description, and the description (Repeated)
         # gradients that backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
         self._compressed: Any = None  # the compressor's output and context
         self._sent = self._flat
-        # the memory that is sent, or its pinned copy on the host
+        # the memory that is sent: _sent, or its pinned copy on the host
         self._host: Optional[torch.Tensor] = None
 
     def start(self, states: int = 0) -> None:
         """Move the gradients into the bucket and start their allreduce.
 
-        :param states: a digest of the states that the optimizer has just loaded; equal on all
-            ranks.
+        :param states: a digest of the states that the optimizer has just loaded; must be equal on
+            all ranks.
         """
         self._write()
         sent, compression = self._flat, self._reduction.compression
@@ -103,12 +103,13 @@ class Bucket:
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
     def _write(self) -> None:
-        """Copy gradients that lie elsewhere, all in one call; a gradient of None counts as zero.
+        """Copy gradients that are elsewhere, all in one call; a gradient of None counts as zero.
 
-        A copied gradient stays the same object, with other memory: the script may have it already.
+        A copied gradient stays the same object and gets the bucket's memory, because the script may
+        have a reference to the gradient.
         """
         if [view.data_ptr() for view in self.views] != self._begins:
-            # made anew, because model.half() and p.grad.data = ... replace the memory
+            # model.half() or p.grad.data = ... has replaced the memory of views
             self.views = [self._view(at) for at in range(len(self.params))]
         grads = [param.grad for param in self.params]
         if self._are_usual(grads):
@@ -116,7 +117,7 @@ class Bucket:
         else:
             stale, values, moved = self._sort(grads)
         if stale:
-            with torch.no_grad():  # because backward may record a graph
+            with torch.no_grad():  # because backward may run with create_graph
                 torch._foreach_copy_(stale, values)
         for at, grad in moved:
             grad.data = self.views[at]
@@ -125,8 +126,8 @@ class Bucket:
     def _are_usual(self, grads: list) -> bool:
         """Return True if all gradients are new plain tensors, and no script has kept an old one.
 
-        Each check is one pass in C: the loop of :meth:`_sort` takes as long as the gradients of
-        small layers take to be computed.
+        Each check is one pass in C, because the loop of :meth:`_sort` takes as long as backward
+        takes for the gradients of small layers.
         """
         facts = set(map(_FACTS, grads)) if set(map(type, grads)) == {torch.Tensor} else None
         return (
@@ -137,10 +138,10 @@ class Bucket:
         )
 
     def _sort(self, grads: list) -> Tuple[list, list, list]:
-        """Return parts of the bucket, the gradients to copy into them, and those of the gradients,
-        with their numbers, that stay the parameters' gradients."""
+        """Return views of the bucket; the gradients to copy into these views; and pairs (number,
+        gradient) for the gradients that stay their parameter's ``grad``."""
         stale: List[torch.Tensor] = []
-        values, moved = [], {}  # moved: once each, though parameters may have the same gradient
+        values, moved = [], {}  # moved: each gradient once, even if two parameters have the same
         for at, (param, grad) in enumerate(zip(self.params, grads)):
             if grad is self.views[at]:
                 continue
@@ -166,12 +167,12 @@ class Bucket:
         return stale, values, list(moved.values())
 
     def _part_from(self, at: int) -> None:
-        """Give a gradient of an earlier step, which the script has kept, memory of its own."""
+        """Give an earlier step's gradient that the script has kept its own copy of the memory."""
         kept, self.views[at] = self.views[at], self._view(at)
         kept.data = kept.clone()
 
     def _view(self, at: int) -> torch.Tensor:
-        """Return the gradient's part of the bucket with the strides that autograd expects."""
+        """Return a view of the gradient's part of the bucket, with the strides autograd expects."""
         param, start = self.params[at], self._starts[at]
         part = self._flat[start : start + param.numel()]
         packed = is_packed(param)
@@ -181,7 +182,7 @@ class Bucket:
         return codec_of(self._reduction.compression, self._flat.dtype == torch.float32)
 
     def left_out(self) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
-        """Return each parameter with a view of what compression has left out of its gradient."""
+        """Yield each parameter and a view of what compression has left out of its gradient."""
         codec = self._codec()
         if codec is None or not codec.has_residual:
             return
@@ -206,7 +207,7 @@ class Bucket:
 
 
 def can_share(reduction: Reduction) -> bool:
-    """Return True if buckets should lie in memory that the ranks of a host share."""
+    """Return True if buckets should be in memory that the ranks of a host share."""
     process_set = reduction.process_set
     alone = process_set is not global_process_set or process_set.size() == 1
     return not alone and reduction.compression is NoneCompressor
@@ -230,10 +231,10 @@ def _zeros(count: int, like: torch.Tensor, memory: Optional[SharedMemory]) -> to
 
 
 def if_alive(method: Callable, gradients: ref, *more) -> None:
-    """Call the method for a hook. The last argument is the parameter, the others are references.
+    """Call a hook's method with the referents of the weak references and with the parameter.
 
-    A garbage collection during backward may take an optimizer of a cycle whose hook autograd is
-    about to call.
+    The last argument is the parameter. Do nothing if a referent is gone: a garbage collection
+    during backward may free an optimizer in a reference cycle before autograd calls its hook.
     """
     found = [each() for each in (gradients, *more[:-1])]
     if None not in found:

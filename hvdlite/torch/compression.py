@@ -1,8 +1,8 @@
-"""Compression of PyTorch gradients for the way between ranks.
+"""Compression of PyTorch gradients that ranks send to each other.
 
 The C core compresses float32 gradients of a DistributedOptimizer inside the allreduce
-(``training/codecs.py``). A class with the static methods ``compress`` and ``decompress``, as in
-Horovod, works too; it gets one gradient at a time.
+(``training/codecs.py``). As in Horovod, a class with the static methods ``compress`` and
+``decompress`` also works; it gets one gradient at a time.
 """
 
 import torch
@@ -17,14 +17,14 @@ class _Cast(Cast):
 
 
 class FP16Compressor(_Cast):
-    """Send float32 and float64 as float16; sum in float32 and round once."""
+    """Send float32 and float64 values as float16; sum in float32 and round once."""
 
     codec = Codec(lib.HVD_CODEC_FLOAT16)
     dtype = torch.float16
 
 
 class BF16Compressor(_Cast):
-    """Send float32 and float64 as bfloat16, whose range is float32's."""
+    """Send float32 and float64 values as bfloat16, which has the range of float32."""
 
     codec = Codec(lib.HVD_CODEC_BFLOAT16)
     dtype = torch.bfloat16

@@ -45,10 +45,11 @@ def allreduce_hook(
         model = torch.nn.parallel.DistributedDataParallel(model)
         model.register_comm_hook(None, hvd.allreduce_hook)
 
-    hvdlite reduces a bucket while backward computes the next; the last bucket waits for all. The
-    model still needs a process group, such as Gloo's, to check and broadcast its parameters.
+    hvdlite reduces a bucket while backward computes the next bucket. The call for the last bucket
+    waits for all buckets. The model still needs a process group, such as Gloo's, to check and
+    broadcast its parameters.
 
-    :param state: None; with several models, an :class:`AllreduceState` for each.
+    :param state: None for a single model; an :class:`AllreduceState` for each of several models.
     :raises hvdlite.HvdliteError: during backward, if a rank has failed or left.
     """
     if state is None:
@@ -78,9 +79,9 @@ def _finish(state: AllreduceState) -> None:
 
 
 def refuse_reduced_by_ddp(names: Dict[torch.Tensor, str]) -> None:
-    """Raise ValueError if a DistributedDataParallel reduces gradients of these parameters, too.
+    """Raise ValueError if a DistributedDataParallel also reduces gradients of these parameters.
 
-    It writes its averages to ``.grad`` while the allreduce of hvdlite's optimizer reads that.
+    It would write averages to ``.grad`` while the allreduce of hvdlite's optimizer reads ``.grad``.
     """
     # without a process group there is no DistributedDataParallel
     if not (dist.is_available() and dist.is_initialized()):

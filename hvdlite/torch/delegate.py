@@ -1,10 +1,10 @@
-"""Collectives on tensors of GPUs: hvdlite agrees on them, NCCL moves the data.
+"""Collectives on tensors of GPUs: hvdlite negotiates them, NCCL moves the data.
 
-The C library compares a delegated tensor's name, kind, dtype, shape and op across ranks, as it does
-for any tensor, and finds dead ranks. Then the tensor gets a turn, the same on every rank. NCCL
-needs its calls in the same order on all ranks: a :class:`Mover` makes them in the order of turns.
-
-Each rank of the process set needs a GPU of its own. Otherwise tensors go through the host.
+The C library compares a delegated tensor's name, kind, dtype, shape and op across ranks, as for any
+tensor, and finds dead ranks. Then it gives the tensor a turn, a number that is the same on every
+rank. NCCL needs its calls in the same order on all ranks, so a :class:`Mover` makes the calls in
+the order of turns. Each rank of the process set needs its own GPU; otherwise the tensors are copied
+through the host.
 """
 
 import math
@@ -27,15 +27,15 @@ from hvdlite.torch.moves import OPS
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
-_LEAVING = 10  # seconds
+_LEAVING = 10  # seconds for which a process that leaves the job waits for its tensors
 
 
 def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Optional[Mover]:
-    """Return the mover of these tensors between GPUs; None: they go through the host.
+    """Return the mover for these tensors; None: the tensors go through the host.
 
-    Collective for a set's first tensor on a GPU.
+    Collective for a process set's first tensor on a GPU.
 
-    :param members: of ``hvd_tensor``, equal on every rank.
+    :param members: members of ``hvd_tensor``, equal on every rank.
     """
     kinds = {tensor.device.type for tensor in tensors}
     if len(kinds) != 1 or not kinds.issubset(GROUPS) or not _can_move(tensors, members):
@@ -58,7 +58,7 @@ def _can_move(tensors: Sequence, members: dict) -> bool:
     if "op" not in members:
         return dtypes.issubset((*_FLOATS, *_INTEGERS, torch.bool))
     scaled = (members["prescale"], members["postscale"]) != (1, 1)
-    # integers only exactly, because NCCL would round them otherwise
+    # NCCL moves integers only for ops whose result needs no rounding
     exact = not scaled and members["op"] != lib.HVD_AVERAGE
     known = (*_FLOATS, *_INTEGERS) if exact else _FLOATS
     return members["op"] in OPS and not members.get("codec") and dtypes.issubset(known)
@@ -89,7 +89,7 @@ _agreements = _Agreements()
 
 
 def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
-    """Make the communicator of the set's ranks; None: they can have none. Collective."""
+    """Return a new mover for the set's ranks; None: the ranks can have none. Collective."""
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
@@ -104,7 +104,7 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
 
 
 def finish_all(seconds: float = math.inf) -> None:
-    """Wait until no mover has work, at most so many seconds."""
+    """Wait until no mover has work, for at most so many seconds."""
     until = time.monotonic() + seconds
     for agreement in list(_agreements.made.values()):
         mover = agreement.made
@@ -125,8 +125,8 @@ def _close(agreement: _Agreement) -> None:
 
 
 def _leave() -> None:
-    """Wait, at most for some seconds, as this process leaves the job; other ranks may never submit
-    some of its tensors."""
+    """Wait before this process leaves the job, but not forever: other ranks may never submit some
+    of its tensors."""
     finish_all(_LEAVING)
 
 

@@ -1,4 +1,4 @@
-"""The changes that each rank's step makes to the weights, combined by Adasum."""
+"""Combines by Adasum the changes that each rank's optimizer step makes to the weights."""
 
 from typing import Dict, Sequence
 
@@ -22,9 +22,9 @@ class Deltas:
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
-        """Make the next step compare whether ranks have loaded states; 0: this rank has not.
+        """Make the next step check that all ranks, or none, have loaded states (digest not 0).
 
-        States may differ between ranks, because each rank takes its own step.
+        The states themselves may differ between ranks, because each rank takes its own step.
         """
         self._states = int(digest != 0)
 
@@ -33,13 +33,13 @@ class Deltas:
         self.params.extend(named)
 
     def finish(self) -> None:
-        """Do nothing: each rank steps with its own gradients."""
+        """Do nothing, because each rank takes a step with its own gradients."""
 
     @torch.no_grad()
     def combine(self, before: Sequence[torch.Tensor]) -> None:
-        """Combine the changes since the parameters had these values. Collective.
+        """Combine the ranks' changes of the parameters since these earlier values. Collective.
 
-        :raises hvdlite.HvdliteError: the parameters have those values again.
+        :raises hvdlite.HvdliteError: the allreduce failed; the parameters have the earlier values.
         """
         deltas = [param - old for param, old in zip(self.params, before)]
         for param, old in zip(self.params, before):

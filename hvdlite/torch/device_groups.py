@@ -1,4 +1,4 @@
-"""The groups of ``torch.distributed`` that move the tensors of GPUs: one for each process set."""
+"""Makes the groups of ``torch.distributed`` that move GPU tensors: one for each process set."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ _FOR_EVER = timedelta(days=365)  # no time-out, because hvdlite finds dead ranks
 
 
 def new_store(rank: int, size: int, name: str, process_set: ProcessSet) -> Any:
-    """Return a new store of the ranks; the set's first rank serves it."""
+    """Return a new store that all ranks of the set use; the set's first rank serves it."""
     if size == 1:
         return dist.HashStore()
     address, store = addresses_of_ranks(process_set)[0], None
@@ -28,7 +28,7 @@ def new_store(rank: int, size: int, name: str, process_set: ProcessSet) -> Any:
 
 
 def why_host(device: torch.device) -> str:
-    """Return why this rank's tensors must go through the host; "": they need not."""
+    """Return why this rank's tensors must go through the host; "" if they need not."""
     if os.environ.get("HVDLITE_GPU", "").lower() == "host":
         return "HVDLITE_GPU=host is set"
     nccl = device.type != "cuda" or dist.is_nccl_available()
@@ -36,7 +36,7 @@ def why_host(device: torch.device) -> str:
 
 
 def gpu_of(device: torch.device) -> str:
-    """Return a name of the GPU that no other GPU of the job has; of a CPU: of this process."""
+    """Return a name that is unique for this GPU in the job; for a CPU: unique for this process."""
     if device.type != "cuda":
         return f"{socket.gethostname()} {os.getpid()}"
     known = torch.cuda.get_device_properties(device)

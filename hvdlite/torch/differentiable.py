@@ -1,8 +1,8 @@
 """Collectives that autograd records: backward of a collective runs another collective.
 
 The gradients have Horovod's scale: docs/training.md, "Gradients through collectives". With
-``create_graph`` gradients have gradients, too. Backward must reach a result on every rank or on
-none. Each class here handles several tensors at once, with their full names.
+``create_graph`` gradients have gradients, too. Backward must reach a result on every rank or on no
+rank. Most classes here take several tensors, with their full names.
 """
 
 from typing import List, Sequence, Tuple
@@ -50,7 +50,7 @@ class Broadcast(Function):
         name, root_rank, process_set = ctx.how
         (total,) = _reduced([name], [grad], Average, _NO_SCALES, process_set)
         mine = torch.tensor(topology.rank() == root_rank, device=total.device)
-        # so that the gradient of the gradient is recorded on all ranks alike
+        # by `where` on all ranks, so that all ranks record the same graph for second gradients
         return None, None, None, total.where(mine, 0)
 
 

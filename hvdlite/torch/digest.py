@@ -1,4 +1,4 @@
-"""A digest of loaded optimizer states, which ranks compare in their next step."""
+"""Makes a digest of loaded optimizer states, which ranks compare in their next step."""
 
 import zlib
 from typing import Any, Dict, Iterator
@@ -11,10 +11,10 @@ _SAMPLE = 1024  # number of values of a tensor that enter the digest
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
-    """Return a number above 0 that tells most loaded states from others, alike on every rank.
+    """Return a number above 0 that is equal for equal states, and mostly differs otherwise.
 
-    :param sample: number of values of each tensor that enter. With 0 only tensors of 1 value enter,
-        such as step counts: on hosts whose CPUs round differently only these are equal.
+    :param sample: how many values of each tensor are used. With 0 only tensors of 1 value are used,
+        such as step counts: other values may differ if the CPUs of two hosts round differently.
     """
     plain = {key: value for key, value in state.items() if key != KEY}
     digest = 0
@@ -35,6 +35,6 @@ def _pieces(value: Any, sample: int) -> Iterator[bytes]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _pieces(each, sample)
-    # texts of other types may contain addresses
+    # the repr of other types may contain addresses
     elif value is None or isinstance(value, (bool, int, float, str)):
         yield repr(value).encode()

@@ -16,15 +16,15 @@ __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
 
 class TorchState(ObjectState):
-    """A state with models and optimizers, beside the values that ``ObjectState`` takes.
+    """A state with models and optimizers, in addition to the values that ``ObjectState`` takes.
 
     ::
 
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
 
-    The state keeps a module's ``state_dict()``, and an optimizer's states and options. ``sync``
-    makes them equal on all ranks, so ``hvd.broadcast_parameters`` is not needed. The state keeps no
-    gradients.
+    The state stores a module's ``state_dict()``, and an optimizer's states and options, but no
+    gradients. ``sync`` makes them equal on all ranks, so ``hvd.broadcast_parameters`` is not
+    needed.
 
     :param model: a ``torch.nn.Module``, or None.
     :param optimizer: a ``torch.optim.Optimizer``, usually an ``hvd.DistributedOptimizer``.
@@ -45,7 +45,7 @@ class TorchState(ObjectState):
 
 
 class _Module(StateDict):
-    """A module. A module's own ``reset`` must not be called."""
+    """A module. Its own method ``reset``, if it has one, must not be called."""
 
     def reset(self, value) -> None:
         """Do nothing."""

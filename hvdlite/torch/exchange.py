@@ -1,4 +1,4 @@
-"""Starts collectives on several PyTorch tensors at once, by their full names.
+"""Starts collectives on several PyTorch tensors together, by their full names.
 
 Each function returns a handle; the handle's result is the list of result tensors.
 """
@@ -31,7 +31,7 @@ from hvdlite.torch.tensors import (
 def allreduce(
     names, tensors, op, scales, process_set: ProcessSet, in_place=False, states=0
 ) -> Handle:
-    """Reduce. The results are the tensors themselves if in place, else new tensors.
+    """Start allreduces. The results are the tensors themselves if in place, else new tensors.
 
     :param states: a digest of the states that the optimizer has just loaded.
     """
@@ -43,7 +43,7 @@ def allreduce(
 
 
 # again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
-# and returns its result; None: none was recorded. call: average, name, op, scales, process set.
+# and returns the result; None: no such call was recorded. call: average, name, op, scales, set.
 again = _prepared.again_tensor
 _prepared.setup(
     {"tensor_type": torch.Tensor, "strided": torch.strided, "empty_like": torch.empty_like}
@@ -71,9 +71,9 @@ def allreduce_plan(
 ) -> Callable[[], torch.Tensor]:  # fmt: skip
     """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    Like ``hvdlite.numpy.allreduce_plan``; autograd does not record it.
+    It is like ``hvdlite.numpy.allreduce_plan``. Autograd does not record it.
 
-    :param tensor: and ``out``, which receives the result and may be ``tensor``: contiguous.
+    :param tensor: contiguous, as is ``out``, which receives the result and may be ``tensor``.
     :raises ValueError: an argument is wrong; all other errors come from the returned function.
     """
     how = average, name, op, prescale_factor, postscale_factor, process_set
@@ -105,7 +105,7 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=False) -> Handle:
-    """Broadcast. The results are the tensors themselves if in place, else new tensors."""
+    """Start broadcasts. The results are the tensors themselves if in place, else new tensors."""
     details = {"root": process_set.number_of(root_rank), "group": group_of(process_set)}
     mover, ins = _inputs(names, tensors, details, process_set)
     outs = _outputs(ins, tensors, in_place, mover)
@@ -114,13 +114,13 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=
 
 
 def allgather(names, tensors, process_set: ProcessSet, states=0) -> Handle:
-    """Gather. Each result is a pair: the rows, and the number of rows from each rank."""
+    """Start allgathers. Each result is a pair: the rows, and the number of rows from each rank."""
     details = [{"group": group_of(process_set), "states": states}] * len(names)
     return _start_open(lib.HVD_ALLGATHER, names, tensors, details, process_set)
 
 
 def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle:
-    """Reduce and scatter. The results are this rank's rows."""
+    """Start reducescatters. The results are this rank's rows."""
     of_all = reduction(op, scales, process_set)
     mover, ins = _inputs(names, tensors, of_all, process_set)
     shapes = [part_shape(each.shape, process_set) for each in ins]
@@ -130,7 +130,7 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
-    """Exchange rows. The only result is a pair: the rows, and the number from each rank."""
+    """Start an alltoall. The only result is a pair: the rows, and the number from each rank."""
     group = group_of(process_set)  # raises on ranks outside of the set
     check(name, tensor, gpu=True)
     details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
@@ -138,7 +138,7 @@ def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
 
 
 def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any, List]:
-    """Return the tensors as they are sent, and their mover between GPUs; None: through the host."""
+    """Return the mover between GPUs (None: through the host), and the tensors as they are sent."""
     for name, tensor in zip(names, tensors):
         check(name, tensor, gpu=True)
     mover = mover_of(tensors, members, process_set)
@@ -146,7 +146,7 @@ def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any
 
 
 def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
-    """Do what ``delegate.mover_for`` does, but import it only for tensors that may need it."""
+    """Return ``delegate.mover_for(...)``; import delegate only for tensors that may need it."""
     if not tensors or tensors[0].device.type not in DELEGATED:
         return None
     from hvdlite.torch import delegate
@@ -155,10 +155,10 @@ def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
 
 
 def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
-    """Return the memory for results; a staged tensor gets a new copy on the host.
+    """Return the tensors for the results. For a staged tensor it is the new copy on the host.
 
-    In place, a result goes elsewhere first if another tensor of the call has part of its memory:
-    the collectives run at once, and each would take what the other has written.
+    In place, a tensor that overlaps another tensor of the call gets a new tensor for its result,
+    because the collectives run concurrently and would read what the other has written.
     """
     own = [in_place or (mover is None and is_staged(tensor)) for tensor in tensors]
     if in_place and len(ins) > 1:
@@ -172,7 +172,7 @@ def _start(mover, kind, names, ins, outs, details, given, in_place=False) -> Han
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
-    if in_place:  # here and at the end, because the script may use the tensors meanwhile
+    if in_place:  # now and at the end, because the script may use the tensors in between
         written(given)
 
     def finish() -> List[torch.Tensor]:
@@ -212,7 +212,7 @@ def _made(started: Started, number: int, like: torch.Tensor, process_set: Proces
 
 @torch.no_grad()
 def _deliver(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Copy the result into the tensor, unless the result lies there already."""
+    """Copy the result into the tensor, unless the result is in the tensor's memory already."""
     if tensor.data_ptr() != result.data_ptr():
         tensor.copy_(result)
     else:

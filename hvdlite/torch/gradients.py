@@ -28,12 +28,12 @@ class Gradients(GradientReducer):
 
     The first step learns the order in which backward writes gradients, and which gradients are
     sparse. So the allreduces of the first step begin when backward has ended. A parameter that
-    backward has reached on no rank has no gradient; whether it will be sparse is still unknown.
+    backward has not reached on any rank has no bucket, because its gradient may be sparse.
 
-    Only the newest object reduces a parameter's gradient: hooks of two objects would reduce it
-    twice, and each would move the gradient to its own memory. An older object with the same
-    parameter refuses to be used, even after the newer one is freed, because ranks may free objects
-    at different times.
+    Only the newest object reduces a parameter's gradient. The hooks of two objects would reduce the
+    gradient twice, and each would move it to its own memory. An older object with the same
+    parameter raises when it is used, even after the newer object is freed, because ranks may free
+    objects at different times.
 
     :param owner: the optimizer's name, as in ``names.owner_name``.
     :param named: names of the parameters, in the same order on every rank.
@@ -49,19 +49,20 @@ class Gradients(GradientReducer):
         self.passes, self._groups = passes, groups
         self._names: Dict[torch.Tensor, str] = {}
         self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
-        # Parameters without a bucket: how often backward has written each in this step, in order.
+        # Parameters without a bucket -> how often backward has written the gradient in this step.
+        # They are in the order in which backward wrote them.
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
-        # by name of each parameter that backward has reached: is its gradient sparse?
+        # name of each parameter that backward has reached -> True if its gradient is sparse
         self._kinds: Dict[str, bool] = {}
-        # parameters that have required no gradient so far
+        # parameters that have not required a gradient so far
         self._frozen: Dict[torch.Tensor, str] = {}
-        # parameters that backward has reached on no rank so far
+        # parameters that backward has not reached on any rank so far
         self._unreached: List[torch.Tensor] = []
-        # name of a parameter that a newer object took, and of that object's owner
+        # text about a parameter that a newer object has taken over; None: nothing was taken
         self._taken: Optional[str] = None
-        self._loaded = self._states = 0  # digests of loaded states: for the next step, for this
+        self._loaded = self._states = 0  # digests of loaded states: for the next step, this step
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
@@ -75,14 +76,14 @@ class Gradients(GradientReducer):
             check(name, param, gpu=True)
             if param.requires_grad:
                 self._names[param] = name
-                # autograd calls the hook's function, see _call
+                # a placeholder, which _call replaces by the real hook
                 self._hooks[param] = param.register_post_accumulate_grad_hook(id)
             else:
                 self._frozen[param] = name
         self._forget_buckets()
 
     def adopt(self, named: Dict[torch.Tensor, str]) -> None:
-        """Do what :meth:`add` does; if backward has begun, at the end of this step."""
+        """Call :meth:`add` now or, if backward has begun, at the end of this step."""
         self._frozen.update(named) if self.written else self.add(named)
 
     def __del__(self) -> None:
@@ -94,7 +95,7 @@ class Gradients(GradientReducer):
         self._hooks = {}
 
     def _yield_to(self, newer: "Gradients", named: Dict[torch.Tensor, str]) -> None:
-        """Stop reducing if the newer object has one of this object's parameters."""
+        """Stop reducing if the newer object takes over one of this object's parameters."""
         own = {**self._names, **self._frozen}
         shared = [name for param, name in own.items() if param in named]
         if not shared or self._taken:
@@ -116,14 +117,14 @@ class Gradients(GradientReducer):
 
     @property
     def due(self) -> bool:
-        """Whether backward has written some gradient as often as a step has passes."""
+        """Whether backward has written some gradient ``passes`` times in this step."""
         if self.passes == 1 or not self.written:
             return self.written
         times = Counter(param for bucket in self._buckets or () for param in bucket.written)
         return max({**times, **self._written}.values()) >= self.passes
 
     def loaded(self, digest: int) -> None:
-        """Make the next step to begin compare what ranks have loaded; 0: nothing to compare."""
+        """Make the next step that begins compare the digest of loaded states; 0: no states."""
         if digest and self.written:
             self._loaded = digest
         else:
@@ -135,7 +136,7 @@ class Gradients(GradientReducer):
         return {**self._left_out, **{self._names[p]: part.clone() for p, part in buckets}}
 
     def leave_out(self, left_out: Dict[str, torch.Tensor]) -> None:
-        """Have compression add this to the next gradients."""
+        """Make compression add these values, by parameter name, to the next gradients."""
         self._left_out = dict(left_out)
         for param, part in (each for bucket in self._buckets or () for each in bucket.left_out()):
             known = self._left_out.pop(self._names[param], None)
@@ -148,7 +149,7 @@ class Gradients(GradientReducer):
             bucket.written.clear()
 
     def begin_anew(self) -> None:
-        """After a death: drop allreduces under way, and make new buckets in the next step."""
+        """After a rank's death: drop pending allreduces, and make new buckets in the next step."""
         for bucket in self._buckets or ():
             if bucket.started:
                 with contextlib.suppress(HvdliteError):
@@ -165,7 +166,7 @@ class Gradients(GradientReducer):
             self._call(partial(if_alive, Gradients._note, ref(self)), param)
 
     def _call(self, hook: Callable, param: torch.Tensor) -> None:
-        """Change the hook that autograd calls; PyTorch adds no hook to a frozen parameter."""
+        """Replace the parameter's hook in place, because PyTorch adds no hook to a frozen one."""
         handle = self._hooks[param]
         handle.hooks_dict_ref()[handle.id] = hook
 
@@ -178,8 +179,8 @@ class Gradients(GradientReducer):
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
         """Start the bucket when backward has written ``last``, its last gradient.
 
-        For the other gradients autograd calls a method of a list: a hook in Python takes several
-        times as long as a small gradient's share of the allreduce.
+        For the other gradients autograd calls a list's ``append``, because a hook in Python takes
+        several times as long as a small gradient's share of the allreduce.
         """
         for param in bucket.params:
             self._call(bucket.written.append, param)
@@ -228,7 +229,7 @@ class Gradients(GradientReducer):
         finally:
             self.restart()
             self._states, self._loaded = self._loaded, 0
-        # the new buckets, whose gradients are reduced once more
+        # the new buckets have reduced these gradients a second time: restore the first results
         for bucket in self._buckets if done else ():
             for param, view in zip(bucket.params, bucket.views):
                 if param in done:
@@ -247,15 +248,15 @@ class Gradients(GradientReducer):
             try:
                 bucket.finish()
                 doubtful = bucket in late or len(bucket.written) > self._goal(bucket)
-                if doubtful and self._is_full(bucket):  # backward used another order than before
+                if doubtful and self._is_full(bucket):  # backward's order has changed
                     self._wait_for(bucket, bucket.written[-1])
-            except Exception as error:  # raised later, after waiting for the other buckets, too
+            except Exception as error:  # raised after waiting for the other buckets, too
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def _add_late(self) -> Dict[torch.Tensor, torch.Tensor]:
-        """Add parameters that now require or have a gradient; return other ranks' gradients."""
+        """Add parameters that now require or have a gradient; return the results of the others."""
         thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
         if not self._are_reached() and not thawed:
             return {}
@@ -266,7 +267,7 @@ class Gradients(GradientReducer):
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
     def _are_reached(self) -> bool:
-        """Return True if backward has now reached one of the unreached on any rank. Collective."""
+        """Return True if backward has reached an unreached parameter on any rank. Collective."""
         if not self._unreached:
             return False
         here = np.array([any(param.grad is not None for param in self._unreached)], np.int32)
@@ -275,7 +276,7 @@ class Gradients(GradientReducer):
         return bool(collectives.allreduce(here, name, Sum, process_set=process_set)[0])
 
     def average_loss(self, loss):
-        """Return the average loss of all ranks, for optimizers that compare losses."""
+        """Return the average of all ranks' losses, for optimizers that compare losses."""
         is_tensor = isinstance(loss, torch.Tensor)
         own = loss.detach() if is_tensor else torch.tensor(loss, dtype=torch.float64)
         op, process_set = self.reduction.op, self.reduction.process_set

@@ -1,4 +1,4 @@
-"""The guard of a PyTorch model's parameters."""
+"""Guard for the parameters of a PyTorch model."""
 
 from typing import Iterator
 
@@ -8,10 +8,10 @@ from hvdlite.training import guards
 
 
 class Guard(guards.Guard):
-    """Checks every few steps that ranks have equal parameters, without NaN and infinity.
+    """Checks every few steps that ranks have equal parameters, and no NaN or infinity.
 
     Call ``step()`` between backward and the optimizer's step. A ``DistributedOptimizer`` averages
-    while backward runs, so a NaN may already have spread to all ranks.
+    while backward runs, so one rank's NaN may have reached all ranks before the check.
 
     :param params: ``model.named_parameters()``, in the same order on every rank.
     :param every: steps between two checks; the first check is before the first step.

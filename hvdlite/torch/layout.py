@@ -1,4 +1,4 @@
-"""Which gradients of an optimizer travel together, and in which order; equal on all ranks."""
+"""Decides which gradients of an optimizer are sent together, in which order, for all ranks."""
 
 from collections import defaultdict
 from operator import attrgetter
@@ -12,11 +12,11 @@ from hvdlite.training.plan import Reduction
 
 
 class Layout(NamedTuple):
-    """The parameters of an optimizer, by how their gradients travel."""
+    """The parameters of an optimizer, by how their gradients are sent."""
 
-    dense: List[torch.Tensor]  # the last that rank 0's backward has written first
+    dense: List[torch.Tensor]  # in the reverse of the order in which rank 0's backward wrote them
     sparse: List[torch.Tensor]
-    unreached: List[torch.Tensor]  # backward has reached these on no rank so far
+    unreached: List[torch.Tensor]  # backward has not reached these on any rank so far
 
 
 def agreed(
@@ -26,8 +26,8 @@ def agreed(
     """Return the layout on which all ranks agree. Collective.
 
     :param written: the parameters in the order in which backward has written their gradients.
-    :param kinds: by name of each parameter that backward has reached here: is its gradient sparse?
-        Receives what the other ranks know.
+    :param kinds: name of each parameter that backward has reached -> True if its gradient is
+        sparse. This function adds what the other ranks know.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     names = {name: param for param, name in named.items()}
@@ -55,9 +55,9 @@ def agreed(
 def split(
     params: Sequence[torch.Tensor], chosen: Sequence[Sequence[torch.Tensor]], reduction: Reduction
 ) -> List[Sequence]:
-    """Return groups of the parameters, each of one dtype and device, the front layers first.
+    """Return groups of the parameters, each of one dtype and device, the first layers first.
 
-    :param chosen: the user's groups, which stay together.
+    :param chosen: the user's groups, which are not split further.
     """
     if not is_elementwise(reduction):
         return [[param] for param in params]

@@ -1,4 +1,4 @@
-"""Moves tensors of GPUs in the order of their turns, which is the same on all ranks."""
+"""Moves GPU tensors in the order of their turns, which is the same on all ranks."""
 
 import contextlib
 import threading
@@ -19,17 +19,17 @@ _FOUND = 2  # seconds to wait for hvdlite to find a dead rank
 class Mover:
     """Moves tensors of one device among the ranks of a process set.
 
-    :param group: a backend of ``torch.distributed`` of these ranks.
+    :param group: a backend of ``torch.distributed`` for these ranks.
     """
 
     def __init__(self, device: torch.device, group) -> None:
         self.device, self._group = device, group
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._changed = threading.Condition(threading.RLock())  # guards these:
+        self._changed = threading.Condition(threading.RLock())  # guards the fields below
         self._waiting: List[Move] = []  # moves on which the ranks have not agreed yet
         self._agreed: Dict[int, Move] = {}  # agreed moves, by turn
         self._turn = 1  # the turn of the next move
-        self._moving: List[Move] = []  # moves under way; keeps their memory
+        self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
         threading.Thread(target=self._run, name="hvdlite gpu", daemon=True).start()
 
@@ -52,7 +52,7 @@ class Mover:
         return Delegated(self, started, moves)
 
     def launch(self) -> None:
-        """Let the group begin what the ranks have agreed on, in the order of turns."""
+        """Begin the moves on which the ranks have agreed, in the order of turns."""
         with self._changed:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
@@ -102,7 +102,7 @@ class Mover:
         return move.out
 
     def check(self) -> None:
-        """Raise if the job has failed; end the group's calls, which wait for dead ranks."""
+        """If the job has failed, end the group's calls, which wait for dead ranks, and raise."""
         try:
             call(lib.hvd_check)
         except Exception as error:
@@ -117,18 +117,18 @@ class Mover:
         self.close()
 
     def close(self) -> None:
-        """End the group and its calls under way."""
+        """Abort the group and its calls in progress."""
         with contextlib.suppress(Exception):
             self._group.abort()
 
     def is_idle(self) -> bool:
-        """Tell whether no move waits or is under way."""
+        """Return True if no move is waiting or in progress."""
         with self._changed:
             self._moving = [each for each in self._moving if not each.has_ended()]
             return not (self._waiting or self._agreed or self._moving)
 
     def _run(self) -> None:
-        """Begin moves for which no caller waits; end the group's calls after a death."""
+        """Begin moves for which no caller waits; after a rank's death end the group's calls."""
         while not self.failed:
             with self._changed:
                 if self.is_idle():
@@ -144,7 +144,7 @@ class Mover:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """Return the death that has caused the group's error, if hvdlite finds one soon."""
+    """Return hvdlite's error about a dead rank if there is one soon, else the group's error."""
     until = time.monotonic() + _FOUND
     while time.monotonic() < until:
         try:
@@ -156,22 +156,22 @@ def _cause_of(error: Exception) -> Exception:
 
 
 class Delegated:
-    """Several collectives that a mover has started at once; like ``Started``."""
+    """Several collectives that a mover has started together; like ``Started``."""
 
     def __init__(self, mover: Mover, started: Started, moves: List[Move]) -> None:
         self._mover, self._started, self._moves = mover, started, moves
 
     def done(self, seconds: float = 0) -> bool:
-        """Tell whether all have ended; wait for the other ranks at most so many seconds."""
+        """Return True if all have ended; wait for the other ranks at most so many seconds."""
         if not self._started.done(seconds):
             return False
         self._mover.launch()
         return all(each.has_ended() or not lib.hvd_turn(each.handle) for each in self._moves)
 
     def finish(self) -> List[Tuple[torch.Tensor, Any]]:
-        """Wait; return each result with its ``rows``.
+        """Wait until all have ended; return each result with its ``rows``.
 
-        :raises hvdlite.HvdliteError: the ranks disagree, or one is dead.
+        :raises hvdlite.HvdliteError: the ranks disagree, or a rank is dead.
         """
         self._started.finish()
         return [(self._mover.finish(each), each.rows) for each in self._moves]

@@ -1,4 +1,4 @@
-"""One tensor whose data a backend of ``torch.distributed`` moves, and what the backend does."""
+"""Move: a tensor whose data a backend of ``torch.distributed`` moves; and the backend's calls."""
 
 from typing import Any, Optional
 
@@ -18,12 +18,12 @@ OPS = {
 
 
 class Move:
-    """One tensor that the ranks agree on, and whose data the group then moves.
+    """One tensor on which the ranks agree, and whose data the group then moves.
 
-    :param out: may be the tensor; None: to be made, when the rows of all ranks are known.
-    :param ready: an event of the stream on which the tensor is made.
-    :ivar rows: of an allgather or alltoall: how many rows come from each rank.
-    :ivar ended: True, or an event; None: the group has not begun.
+    :param out: may be the tensor itself; None: made when the number of rows is known.
+    :param ready: an event of the stream that computes the tensor.
+    :ivar rows: the number of rows from each rank, for an allgather or alltoall.
+    :ivar ended: True or a CUDA event; None: the group has not begun.
     """
 
     def __init__(self, kind: int, handle, tensor, out, members: dict, ready) -> None:
@@ -34,18 +34,19 @@ class Move:
         self.error: Optional[BaseException] = None
 
     def is_agreed(self) -> bool:
-        """Tell whether the ranks have agreed, or have found an error."""
+        """Return True if the ranks have agreed, or have found an error."""
         return bool(lib.hvd_finish(self.handle, 0, ffi.NULL))
 
     def has_ended(self) -> bool:
-        """Tell whether the group has moved the data, or could not."""
+        """Return True if the group has moved the data or has failed."""
         return bool(self.error or self.ended is True or (self.ended and self.ended.query()))
 
 
 def move_by(group, move: Move) -> None:
-    """Have the backend move the data; NCCL queues its work on the current stream.
+    """Make the backend move the data; NCCL queues its work on the current stream.
 
-    The thread need not be in inference mode, in which alone tensors of that mode are written to.
+    Only code in inference mode may write to tensors that were made in that mode, and the caller's
+    thread may be in another mode.
     """
     written = move.tensor if move.out is None else move.out
     with torch.inference_mode(written.is_inference()), torch.no_grad():

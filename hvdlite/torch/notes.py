@@ -1,4 +1,4 @@
-"""Reports a rank's own work to the flight recorder: updates, and waits for input."""
+"""Records a rank's own work in the flight recorder: updates, and waits for input."""
 
 import contextlib
 import sys
@@ -15,8 +15,8 @@ class _Update(ModuleState):
     """The last update."""
 
     def begin(self) -> None:
-        self.since = 0.0  # when it ended
-        self.hook: Any = None  # handle of the hook; None: a forward has begun since
+        self.since = 0.0  # when the update ended
+        self.hook: Any = None  # handle of the hook; None: a forward has begun after the update
 
 
 _update = _Update()
@@ -24,7 +24,7 @@ _update = _Update()
 
 @contextlib.contextmanager
 def update() -> Iterator[None]:
-    """Record an update; the time from its end to the next forward counts as input."""
+    """Record an update. The time from its end to the next forward is recorded as input."""
     begin = time.monotonic()
     yield
     _update.since = time.monotonic()
@@ -34,13 +34,13 @@ def update() -> Iterator[None]:
 
 
 def _compiles() -> bool:
-    """Return True if torch.compile has compiled anything: torch.compile warns about our hooks."""
+    """Return True if torch.compile has compiled anything, because it would warn about our hook."""
     utils = sys.modules.get("torch._dynamo.utils")
     return bool(utils and utils.counters.get("frames"))
 
 
 def _forward_begins(*_: Any) -> None:
-    """Record the input and remove this hook, which costs time in each call of a module."""
+    """Record the input, and remove this hook because it costs time in each call of a module."""
     hook, _update.hook = _update.hook, None
     if hook is not None:
         hook.remove()

@@ -1,17 +1,17 @@
 """Collectives on PyTorch tensors, on CPUs and on CUDA (:mod:`hvdlite.torch.delegate`).
 
-Every rank must make the call, with tensors of the same shape and dtype. Tensors are matched by
-``name``, or without a name by the calling line of the script. Dtypes: float16, bfloat16, float32,
-float64, uint8, int8, int16, int32, int64, bool; tensors of any strides.
+Every rank must make the call, with tensors of the same shape and dtype. Ranks match tensors by
+``name``, or without a name by the line of the script that makes the call. Dtypes: float16,
+bfloat16, float32, float64, uint8, int8, int16, int32, int64, bool. Any strides are allowed.
 
-Each call waits until the work is done. A call whose name ends in ``_async`` returns a handle at
-once, for ``poll`` and ``synchronize``. It raises for a wrong argument at once. The tensors must not
-change until the work is done.
+Each call waits until the work is done. A call whose name ends in ``_async`` does not wait: it
+returns a handle, for ``poll`` and ``synchronize``, or raises for a wrong argument. The script must
+not change the tensors until the work is done.
 
-Calls that wait and are not in place have gradients of Horovod's scale: docs/training.md,
-"Gradients through collectives". Backward must reach a result on every rank or on none.
+Calls that wait and are not in place have gradients, scaled as in Horovod: docs/training.md,
+"Gradients through collectives". Backward must reach a result on every rank or on no rank.
 
-``grouped_...`` does the same for each of several tensors, which are sent together.
+``grouped_...`` does the same for several tensors, which are sent together.
 """
 
 import functools
@@ -31,7 +31,7 @@ from hvdlite.torch import differentiable, exchange
 from hvdlite.torch.tensors import written
 from hvdlite.training.codecs import NoneCompressor, compressed
 
-HorovodInternalError = HvdliteError  # the name that scripts for Horovod catch
+HorovodInternalError = HvdliteError  # the name that Horovod's scripts catch
 
 
 def allreduce(
@@ -43,16 +43,16 @@ def allreduce(
 
     :param tensor: of any shape; it does not change.
     :param average: the older form of ``op``: True for Average, False for Sum.
-    :param name: the same on every rank; no other tensor under way may have this name.
+    :param name: the same on every rank; no other tensor in progress may have this name.
     :param compression: ``hvd.Compression.none``, ``fp16``, ``bf16``, or a class like them.
     :param op: ``hvd.Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``,
         as for ``hvdlite.allreduce``. Sum and Average have a gradient.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after ``prescale_factor``, before the sum; int64 wraps before an Average divides.
-    :param process_set: the ranks that take part; only they make the call.
+    :param prescale_factor: finite and the same on every rank, as ``postscale_factor``. Integers are
+        truncated after the prescaling, before the sum; int64 wraps before an Average divides.
+    :param process_set: the ranks that take part; only these ranks make the call.
     :raises ValueError: before anything is sent, for a wrong argument: a tensor that is sparse or on
         another device, an unsupported dtype, both ``average`` and ``op``.
-    :raises hvdlite.HvdliteError: on every rank, if ranks disagree, or one has failed or left.
+    :raises hvdlite.HvdliteError: on every rank, if ranks disagree, or a rank has failed or left.
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
@@ -72,10 +72,10 @@ def allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``.
+    """Like :func:`allreduce`, but in place and without a gradient; return ``tensor``.
 
-    If autograd has saved the tensor, backward raises an error, as after PyTorch's own operators in
-    place.
+    If autograd has saved the tensor, backward raises an error, as after PyTorch's own in-place
+    operators.
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
@@ -135,9 +135,9 @@ def broadcast_(
     tensor, root_rank: int, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it.
+    """Overwrite ``tensor`` on every rank with rank ``root_rank``'s tensor; return ``tensor``.
 
-    Arguments and errors are those of :func:`broadcast`.
+    Arguments and errors are as for :func:`broadcast`.
     """
     names = _one_name("broadcast", name, process_set)
     return exchange.broadcast(names, [tensor], root_rank, process_set, in_place=True).then(_first)
@@ -174,7 +174,7 @@ def alltoall(
     :param tensor: of at least one dimension; all but the first are the same on every rank.
     :param splits: the number of rows for each rank, the first rows for rank 0; remaining rows are
         not sent. Without ``splits`` every rank gets the same number of rows.
-    :return: the rows; with ``splits`` a pair of the rows and of the number from each rank, int32.
+    :return: the rows; with ``splits`` a pair: the rows, and the number from each rank as int32.
     :raises ValueError: as :func:`allreduce`; also if the splits, or the number of ranks, do not fit
         the rows.
     """
@@ -197,13 +197,13 @@ def reducescatter(
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ):  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+    """Return this rank's rows of the result of :func:`allreduce`; any ``op`` except Adasum.
 
-    Ranks get equally many rows, in rank order; if that is impossible, the first ranks get one more.
-    ``tensor`` does not change.
+    Ranks get the same number of rows, in rank order; if the rows do not divide evenly, the first
+    ranks get one more. ``tensor`` does not change.
 
     :param tensor: of at least one dimension, of the same shape on every rank.
-    :param op: and all other arguments: as for :func:`allreduce`.
+    :param op: this and all other arguments are as for :func:`allreduce`.
     :raises ValueError: as :func:`allreduce`; also if ``tensor`` is 0-d.
     """
     names = _one_name("reducescatter", name, process_set)
@@ -244,7 +244,7 @@ def _start_allreduce_(
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
     @functools.wraps(start)
     def form(*args, **kwargs) -> Handle:
-        with torch.no_grad():  # not as a decorator, whose line would name unnamed tensors
+        with torch.no_grad():  # not as a decorator: unnamed tensors would get its line as name
             return start(*args, **kwargs)
 
     return form
@@ -282,7 +282,7 @@ broadcast_async_ = broadcast_.start
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
     """Tell the other ranks that this rank has no more data; wait until all ranks have joined.
 
-    Meanwhile zeros stand for this rank in the other ranks' allreduces (``hvdlite.numpy.join``).
+    Meanwhile this rank contributes zeros to the other ranks' allreduces (``hvdlite.numpy.join``).
 
     :param device: as in Horovod; ignored.
     :return: the last rank that joined.
@@ -302,7 +302,7 @@ def _first(results: Sequence):
     return results[0]
 
 
-# These return a Handle; @waiting turns the Handle into the annotated result.
+# These functions return a Handle; @waiting waits for the Handle and returns its result.
 
 
 def _reduced(function, start, names, tensors, compression, *how) -> Any:

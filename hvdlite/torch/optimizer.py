@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any PyTorch optimizer, fed with gradients averaged over ranks."""
+"""DistributedOptimizer: any PyTorch optimizer, with gradients averaged over ranks."""
 
 import warnings
 import weakref
@@ -30,7 +30,7 @@ _NOT_SKIPPED = (
 class DistributedOptimizer(torch.optim.Optimizer):
     """An optimizer whose ``step()`` applies the gradients of all ranks' batches.
 
-    Gradients are averaged while backward computes the others::
+    Gradients are averaged while backward computes further gradients::
 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
@@ -47,28 +47,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    A gradient that backward has not written on this rank counts as zero. A parameter that backward
-    has never reached on any rank has no gradient, as in one process. After each call of the closure
-    of ``step(closure)``, gradients and loss are averaged.
+    If backward has not written a gradient on this rank, the gradient counts as zero. If backward
+    has never reached a parameter on any rank, the parameter has no gradient, as in one process.
+    ``step(closure)`` averages gradients and loss after each call of the closure.
 
-    A parameter belongs to one DistributedOptimizer, the newest: ``step()`` and ``synchronize()`` of
-    an older one raise a RuntimeError.
+    A parameter belongs to the newest DistributedOptimizer that has it. ``step()`` and
+    ``synchronize()`` of an older one raise a RuntimeError.
 
     :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. NCCL moves the
-        gradients on CUDA if each rank has its own GPU; else they go through the host.
+        gradients on CUDA if each rank has its own GPU; otherwise they go through the host.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
         are numbered in the optimizer's order.
-    :param compression: one of ``hvd.Compression``, or a class of your own.
+    :param compression: one of ``hvd.Compression``, or your own class.
     :param backward_passes_per_step: k: ``step()`` follows k backwards, whose gradients add up.
     :param op: ``hvd.Average``, ``hvd.Sum``, or ``hvd.Adasum``: with Adasum each rank takes its own
         step, and the changes of the weights are combined.
-    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
-        multiplied by f / size after it.
+    :param gradient_predivide_factor: f: gradients are divided by f before the sum, and multiplied
+        by f / size after the sum.
     :param num_groups: the older name of ``groups`` as a number.
-    :param groups: the number of groups in which gradients are sent, or lists of parameters, each
-        sent together. By default, groups of 1 MiB or more.
-    :param sparse_as_dense: send sparse gradients whole instead of their rows.
-    :param process_set: the ranks that average; on any other rank the optimizer is a plain one.
+    :param groups: the number of groups in which gradients are sent; or lists of parameters, each
+        list sent together. By default, groups of 1 MiB or more.
+    :param sparse_as_dense: send sparse gradients as dense tensors.
+    :param process_set: the ranks that average; on other ranks the optimizer works as a plain one.
     :raises ValueError: a wrong argument, a parameter on another device, or a parameter whose
         gradient another DistributedOptimizer is reducing now.
     :raises hvdlite.HvdliteError: at the first step, if the ranks have different parameters.
@@ -91,9 +91,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = named_of(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
         check_groups(lists)
-        # checked first, because a wrong call must not change the names of later optimizers
+        # checked before owner_name(), because a wrong call must not change later optimizers' names
         reduction.checked()
-        # collective, because each rank counts its optimizers itself
+        # all ranks must make the call, because each rank counts its optimizers itself
         owner = owner_name("optimizer", process_set)
         known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,
@@ -115,16 +115,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
     _synchronized: bool
     _asked: bool  # True: the script itself has called synchronize() since the last step
     _parameter_names: Dict[torch.Tensor, str]
-    _present: Optional[List[int]]  # the ids of the parameters in param_groups, all with names
+    _present: Optional[List[int]]  # ids of the parameters in param_groups when _adopt() last ran
 
     def __init__(self, *args, **kwargs) -> None:
-        """Do nothing: the attributes are those of the given optimizer."""
+        """Do nothing, because this object shares the attributes of the given optimizer."""
 
     @property
     def param_groups(self) -> list:
         """The optimizer's groups of parameters.
 
-        Reading them after a step's last backward, as GradScaler does, first averages the gradients.
+        A read after a step's last backward, as by GradScaler, first averages the gradients.
         """
         waits = self._gradients is not None and self._gradients.due
         if waits and torch._C._current_graph_task_id() == _NO_SUCH_STEP:
@@ -136,9 +136,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.__dict__["param_groups"] = groups
 
     def step(self, closure: Optional[Callable] = None):
-        """Average the gradients, unless ``synchronize()`` has, and do the optimizer's step.
+        """Average the gradients, unless ``synchronize()`` has done so, and do the optimizer's step.
 
-        Warns, as Horovod does, after ``synchronize()`` outside of ``skip_synchronize()``.
+        As Horovod does, warn after ``synchronize()`` if the call is outside ``skip_synchronize()``.
         """
         if closure is not None:
             return super().step(self._averaged(closure))
@@ -154,7 +154,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     vars(step)["hooked"] = True  # otherwise PyTorch would call hooks of steps here, too
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Call the optimizer's zero_grad, and drop averages that no step has used."""
+        """Call the optimizer's zero_grad, and forget averages that no step has used."""
         if not (self._gradients and self._gradients.written):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
@@ -168,10 +168,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict:
-        """Return the optimizer's state, and on this rank what compression has left out, if
-        anything.
+        """Return the optimizer's state and, if any, what compression left out on this rank.
 
-        :raises RuntimeError: some of a step's several backward passes have been done.
+        :raises RuntimeError: called between the several backward passes of a step.
         """
         if not isinstance(self._gradients, Gradients):
             return super().state_dict()
@@ -186,9 +185,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))
 
     def synchronize(self) -> None:
-        """Wait until the gradients are those of all ranks. Collective.
+        """Wait until the gradients are averaged over all ranks. Collective.
 
-        :raises hvdlite.HvdliteError: the ranks have different parameters, or one has left.
+        :raises hvdlite.HvdliteError: the ranks have different parameters, or a rank has left.
         """
         self._finish()
         self._asked = True
@@ -215,22 +214,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._adopt()
 
     def _adopt(self) -> None:
-        """Reduce the gradients of new parameters, too, in whatever way the script has added them.
+        """Also reduce the gradients of parameters that the script has added in any way.
 
-        A script may change ``param_groups`` itself, or add to the optimizer that it has given.
+        A script may change ``param_groups`` itself, or add groups to the wrapped optimizer.
         """
         groups, names = self.__dict__["param_groups"], self._parameter_names
         present = [id(param) for group in groups for param in group["params"]]
         if self._gradients is None or present == self._present:
             return
-        self._present = present  # no id comes twice: names keeps the parameters
+        self._present = present  # names keeps the parameters alive, so ids are not reused
         added = numbered(groups, names)
         names.update(added)
         if added:
             self._gradients.adopt(added)
 
     def begin_anew(self) -> None:
-        """Continue with other ranks, between steps; :mod:`hvdlite.elastic` calls this."""
+        """Prepare for other ranks, between two steps; :mod:`hvdlite.elastic` calls this."""
         self._synchronized = self._asked = False
         if isinstance(self._gradients, Gradients):
             self._gradients.begin_anew()
@@ -255,8 +254,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 class _AdasumOptimizer(DistributedOptimizer):
-    """Combines the changes of each rank's step (Maleki et al., "Scaling Distributed Training with
-    Adaptive Summation", 2020), as Horovod's optimizer does."""
+    """Like Horovod's, combines the changes that each rank's step makes (Maleki et al., "Scaling
+    Distributed Training with Adaptive Summation", 2020)."""
 
     def step(self, closure: Optional[Callable] = None):
         self._adopt()
@@ -268,7 +267,7 @@ class _AdasumOptimizer(DistributedOptimizer):
     vars(step)["hooked"] = True
 
     def skip_synchronize(self):
-        """Raise: there is nothing to skip."""
+        """Raise, because there is nothing to skip."""
         raise ValueError("op=Adasum combines after the step: there is nothing to skip before it")
 
 
@@ -297,7 +296,7 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
 
 
 def _refuse_alone(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-    """Raise if the optimizer that was given to a distributed one is to step by itself."""
+    """Raise if the script calls step() of the wrapped optimizer, not of the distributed one."""
     gradients = optimizer.__dict__["_gradients"]
     if gradients is None or isinstance(optimizer, DistributedOptimizer):
         return
@@ -313,7 +312,7 @@ def _refuse_alone(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -
 def _keep_scheduler(distributed) -> None:
     """Let schedulers that were made before this optimizer see its steps.
 
-    A scheduler replaces the optimizer's ``step`` by its own function.
+    Such a scheduler has replaced the wrapped optimizer's ``step`` with its own function.
     """
     if "step" not in distributed.__dict__:
         return

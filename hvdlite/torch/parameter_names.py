@@ -31,9 +31,9 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
 
 
 def numbered(groups: Sequence[dict], known: Dict[torch.Tensor, str]) -> Dict[torch.Tensor, str]:
-    """Return names for the parameters that have none: their places, and marks if those are taken.
+    """Return names for parameters without a name: their places, with "'" if a name is taken.
 
-    Where a script has removed a group, the next ones have moved to places that had others.
+    A place may be taken because later groups move when a script removes a group.
     """
     taken, found = set(known.values()), {}
     for i, group in enumerate(groups):

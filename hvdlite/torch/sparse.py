@@ -16,11 +16,11 @@ def sparse_allreduce_async(
     """Start to reduce a sparse COO tensor over ranks; return a handle, which may also be called.
 
     :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
-    :param name: the same on every rank; no other tensor under way may have this name.
+    :param name: the same on every rank; no other tensor in progress may have this name.
     :param op: ``hvd.Average`` or ``hvd.Sum``.
     :param states: a digest of the states that the optimizer has just loaded.
     :return: a handle, whose result is a coalesced sparse COO tensor.
-    :raises ValueError: ``op`` is another one, or the tensor is dense.
+    :raises ValueError: ``op`` is something else, or the tensor is dense.
     """
     if type(op) is not int or op not in (Average, Sum):
         raise wrong("op", op, "hvdlite.Average or hvdlite.Sum, as the tensor is sparse")

@@ -20,11 +20,11 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Replace tensors on every rank by the tensors of rank ``root_rank``.
+    """Overwrite tensors on every rank with the tensors of rank ``root_rank``.
 
     :param params: ``model.state_dict()``, ``model.named_parameters()`` or a list of tensors.
     :param root_rank: a rank of the job.
-    :param process_set: the ranks that take part; only they make the call.
+    :param process_set: the ranks that take part; only these ranks make the call.
     :raises ValueError: ``params`` is something else.
     :raises hvdlite.HvdliteError: the ranks' tensors differ in number, shape or dtype.
     """
@@ -48,12 +48,12 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
 ) -> None:
-    """Replace the optimizer's ``state_dict()`` on every rank by that of rank ``root_rank``.
+    """Replace the optimizer's ``state_dict()`` on every rank with rank ``root_rank``'s.
 
-    It has the states of each parameter, such as momentum, the learning rates and all other options,
-    of any type. An optimizer that has taken no step has no states: if that is so on rank
-    ``root_rank``, parameters without a gradient get a gradient of zeros, as with Horovod, but no
-    step is taken.
+    The dict has each parameter's states, such as momentum, the learning rates, and all other
+    options of any type. An optimizer that has taken no step has no states. If rank ``root_rank``'s
+    optimizer has none, parameters without a gradient get a gradient of zeros, as with Horovod, but
+    no step is taken.
 
     :param optimizer: any optimizer, distributed or not, of the same parameters on every rank.
     :param model: as in Horovod; not needed.
@@ -67,7 +67,7 @@ def broadcast_optimizer_state(
     agree(owner, facts, remedy="Make the same optimizer on every rank.")
     tensors: List[torch.Tensor] = []
     is_root = topology.rank() == root_rank
-    # What compression has left out of gradients stays on its rank.
+    # Each rank keeps what compression has left out of its gradients.
     plain = plain_states(optimizer)
     gradients = getattr(optimizer, "_gradients", None)
     has_left_out = bool(gradients.left_out()) if isinstance(gradients, Gradients) else False
@@ -87,7 +87,7 @@ def broadcast_optimizer_state(
 
 
 def plain_states(optimizer) -> Any:
-    """Return an object with the plain optimizer's ``state_dict()`` and ``load_state_dict()``."""
+    """Return an object that has the plain optimizer's ``state_dict`` and ``load_state_dict``."""
     distributed = isinstance(optimizer, DistributedOptimizer)
     return super(DistributedOptimizer, optimizer) if distributed else optimizer
 
@@ -102,14 +102,14 @@ def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 
 class _Absent(NamedTuple):
-    """Takes the place of a tensor in the pickle; the tensor travels apart."""
+    """Stands for a tensor in the pickle; the tensor itself is broadcast separately."""
 
     dtype: torch.dtype
     shape: Tuple[int, ...]
 
 
 def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Replace each tensor of the value by an _Absent, and append the tensor to the list."""
+    """Return the value with an _Absent for each tensor, and append the tensors to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
         return _Absent(value.dtype, tuple(value.shape))
@@ -117,7 +117,7 @@ def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
 
 
 def _unpack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Replace each _Absent by a new tensor, and append the tensor to the list."""
+    """Return the value with a new tensor for each _Absent, and append the tensors to the list."""
     if isinstance(value, _Absent):
         tensors.append(torch.empty(value.shape, dtype=value.dtype))
         return tensors[-1]

@@ -13,14 +13,14 @@ from hvdlite.torch import ops
 class SyncBatchNorm(_BatchNorm):
     """A ``torch.nn.BatchNorm1d``, ``2d`` or ``3d`` over the joined batch of all ranks.
 
-    In training, mean and variance are taken over all ranks, whose batches may differ in size;
-    gradients are those of the sum of all ranks' losses; running statistics are the same on every
-    rank. Ranks make these layers in the same order, and run each equally often. Evaluation with
-    running statistics does not wait for other ranks. Where the mean of float32 values is 1000 times
-    the deviation, output and gradient are within 1e-3 of those in float64.
+    In training, mean and variance are computed over all ranks, whose batches may differ in size.
+    Gradients are the gradients of the sum of all ranks' losses. Running statistics are the same on
+    every rank. Ranks must make these layers in the same order, and run each layer equally often.
+    Evaluation with running statistics does not wait for other ranks. If the mean of float32 values
+    is 1000 times their deviation, output and gradient are within 1e-3 of the results in float64.
 
-    Arguments are those of ``torch.nn.BatchNorm2d``. Input and output: (N, C, ...) of any dtype that
-    is floating point.
+    The arguments are those of ``torch.nn.BatchNorm2d``. Input and output have shape (N, C, ...) and
+    any floating-point dtype.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
@@ -51,7 +51,7 @@ class SyncBatchNorm(_BatchNorm):
         return out.to(input.dtype)
 
     def _statistics(self, x) -> tuple:
-        """Count, mean and biased variance of each channel over all ranks; and x less its mean."""
+        """Return count, mean, biased variance of each channel over all ranks, and x minus mean."""
         axes = [axis for axis in range(x.dim()) if axis != 1]
         own = x.new_full((1,), x.numel() // x.shape[1])
         sums = self._sum_over_ranks(torch.cat([x.sum(axes), own]))
@@ -67,8 +67,8 @@ class SyncBatchNorm(_BatchNorm):
         return count, mean, var, centred
 
     def _sum_over_ranks(self, sums):
-        # A name of its own for each call, because inputs may come twice before backward ends. A new
-        # job counts from 0 on all ranks.
+        # Each call has its own name, because the layer may run again before backward ends. In a new
+        # job all ranks count from 0 again.
         return ops.allreduce(sums, name=owner_name(f"{self._owner}."), op=Sum)
 
     @torch.no_grad()
@@ -83,5 +83,5 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _along(per_channel, x):
-    """Reshape the tensor so that it broadcasts along all axes of x but the second."""
+    """Reshape the tensor so that it broadcasts along all axes of x except the second."""
     return per_channel.reshape([1, -1] + [1] * (x.dim() - 2))

@@ -11,14 +11,14 @@ DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
 DELEGATED = {"cuda"}  # types of devices whose tensors hvdlite.torch.delegate may move
 
-# nested, masked and fake tensors have another one
+# nested, masked and fake tensors have another method
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def check(name: str, tensor, gpu: bool = False) -> None:
     """Raise ValueError for a tensor that no collective takes.
 
-    :param gpu: the caller also takes tensors on a GPU (:func:`on_host`).
+    :param gpu: True: the caller also takes tensors on a GPU (:func:`on_host`).
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
@@ -46,7 +46,7 @@ def check(name: str, tensor, gpu: bool = False) -> None:
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:
-    """Describe the memory of a tensor without gaps."""
+    """Return the description of the memory of a contiguous tensor."""
     return Memory(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor)
 
 
@@ -57,20 +57,20 @@ def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
 
 
 def written(tensors: Sequence[torch.Tensor]) -> None:
-    """Tell autograd that these tensors have been written to, as PyTorch's own operators do.
+    """Tell autograd that these tensors were written to, as PyTorch's own operators do.
 
-    If autograd has saved one of them, backward raises PyTorch's error.
+    If autograd has saved one of the tensors, backward then raises PyTorch's error.
     """
     if _TAKES_SEVERAL:
         torch._C._increment_version(tensors)
         return
     for tensor in tensors:
-        if not tensor.is_inference():  # such a tensor has no version
+        if not tensor.is_inference():  # a tensor of inference mode has no version
             torch._C._increment_version(tensor)
 
 
 def _takes_several() -> bool:
-    """Return False if PyTorch is so old that it counts versions tensor by tensor."""
+    """Return False for an old PyTorch, whose function takes one tensor instead of several."""
     try:
         torch._C._increment_version(())
     except (RuntimeError, TypeError):
@@ -88,10 +88,9 @@ def is_staged(tensor: torch.Tensor) -> bool:
 
 
 def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.Tensor:
-    """Return the tensor, or a pinned copy of a GPU's tensor, made after the work on its current
-    stream.
+    """Return a CPU tensor itself, or a pinned copy of a GPU tensor, made on the current stream.
 
-    :param room: an earlier copy, whose memory is used again if it fits.
+    :param room: an earlier copy, whose memory is reused if it fits.
     """
     if not is_staged(tensor):
         return tensor
@@ -101,7 +100,7 @@ def on_host(tensor: torch.Tensor, room: Optional[torch.Tensor] = None) -> torch.
 
 
 def cuda_built() -> bool:
-    """Tell whether this PyTorch has CUDA."""
+    """Return True if this PyTorch has CUDA."""
     return torch.version.cuda is not None
 
 
@@ -114,13 +113,13 @@ def nccl_built() -> int:
 
 
 def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """Return a new tensor in memory that all ranks of the host map; every rank makes the call.
+    """Return a new tensor in memory that all ranks of the host map. Collective.
 
-    Collectives in place, such as ``allreduce_``, on this tensor or on the same part of it on every
-    rank copy nothing. The memory is freed with the last tensor that uses it. Where ranks share no
-    memory (one rank on each host, a later job) the tensor is an ordinary one.
+    In-place collectives, such as ``allreduce_``, copy nothing if every rank gives this tensor, or
+    the same part of it. The memory is freed with the last tensor that uses it. If ranks share no
+    memory (one rank on each host; a later job), the tensor is an ordinary tensor.
 
-    :param shape: and ``dtype``: as for ``torch.empty``, the same on every rank.
+    :param shape: as for ``torch.empty``, like ``dtype``; the same on every rank.
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     private = torch.empty(shape, dtype=dtype, device="cpu")
@@ -132,7 +131,7 @@ def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
 
 
 def is_packed(tensor: torch.Tensor) -> bool:
-    """Return True if the elements lie without gaps, in any order of the dimensions."""
+    """Return True if the elements have no gaps between them, in any order of the dimensions."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
         if length != 1 and stride != expected:

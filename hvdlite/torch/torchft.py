@@ -13,8 +13,8 @@ from hvdlite.torch.backend import groups, reconfigure
 class ProcessGroupHvdlite(ProcessGroupWrapper):
     """torchft's process group over hvdlite, in place of torchft's ``ProcessGroupGloo``.
 
-    Each quorum is a job of its own, for which the process leaves the last job. So a process has
-    only one such group, and does not call ``hvd.init()`` before the group is made.
+    Each quorum is a new job; the process leaves its last job for it. So a process may have only one
+    such group, and must not call ``hvd.init()`` before the group is made.
     """
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ProcessGroup:

@@ -1,7 +1,7 @@
 """hvdlite as PyTorch's backend for CPU tensors: ``init_process_group("hvdlite")``.
 
-``import torch`` registers the backend (``hvdlite_autoload``). Where PyTorch's autoload is switched
-off, the import of this module registers it. ``groups`` makes the backend of a process group,
+``import torch`` registers the backend (``hvdlite_autoload``). If PyTorch's autoload is switched
+off, the import of this module registers it. ``groups`` makes the backend of a process group;
 ``compiled`` compiles the C++ part for the installed PyTorch.
 """
 

@@ -1,8 +1,8 @@
-// hvdlite as PyTorch's backend for CPU tensors: the calls of torch.distributed, as collectives of
+// hvdlite as PyTorch's backend for CPU tensors: runs calls of torch.distributed as collectives of
 // the core.
 //
-// Calls for which the core has no kind or dtype, such as those on sparse tensors, go to Gloo
-// (group.h).
+// Gloo (group.h) runs calls that the core lacks, and calls on tensors that the core can't handle,
+// such as sparse tensors.
 #include "group.h"
 
 namespace hvdlite {
@@ -35,7 +35,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An allreduce, whose result only the root stores; the tensors of other ranks do not change.
+    // Runs an allreduce whose result only the root stores. Other ranks' tensors do not change.
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
         check_root("reduce", o, tensors);
         assertSingleElement(refusal("reduce"), tensors);
@@ -153,8 +153,8 @@ class HvdBackend : public Group {
         if (!moves(in) || !moves(out))
             return gloo().alltoall_base(out, in, out_splits, in_splits, o);
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
-            // Counts elements, because rows of the output may have another length than rows of the
-            // input.
+            // Splits count elements, not rows, because the rows of output and input may differ in
+            // length.
             auto splits = elements_of(in, in_splits), expected = elements_of(out, out_splits);
             if (in_splits.empty() && out_splits.empty()) splits = expected = {};
             Tensors to = {out}, copies = buffers_of(to);
@@ -176,7 +176,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An alltoall in which all rows go to the root; the root copies its own rows.
+    // Runs an alltoall in which all rows go to the root. The root copies its own rows.
     WorkPtr gather(std::vector<Tensors> &outs, Tensors &ins, const GatherOptions &o) override {
         auto refuse = refusal("gather");
         bool root = rank_ == o.rootRank;
@@ -199,7 +199,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // An alltoall in which all rows come from the root; the root copies its own rows.
+    // Runs an alltoall in which all rows come from the root. The root copies its own rows.
     WorkPtr scatter(Tensors &outs, std::vector<Tensors> &ins, const ScatterOptions &o) override {
         auto refuse = refusal("scatter");
         bool root = rank_ == o.rootRank;
@@ -242,7 +242,7 @@ class HvdBackend : public Group {
         assertRootTensor(refusal(call), o.rootTensor, static_cast<int64_t>(tensors.size()));
     }
 
-    // True: one rank gives several tensors for one result, which the core does not know.
+    // Returns true if one rank gives several tensors for one result, which the core can't do.
     bool several(const char *call, const Tensors &tensors) const {
         if (tensors.size() == 1) return false;
         assertNonEmpty(refusal(call), tensors);
@@ -260,7 +260,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // The elements of each rank's part; no splits: all parts are equal.
+    // Returns the number of elements of each rank's part; without splits all parts are equal.
     std::vector<int64_t> elements_of(const at::Tensor &t, std::vector<int64_t> splits) const {
         if (splits.empty()) return std::vector<int64_t>(size_, t.numel() / size_);
         for (int64_t &n : splits) n *= t.numel() / std::max<int64_t>(t.size(0), 1);
@@ -333,7 +333,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("begin_job", [] { process.jobs++; });
     m.def("stage", [](bool all) { process.stage_all = all; });
     m.def("stop", [] { process.keeper->stop(); }, py::call_guard<py::gil_scoped_release>());
-    // The methods that PyTorch calls on a group in place of Gloo's.
+    // PyTorch calls these methods of a group by their names in Python.
     py::class_<HvdBackend, c10::intrusive_ptr<HvdBackend>, c10d::Backend>(m, "Group")
         .def_property_readonly("options", &HvdBackend::getBackendOptions)
         .def("_set_default_timeout", &HvdBackend::setTimeout);

@@ -1,8 +1,8 @@
-// Calls: what the calls of a group share. It keeps tensors of the core that later calls may use
-// again, and a list of the calls under way, so that these can be aborted.
+// Calls: the state that the calls of a group share. It has handles of the core that later calls can
+// reuse, and a list of the calls in progress, so that these can be aborted.
 //
-// The calls of a group use NAMES names in turn, because the core negotiates a known name by its
-// cache id, and only runs a tensor that it has described and checked before.
+// The calls of a group use NAMES names in turn. For a name that recurs, the core sends only a cache
+// id, and need not describe and check the tensor again.
 #pragma once
 
 #include "process.h"
@@ -24,7 +24,7 @@ inline std::exception_ptr failure(const std::string &text) {
         c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
 }
 
-// A call that is under way.
+// A call that is in progress.
 class Call : public c10::intrusive_ptr_target {
   public:
     virtual void abort() = 0;
@@ -37,10 +37,10 @@ class Call : public c10::intrusive_ptr_target {
 
 class Calls : public c10::intrusive_ptr_target {
   public:
-    // has many divisors: if a training step's number of calls is one, names recur in each step
+    // has many divisors: if a step's number of calls is a divisor, each step has the same names
     static constexpr int NAMES = 60;
 
-    // All properties in which tensors of one name may differ, apart from their memory.
+    // All properties, apart from memory, in which two tensors with the same name may differ.
     using Like = std::array<int64_t, 7>;
     static Like like(const hvd_tensor &t) {
         return {t.kind, t.dtype, t.op, t.root, t.dims[0], t.ndim > 1 ? t.dims[1] : -1, t.out_rows};
@@ -51,10 +51,10 @@ class Calls : public c10::intrusive_ptr_target {
             if (slot.handle) process.core.hvd_drop(slot.handle);
     }
 
-    // ---- calls under way ----
+    // ---- calls in progress ----
     bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
-    // False: the group was aborted before, so the call must be aborted.
+    // Returns false if the group was aborted before: the caller must abort the call.
     bool enter(Call &call) {
         std::lock_guard<std::mutex> lock(mutex_);
         call.own_ = c10::intrusive_ptr<Call>::reclaim_copy(&call);
@@ -83,18 +83,18 @@ class Calls : public c10::intrusive_ptr_target {
     }
 
     // ---- tensors of the core ----
-    // Notes that a call of this name begins. True: no other call of this name is under way.
+    // Records that a call with this name begins. Returns true if no other call with it is running.
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 
-    // Gives the caller a handle to run, of a tensor like this; NULL: there is none.
+    // Returns a handle that can run a tensor like this again, now owned by the caller; or NULL.
     hvd_handle *take(int name, const Like &like) {
         std::lock_guard<std::mutex> lock(mutex_);
         Slot &slot = slots_[name];
         return slot.like == like ? std::exchange(slot.handle, nullptr) : nullptr;
     }
 
-    // Keeps a handle whose last run went well and that no other thread has.
+    // Stores a handle for reuse. Its last run must have succeeded; no other thread may have it.
     void keep(int name, const Like &like, hvd_handle *handle) {
         std::lock_guard<std::mutex> lock(mutex_);
         std::swap(slots_[name].handle, handle);

@@ -1,8 +1,8 @@
-// Checks: the tensors of one call must agree in some properties. And buffers like these tensors,
-// for the core.
+// Checks: verifies that the tensors of one call agree in the necessary properties. Also makes
+// buffers for the core in place of tensors that are not dense.
 //
-// PyTorch's own checks (c10d/Utils.hpp) make most refusals. Where these checks are too strict, the
-// refusal has their words.
+// PyTorch's own checks (c10d/Utils.hpp) raise most errors. Where these checks are too strict,
+// the checks here raise errors with the same words.
 #pragma once
 
 #include "start.h"
@@ -13,7 +13,7 @@
 
 namespace hvdlite {
 
-// What PyTorch's checks call with the reason.
+// Raises an error for a call. PyTorch's checks call it with the reason.
 struct Refusal {
     const char *call;
     int rank, size;
@@ -50,7 +50,7 @@ inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits,
     c10d::checkSplitSizes(splits, t, ranks);
 }
 
-// For each tensor a matrix with a row for every rank.
+// Returns, for each tensor, a new matrix with a row for every rank.
 inline Tensors matrices_of(const Tensors &tensors, int ranks) {
     Tensors matrices;
     for (const at::Tensor &t : tensors)
@@ -66,7 +66,7 @@ inline Tensors dense_of(const Tensors &tensors) {
     return copies;
 }
 
-// Does the same, and gives each tensor memory of its own: the core moves all tensors at once.
+// Does the same, and clones tensors that overlap, because the core moves all tensors concurrently.
 inline Tensors apart_of(const Tensors &tensors) {
     Tensors copies = dense_of(tensors);
     if (copies.size() < 2) return copies;
@@ -74,7 +74,7 @@ inline Tensors apart_of(const Tensors &tensors) {
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return begin_of(copies[a]) < begin_of(copies[b]); });
-    size_t last = 0; // the tensor that ends at `end`, the last end so far
+    size_t last = 0; // the tensor that ends at `end`, the highest end so far
     const char *end = nullptr;
     for (size_t i : order) {
         if (copies[i].nbytes() == 0) continue;
@@ -92,8 +92,8 @@ inline std::vector<int64_t> numbers_of(const Tensors &tensors) {
     return numbers;
 }
 
-// The tensors to write to: the given ones, or new ones in place of tensors that are not contiguous
-// or on a GPU.
+// Returns the tensors for the core to write to: the given tensors, or new buffers for tensors that
+// are not contiguous or on a GPU.
 inline Tensors buffers_of(const Tensors &tensors) {
     Tensors buffers;
     for (const at::Tensor &t : tensors)

@@ -1,8 +1,9 @@
-"""Compiles the C++ part of the backend for the installed PyTorch, once, and loads it.
+"""Compiles the C++ part of the backend once for the installed PyTorch, and loads it.
 
-PyTorch's interface for backends has no stable ABI. So the name of the compiled file has PyTorch's
-version and a hash of Python's ABI, PyTorch's headers, the sources and the compiler's flags.
-``python -m hvdlite.torch.backend.compiled`` compiles ahead, for ranks without a compiler.
+PyTorch's interface for backends has no stable ABI. So the name of the compiled file contains
+PyTorch's version and a hash of Python's ABI, PyTorch's headers, the sources and the compiler's
+flags. ``python -m hvdlite.torch.backend.compiled`` compiles before a job whose ranks lack a
+compiler.
 """
 
 import atexit
@@ -34,7 +35,7 @@ _loaded = _Loaded()
 def load(bucket) -> Any:
     """Return the compiled module; compile it first if the cache lacks it.
 
-    :param bucket: makes memory for DistributedDataParallel, as ``groups.bucket`` does.
+    :param bucket: ``groups.bucket``, which makes memory for DistributedDataParallel.
     :raises RuntimeError: compiling failed, or another process has been compiling for too long.
     """
     if _loaded.module is not None:
@@ -63,8 +64,7 @@ def build(patience: float) -> Path:
 
 
 def _headers_of_torch() -> List[Path]:
-    """Return the headers that decide the binary interface, in which builds of one version may
-    differ."""
+    """Return the headers that decide the ABI, which may differ between builds of one version."""
     include = Path(torch.__file__).parent / "include"
     c10d = include / "torch" / "csrc" / "distributed" / "c10d"
     names = "Backend.hpp", "Store.hpp", "Types.hpp", "Work.hpp"
@@ -74,7 +74,7 @@ def _headers_of_torch() -> List[Path]:
 
 def _flags() -> List[str]:
     """Return the compiler's flags, without paths."""
-    # pybind11 recognises PyTorch's types by these macros
+    # pybind11 shares PyTorch's types only with modules that have the same values of these macros
     names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [

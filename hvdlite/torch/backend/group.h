@@ -1,8 +1,8 @@
-// A process group: its name in the core, calls between two of its ranks, and the Gloo beside it.
+// Group: a process group with its name in the core, sends and receives, and its group of Gloo.
 //
-// Ranks call a group's collectives in the same order, so the group's name and a number that recurs
-// name a call's tensor in the core. The core then checks that the ranks' calls match. The name of a
-// send or receive has the group's name and the tag.
+// Ranks call a group's collectives in the same order. So the name of a call's tensor in the core is
+// the group's name and the call's number modulo Calls::NAMES, and the core checks that the ranks'
+// calls match. The name of a send or receive is the group's name and the tag.
 #pragma once
 
 #include "checks.h"
@@ -23,8 +23,8 @@ class Group : public Backend {
         explicit Options(Milliseconds timeout) : Backend::Options("hvdlite", timeout) {}
     };
 
-    // name: prefix of the group's tensors in the core, equal on all ranks and unique. reconfigure:
-    // a Reconfigure that will give the group its ranks; None: the group has its ranks already.
+    // name: prefix of the names of the group's tensors; unique, and the same on all ranks.
+    // reconfigure: a Reconfigure that later gives the group its ranks; None: it has them already.
     Group(int rank, int size, int group, std::string name, Milliseconds timeout,
           c10::intrusive_ptr<Store> store, py::object reconfigure)
         : Backend(rank, size), job_(reconfigure.is_none() ? process.jobs.load() : 0), group_(group),
@@ -45,10 +45,10 @@ class Group : public Backend {
         if (gloo_) set_timeout(*gloo_, timeout, 0);
     }
 
-    // Any thread. Calls under way fail, except those of Gloo; all later calls fail.
+    // Makes all calls in progress, except Gloo's, and all later calls fail. Any thread may call it.
     void abort() { calls_->abort(); }
 
-    // Memory for DistributedDataParallel's buckets. All ranks make the call.
+    // Memory for DistributedDataParallel's buckets. All ranks call allocateTensor.
     bool supportsTensorAlloc(c10::DeviceIndex of_gpu) {
         return of_gpu < 0 && group_ == 0 && size_ > 1;
     }
@@ -61,7 +61,7 @@ class Group : public Backend {
                 py::handle(process.bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
             c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
             storage->set_allocator(c10::GetAllocator(c10::kCPU));
-            storage->set_resizable(true); // because some hooks enlarge a bucket
+            storage->set_resizable(true); // because some communication hooks enlarge a bucket
             return made;
         } catch (py::error_already_set &error) {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
@@ -76,7 +76,7 @@ class Group : public Backend {
         return py::handle(reconfigure_).attr("handle").cast<std::string>();
     }
 
-    // Leaves the process's job and joins another one. The process's other groups belong to the old
+    // Leaves the process's job and joins another job. The process's other groups belong to the old
     // job and fail from now on.
     WorkPtr reconfigure(const ReconfigureOptions &o) override {
         check_reconfigures();
@@ -138,7 +138,7 @@ class Group : public Backend {
         return started(type, title, ins, operation, number, fill);
     }
 
-    // Gloo's group, made at the first call that needs it, which all ranks make.
+    // Returns the group of Gloo. All ranks make it in the first call that needs Gloo.
     Backend &gloo() {
         check_alive();
         std::lock_guard<std::mutex> lock(mutex_);
@@ -200,8 +200,8 @@ class Group : public Backend {
             auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
             return std::max(left, Milliseconds(1));
         }
-        // False: the signal is late, or has failed, for instance because a rank has died; then
-        // `why` says more.
+        // Returns false if the signal is late or has failed, for instance because a rank has died.
+        // For a failure `why` gets the reason.
         bool comes(Work &work, std::string &why) const {
             try {
                 return work.wait(left());
@@ -270,7 +270,7 @@ class Group : public Backend {
                          " was aborted on this rank: destroy it, and make another one");
     }
 
-    int job_; // reconfigure changes these fields between calls
+    int job_; // number of the job; reconfigure changes this and other fields between calls
     const int group_;
     std::string name_;
     const c10::intrusive_ptr<Options> options_;

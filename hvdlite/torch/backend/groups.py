@@ -1,4 +1,4 @@
-"""PyTorch's process groups on hvdlite's groups of ranks, and how the ranks of a job meet."""
+"""Makes PyTorch's process groups from hvdlite's groups, and lets the ranks of a job meet."""
 
 import itertools
 import os
@@ -26,16 +26,16 @@ class _Groups(ModuleState):
         self.begin_job()
 
     def begin_job(self) -> None:
-        self.of_core: Dict[Tuple[int, ...], int] = {}  # by their ranks
+        self.of_core: Dict[Tuple[int, ...], int] = {}  # numbers of the core's groups, by ranks
 
 
 _groups = _Groups()
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
-    """Make the backend of one process group; PyTorch calls this on each of its ranks.
+    """Return the backend of a new process group; PyTorch calls this on each rank of the group.
 
-    The first call joins the job as ``hvdlite.init()`` does, unless the program has joined.
+    The first call joins the job, as ``hvdlite.init()`` does, unless the program has done so.
 
     :raises hvdlite.HvdliteError: MPI does not know the other ranks.
     :raises RuntimeError: there is no compiler, or a rank is late.
@@ -50,16 +50,16 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 
 
 def own_memory() -> None:
-    """Let DistributedDataParallel get its buckets from this backend, where there is no GPU.
+    """Let DistributedDataParallel get its buckets from this backend, if there is no GPU.
 
-    Not with a GPU, because the variable that this sets also switches NCCL's memory on.
+    With a GPU the variable would also make NCCL allocate memory.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
-    """Return the group's ranks, and a number that no other group with its first rank has."""
+    """Return the group's ranks, and a number that is unique among groups with its first rank."""
     number = next(_groups.numbers) if rank == 0 else ""
     turn = (store.add("hvdlite/turn", 1) - 1) // size  # an earlier group may have used the store
     store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
@@ -70,14 +70,14 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:
-    """Wait for the keys, or until the job fails: the store does not notice dead ranks."""
+    """Wait for the keys; raise if the job fails meanwhile, because the store sees no deaths."""
     until = time.monotonic() + timeout.total_seconds()
     while True:
         try:
             return store.wait(keys, min(timeout, LOOK))
         except RuntimeError as error:
             is_gone = isinstance(error, getattr(dist, "DistNetworkError", ()))
-            # by then it is known which rank is dead
+            # the store's server has ended; hvdlite needs a moment to find out which rank died
             time.sleep(LOOK.total_seconds() if is_gone else 0)
             call(lib.hvd_check)
             if is_gone or time.monotonic() >= until:
@@ -85,10 +85,10 @@ def _wait(store, keys: List[str], timeout: timedelta) -> None:
 
 
 def _core_group(members: List[int], number: int) -> int:
-    """Return the number of hvdlite's group of these ranks; make the group at the first call.
+    """Return the number of hvdlite's group of these ranks; open the group at the first call.
 
-    Process groups of the same ranks share one group. The group stays until the job ends, because
-    its ranks may destroy a process group at different times.
+    Process groups with the same ranks share one group. It stays open until the job ends, because
+    the ranks may destroy a process group at different times.
     """
     if members == list(range(topology.size())):
         return 0
@@ -98,7 +98,7 @@ def _core_group(members: List[int], number: int) -> int:
 
 
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
-    """Return memory that the ranks of a host share; all ranks call this within the time."""
+    """Return a tensor in memory that the ranks of a host share. Collective, within the seconds."""
     with collectives.limited(seconds):
         return empty_shared(size, dtype)
 

@@ -1,9 +1,10 @@
 // Keeper: threads that end the operations for which no caller waits, and complete futures.
 //
-// The engine's thread hands over operations whose tensors are done. A callback of a future may take
-// Python's lock, and may itself wait for another future. So a thread takes an operation only if
-// another thread is free. The threads end before the interpreter, which later would kill a thread
-// that asks for Python's lock in the middle of C++.
+// The engine's thread passes operations to the keeper when the core is done with their tensors. A
+// future's callback may take Python's lock, or wait for another future. So a keeper's thread that
+// takes an operation makes sure that another thread is free. The threads end before the
+// interpreter does: a finalizing interpreter kills threads that ask for its lock, in the middle of
+// C++ code.
 #pragma once
 
 #include "operation.h"
@@ -15,7 +16,7 @@ namespace hvdlite {
 
 class Keeper {
   public:
-    // Any thread. From now on the operation's future fails at the operation's deadline.
+    // Makes the operation's future fail at the operation's deadline. Any thread may call it.
     void limit(c10::intrusive_ptr<Operation> operation) {
         std::lock_guard<std::mutex> lock(mutex_);
         bool first = operation->deadline() < next_;
@@ -23,15 +24,15 @@ class Keeper {
         if (first) wake();
     }
 
-    // Mostly the engine's thread. Takes over the reference.
+    // Takes over a reference to an operation whose tensors are done. Mostly called by the engine.
     void take(Operation *operation) {
         std::lock_guard<std::mutex> lock(mutex_);
         done_.push_back(operation);
         wake();
     }
 
-    // Operations that have not ended by now are never freed. Call it without Python's lock, for
-    // which a thread may wait.
+    // Ends the threads. Operations in progress are never freed. The caller must not hold Python's
+    // lock, because a thread may wait for it.
     void stop() {
         static const Milliseconds PATIENCE(2000);
         std::unique_lock<std::mutex> lock(mutex_);
@@ -71,7 +72,7 @@ class Keeper {
         if (--free_ == 0)
             add_thread();
         else if (!limited_.empty())
-            // another thread waits for the next deadline, for which maybe only this one did
+            // maybe only this thread waited for the next deadline: wake another thread to do so
             news_.notify_one();
         lock.unlock();
         operation->conclude();
@@ -88,7 +89,7 @@ class Keeper {
         return operation;
     }
 
-    // Takes an operation that is late. Empty: none is late, and `next_` is the next deadline.
+    // Takes an operation that is late; if none is, sets `next_` to the next deadline.
     c10::intrusive_ptr<Operation> take_late() {
         next_ = Clock::time_point::max();
         for (size_t i = 0; i < limited_.size(); i++) {
@@ -106,17 +107,18 @@ class Keeper {
     }
 
     static constexpr int MOST_FREE = 2;
-    std::mutex mutex_; // guards all fields; no thread takes Python's lock while it holds this one
+    std::mutex mutex_; // guards all fields; its holder must not take Python's lock
     std::condition_variable news_, gone_;
     std::deque<Operation *> done_;
     std::vector<c10::intrusive_ptr<Operation>> limited_;
-    Clock::time_point next_ = Clock::time_point::max(); // the first deadline, or an earlier time
+    Clock::time_point next_ = Clock::time_point::max(); // at or before the first deadline
     // number of threads, and of threads without an operation
     int threads_ = 0, free_ = 0;
     bool stopped_ = false;
 };
 
-// Runs on the engine's thread. Hands over the operation's own reference.
+// Called by the engine's thread for each tensor that is done. After the last tensor, passes the
+// reference that watch() made to the keeper.
 inline void Operation::on_end(void *operation) {
     auto o = static_cast<Operation *>(operation);
     if (--o->unended_ == 0) process.keeper->take(o);

@@ -1,11 +1,11 @@
-// Operation: the collectives of the core for one call, from the start until the call's tensors have
-// the result.
+// Operation: the core's collectives for one call, from the start until the call's tensors have the
+// result.
 //
-// The engine's thread touches no tensor and no Python object. When a tensor of the core is done, it
-// only tells the keeper (keeper.h). The first thread that finds all tensors of the core done, a
-// waiting thread or a thread of the keeper, ends the operation: it delivers the results and
-// releases the memory. It holds no lock then, because releasing the last reference to a tensor may
-// need Python's lock.
+// The engine's thread touches no PyTorch tensor and no Python object. It only tells the keeper
+// (keeper.h) when the core is done. The first thread that finds the core done, a waiting thread or
+// a thread of the keeper, ends the operation: it copies results to the caller's tensors and
+// releases the memory. It holds no lock meanwhile, because releasing the last reference to a
+// tensor may need Python's lock.
 #pragma once
 
 #include "calls.h"
@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-// The time after the limit. A limit above a year counts as a year, and so does a negative one, into
-// which PyTorch's conversion of a long timedelta overflows.
+// Returns the time when the limit is over. A limit above a year counts as a year; a negative limit,
+// too, because it comes from an overflow when PyTorch converts a long timedelta.
 inline Clock::time_point after(Milliseconds limit) {
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365};
     return Clock::now() + (limit < Milliseconds(0) ? LONGEST : std::min(limit, LONGEST));
@@ -43,15 +43,15 @@ inline Clock::time_point after(Milliseconds limit) {
 
 class Operation : public Call {
   public:
-    // group, number: make the name in the core. what: the call's name. waited: the caller waits at
-    // once. The core may use that if no other tensor of this name is under way.
+    // group, number: the name in the core is made of these. what: the call's name. waited: the
+    // caller waits immediately. The core is told so only if no other call with the name is running.
     Operation(const c10::intrusive_ptr<Calls> &calls, const std::string &group, int number,
               const char *what, Tensors outputs, Milliseconds limit, bool waited)
         : calls_(calls), number_(number), name_(group + "." + std::to_string(number)), what_(what),
           outputs_(std::move(outputs)), limit_(limit), deadline_(after(limit)),
           waited_(calls->begin(number) && waited) {}
 
-    // A send or receive, with its whole name.
+    // A send or a receive; `name` is its whole name in the core.
     Operation(const c10::intrusive_ptr<Calls> &calls, const std::string &name, const char *what,
               Tensors outputs, Milliseconds limit)
         : calls_(calls), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
@@ -66,11 +66,11 @@ class Operation : public Call {
         for (hvd_handle *h : handles_) process.core.hvd_drop(h);
     }
 
-    // ---- before another thread has the operation ----
+    // ---- called before other threads know the operation ----
     void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
     void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
     void expect(std::vector<int64_t> rows) { expected_ = std::move(rows); }
-    void deliver_nothing() { deliver_ = nullptr; } // called if the start has failed
+    void deliver_nothing() { deliver_ = nullptr; } // if the start has failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
         std::string name =
@@ -87,7 +87,7 @@ class Operation : public Call {
     }
 
     // ---- any thread ----
-    // Ends the operation with an error. The core goes on in memory that the keeper keeps.
+    // Ends the operation with an error. The keeper keeps the memory, which the core still uses.
     void abort() override;
     Milliseconds limit() const { return limit_; }
     Clock::time_point deadline() const { return deadline_; }
@@ -98,18 +98,18 @@ class Operation : public Call {
     // The rank from which the tensor of a receive came.
     int source() const { return process.core.hvd_source(handles_.front()); }
 
-    // Ends the operation if its tensors are done. False: not yet, or another thread is ending it.
-    // The engine expects a caller that said it would wait to step it, so a caller that only asks
-    // steps the engine for a moment.
+    // Ends the operation if the core is done. Returns false if it is not done, or if another thread
+    // is ending the operation. If the caller said that it waits (`waited_`), the engine relies on
+    // the caller to run its steps, so this function runs the engine for a moment.
     bool poll() {
         if (done(waited_ ? A_MOMENT : 0)) end();
         return ended();
     }
 
-    // True: the core has done its part. Waits at most so many seconds for that.
+    // Waits at most so many seconds; returns true if the core is done.
     bool done(double seconds) { return ended() || all_done(Clock::now(), seconds); }
 
-    // Waits until the core has moved the tensors; false: the core has not done so by that time.
+    // Waits until the core is done and the operation has ended; returns false if it is too late.
     bool wait_until(Clock::time_point until) {
         while (!ended() && !all_done(until, A_DAY))
             if (Clock::now() >= until) return false;
@@ -117,23 +117,22 @@ class Operation : public Call {
         return true;
     }
 
-    // When the core has done its part: ends the operation, or waits until another thread has ended
-    // it.
+    // Ends the operation, or waits until another thread has ended it. The core must be done.
     void wait_for_end() {
         end();
         std::unique_lock<std::mutex> lock(mutex_);
         ended_.wait(lock, [this] { return ended(); });
     }
 
-    // When the core has done its part: ends the operation, unless another thread is ending it.
+    // Ends the operation, unless another thread is ending it. The core must be done.
     void end();
-    void watch(); // hands the operation to the keeper, which keeps it and ends it
+    void watch(); // passes the operation to the keeper, which keeps it alive and ends it
     c10::intrusive_ptr<Future> future();
     // completes the future, if there is one; only the first call counts
     void tell(std::exception_ptr error);
 
-    // Completes the future, when the core has done its part or at the deadline. Asks the core
-    // whether the operation is late, because another thread may be ending it.
+    // Completes the future when the core is done or at the deadline. Asks the core which of the two
+    // is the case, because state_ may lag: another thread may be ending the operation.
     void conclude() {
         if (!done(0)) return tell(failure(timed_out(limit_)));
         wait_for_end();
@@ -147,7 +146,7 @@ class Operation : public Call {
 
   private:
     static void on_end(void *operation);
-    bool begin_end(); // true: this thread must end the operation, by the next function
+    bool begin_end(); // returns true if this thread must end the operation by end_with()
     void end_with(std::exception_ptr error);
     static constexpr int OF_TWO = -1;
     enum State { RUNNING, ENDING, ENDED };
@@ -180,7 +179,7 @@ class Operation : public Call {
         std::string other = unexpected();
         if (!other.empty()) return failure(other);
         try {
-            c10::InferenceMode mode; // only so may a thread write to tensors of this mode
+            c10::InferenceMode mode; // needed to write to tensors that were made in this mode
             c10::OptionalStreamGuard guard(stream_);
             if (deliver_) deliver_();
         } catch (...) {
@@ -189,7 +188,7 @@ class Operation : public Call {
         return nullptr;
     }
 
-    // Why rows that came are not those that were expected; empty: they are.
+    // Returns an error text if a rank has sent another number of elements than expected, else "".
     std::string unexpected() const {
         const int64_t *came = nullptr;
         if (!expected_.empty()) process.core.hvd_result(handles_.front(), &came);
@@ -210,19 +209,19 @@ class Operation : public Call {
     const std::optional<c10::Stream> stream_ = stream_of(outputs_); // the caller's stream
     const Milliseconds limit_;
     const Clock::time_point deadline_;
-    const bool waited_; // true: the caller waits at once, and steps the engine meanwhile
+    const bool waited_; // true: the caller waits immediately, and runs the engine's steps meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
-    bool planned_ = false; // true: the first handle can be used again, for tensors like:
+    bool planned_ = false; // true: the first handle can be reused for tensors like the next field
     Calls::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
-    std::vector<int64_t> expected_;        // rows of each rank; empty: the core knows how many
+    std::vector<int64_t> expected_;        // elements from each rank; empty: the core checks them
     std::function<void()> deliver_;        // copies results from `held_` into the caller's tensors
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED
     std::atomic<bool> told_{false};
-    // number of tensors of the core whose end the keeper has not been told
+    // number of the core's tensors that have not ended, for on_end()
     std::atomic<size_t> unended_{0};
-    // guards the fields below; threads that wait for ENDED sleep on it
+    // guards the fields below
     std::mutex mutex_;
     std::condition_variable ended_;
     c10::intrusive_ptr<Future> future_;

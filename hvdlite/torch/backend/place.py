@@ -1,4 +1,4 @@
-"""The ranks of a program that starts them itself, as ``torch.multiprocessing.spawn`` does.
+"""Lets ranks meet that a program has started without a launcher (``torch.multiprocessing.spawn``).
 
 No launcher has told these ranks where to meet, but the program has given them PyTorch's store.
 """
@@ -13,11 +13,10 @@ from hvdlite.core import start
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
-    """Let the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
+    """Make the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
 
-    After the first init() this does nothing, because that call has decided how the job starts.
-    A child of a rank has the environment of its parent, so its program tells even that the child
-    is alone.
+    After the first init() do nothing, because that call has decided how the job starts. A child of
+    a rank inherits the rank's environment, so even a child that is the only rank must get a place.
     """
     if start.is_decided() or start.ranks_of_mpi() > 1 or start.is_by_mpi():
         return
@@ -39,7 +38,7 @@ def own_address(store) -> str:
 
 
 def _host(store) -> str:
-    """Return rank 0's host: that of a TCPStore's server; this host for other stores."""
+    """Return rank 0's host: the host of a TCPStore's server; this host for other stores."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return store.host if isinstance(store, dist.TCPStore) else "127.0.0.1"

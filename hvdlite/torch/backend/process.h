@@ -1,4 +1,4 @@
-// Process: all that the backend keeps between calls; made as Python loads the backend.
+// Process: the state that the backend keeps between calls. Made when Python loads the backend.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -16,11 +16,11 @@ namespace hvdlite {
 class Keeper;
 
 struct Process {
-    pid_t pid = getpid();               // a child forked from it has none of its threads
+    pid_t pid = getpid();               // to recognise a forked child, which has no threads
     struct core core = {};              // functions of the core that Python has loaded
     PyObject *bucket = nullptr;         // bucket() of groups.py; never released
     std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job
-    std::atomic<bool> stage_all{false}; // for tests without a GPU: stages tensors on the CPU, too
+    std::atomic<bool> stage_all{false}; // for tests without a GPU: stage CPU tensors, too
     Keeper *keeper = nullptr;           // never freed: its threads are not joined
 };
 inline Process process;

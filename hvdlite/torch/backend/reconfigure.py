@@ -1,7 +1,7 @@
-"""Reconfigure: a process leaves its job and joins another one, of the ranks that handles name.
+"""Reconfigure: a process leaves its job and joins a new job, whose ranks are named by handles.
 
-The ranks that live go on in the same processes, without dead ranks and with new ones. Each set
-of ranks is a job of its own, which its ranks join by PyTorch's store; an MPI job can't be left.
+The surviving ranks go on in the same processes, without the dead ranks and with new ranks. Each set
+of ranks is a separate job, which its ranks join by PyTorch's store. A rank can't leave an MPI job.
 """
 
 import os
@@ -21,7 +21,7 @@ _LAUNCHER = "reconfigure"
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
-    """Make the backend of a process group that has no ranks until its ``reconfigure`` is called.
+    """Return the backend of a process group that has no ranks before ``reconfigure`` is called.
 
     :raises hvdlite.HvdliteError: this job can't change its ranks.
     """
@@ -32,9 +32,9 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 
 
 class Reconfigure:
-    """What a process group calls to get its ranks.
+    """A process group calls this object to get its ranks.
 
-    :param store: a store that all processes use that will ever be ranks.
+    :param store: a store that all present and future ranks use.
     :raises HvdliteError: MPI has started this process.
     """
 
@@ -48,9 +48,9 @@ class Reconfigure:
     ) -> Tuple[int, int, str, dist.Store]:
         """Join the job of these handles; return rank, size, the group's name, and its store.
 
-        :param handles: a list gives the order of ranks; a set is sorted.
+        :param handles: a list is in the order of ranks; a set is sorted.
         :raises HvdliteError: this process's handle is missing, or the uuid was used before, or a
-            rank did not come within the seconds.
+            rank did not join within the seconds.
         """
         ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
         if self.handle not in ordered or len(set(ordered)) < len(ordered):
@@ -67,10 +67,10 @@ class Reconfigure:
 
 
 def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-    """Leave this process's job for one of the ranks that call this with the same store.
+    """Leave this process's job and join a job of the ranks that call this with the same store.
 
-    :param store: a new one, or a PrefixStore with a new prefix.
-    :raises HvdliteError: hvd.init() has made the present job; or a rank did not come in time.
+    :param store: a new store, or a PrefixStore with a new prefix.
+    :raises HvdliteError: hvd.init() has made the present job; or a rank did not join in time.
     """
     _check_not_by_mpi()
     if topology.is_initialized() and not _is_ours():

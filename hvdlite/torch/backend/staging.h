@@ -1,8 +1,8 @@
-// Staging: tensors on a GPU go through memory of the host, because the core handles no other
+// Staging: copies tensors on a GPU through memory of the host, because the core handles only host
 // memory.
 //
-// A call copies to the host on its caller's stream before it returns. The copy back runs on the
-// same stream, and ends before any thread learns that the operation has ended.
+// A call copies to the host on its caller's stream before the call returns. The copy back runs on
+// the same stream. It ends before any thread sees that the operation has ended.
 #pragma once
 
 #include "process.h"
@@ -20,13 +20,14 @@ namespace hvdlite {
 
 inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || process.stage_all; }
 
-// Pinned if a GPU reads or writes the memory, because otherwise the data would be copied twice.
+// Host memory for a tensor. It is pinned for a GPU's tensor, because CUDA copies pageable memory
+// twice.
 inline at::TensorOptions host_options(const at::Tensor &t) {
     return at::TensorOptions(t.scalar_type()).pinned_memory(!t.is_cpu());
 }
 
-// New memory, in huge pages if the system allows them: the kernel clears each small page at a fault
-// of its own, which takes longer than the copy (30 of 43 ms for 48 MiB).
+// Returns new memory, in huge pages if the system allows them. With small pages, a page fault for
+// each page takes longer than the copy (30 of 43 ms for 48 MiB).
 inline at::Tensor room_for(at::IntArrayRef sizes, const at::TensorOptions &options) {
     constexpr uintptr_t LARGE = 4 << 20, PAGE = 4096;
     at::Tensor t = at::empty(sizes, options);
@@ -47,7 +48,7 @@ inline std::optional<c10::Stream> stream_of(const std::vector<at::Tensor> &tenso
     return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// The devices that a future must know.
+// Returns the devices that a future of these tensors must know.
 inline std::vector<at::Device> devices_of(const std::vector<at::Tensor> &tensors) {
     std::vector<at::Device> devices;
     for (const at::Tensor &t : tensors)

@@ -1,7 +1,8 @@
-// Start: makes tensors of the core from PyTorch's tensors, for one operation.
+// Start: describes PyTorch's tensors for the core and starts the core's collectives, for one
+// operation.
 //
-// The core moves elements of any dtype, if need be as bytes, and reduces elements of its own
-// dtypes.
+// The core moves elements of any dtype (a dtype that the core lacks as bytes), but reduces only
+// elements of its own dtypes.
 #pragma once
 
 #include "operation.h"
@@ -34,8 +35,8 @@ inline bool moves(const at::Tensor &t) {
     return (t.is_cpu() || t.is_cuda()) && t.layout() == at::kStrided && !t.is_quantized();
 }
 
-// The core's op for tensors like this. FOLD: the core has none, so the ranks gather all tensors and
-// each rank reduces them.
+// Returns the core's op for tensors like this. FOLD: the core has no such op, so the ranks gather
+// all tensors, and each rank reduces them. NO_OP: only Gloo can do it.
 inline int op_on(const at::Tensor &t, const ReduceOp &how) {
     auto op = static_cast<ReduceOp::RedOpType>(how);
     bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
@@ -66,7 +67,7 @@ inline int op_on(const Tensors &tensors, const ReduceOp &how) {
     return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
 }
 
-// Reduces the rows of a matrix to one row; changes the matrix.
+// Returns one row: the reduction of all rows of a matrix. Overwrites the matrix.
 inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
     at::Tensor all = rows[0];
     for (int64_t i = 1; i < rows.size(0); i++) {
@@ -82,8 +83,8 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
     return all;
 }
 
-// The tensor on the host, without gaps. Calls resolve_... only if needed, because PyTorch
-// dispatches the call even if it does nothing.
+// Returns the tensor on the host, without gaps. Calls resolve_... only if needed, because PyTorch's
+// dispatch costs time even if the call does nothing.
 inline at::Tensor dense(const at::Tensor &t) {
     bool plain = !t.is_conj() && !t.is_neg();
     return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
@@ -95,8 +96,8 @@ inline int64_t total(const Tensors &tensors) {
     return number;
 }
 
-// One tensor that views all the tensors, if they follow each other in memory, as parts of chunk()
-// do. Undefined if they do not, or if `others` share that memory.
+// Returns one tensor that views all tensors, if they follow each other in memory, as the results of
+// chunk() do. Returns an undefined tensor if they do not, or if `others` share their memory.
 inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
     auto plain = [](const at::Tensor &t) {
         return t.is_contiguous() && !t.is_conj() && !t.is_neg() && !is_staged(t);
@@ -114,7 +115,8 @@ inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
     return first.as_strided({end - first.storage_offset()}, {1});
 }
 
-// Elements as the core sees them: pairs of numbers for complex ones, bytes for types it lacks.
+// A tensor's elements as the core sees them: a complex element is two numbers; elements of a dtype
+// that the core lacks are bytes.
 struct Elements {
     explicit Elements(const at::Tensor &t) : type(type_of(t.scalar_type())), number(t.numel()) {
         if (t.scalar_type() == at::kComplexFloat)
@@ -133,7 +135,7 @@ inline int64_t elements_each(const at::Tensor &t) {
     return Elements(at::empty({1}, t.scalar_type())).number;
 }
 
-// Reads members that not every version of PyTorch has.
+// These functions use members that not every version of PyTorch has.
 template <class O> auto is_async(const O &o, int) -> decltype(o.asyncOp) { return o.asyncOp; }
 template <class O> bool is_async(const O &, long) { return true; }
 template <class B>
@@ -170,7 +172,7 @@ class Start {
     void allreduce(const at::Tensor &in, const at::Tensor &out, int op) {
         hvd_tensor t = tensor(HVD_ALLREDUCE, in, out);
         t.op = op;
-        // uint8, of which the core has minimum and maximum
+        // as uint8, because the core has minimum and maximum for uint8
         if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
         start(t, {Elements(in).number});
     }
@@ -181,7 +183,7 @@ class Start {
         start(t, {Elements(inout).number});
     }
 
-    // out: a row for each rank, as large as `in`.
+    // out: a row for each rank. Each row is as large as `in`.
     void allgather(const at::Tensor &in, const at::Tensor &out, int ranks) {
         hvd_tensor t = tensor(HVD_ALLGATHER, in, out);
         t.out_rows = ranks;
@@ -208,22 +210,21 @@ class Start {
         start(t, {Elements(out).number});
     }
 
-    // splits: number of rows for each rank; empty: equally many. width: elements in a row.
-    // expected: number of elements from each rank; empty: only the sum is checked.
+    // splits: number of rows for each rank; empty: the same number for each. width: elements in a
+    // row. expected: number of elements from each rank; empty: only the sum is checked.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
                   int64_t width, const std::vector<int64_t> &splits,
                   std::vector<int64_t> expected = {}) {
         hvd_tensor t = tensor(HVD_ALLTOALL, in, out);
         t.out_rows = out_rows;
-        t.open = !expected.empty(); // the check of `expected` comes in place of the core's
+        t.open = !expected.empty(); // the operation checks `expected` in place of the core
         operation_->expect(std::move(expected));
         t.splits = splits.empty() ? nullptr : splits.data();
         t.nsplits = splits.size();
         start(t, {rows, width});
     }
 
-    // Later, when all are done: copies the dense copies into those tensors that are not dense
-    // themselves.
+    // When the core is done: copies the dense copies into the tensors that are not dense.
     void copy_back(const Tensors &tensors, const Tensors &copies) {
         auto same = [](const at::Tensor &a, const at::Tensor &b) { return a.is_same(b); };
         if (std::equal(tensors.begin(), tensors.end(), copies.begin(), same)) return;
@@ -233,7 +234,7 @@ class Start {
         });
     }
 
-    // Later, when all are done: reduces a matrix with a row for each rank into each tensor.
+    // When the core is done: reduces each tensor's matrix (a row for each rank) into the tensor.
     void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &how) {
         operation_->deliver_by([tensors, matrices, how] {
             for (size_t i = 0; i < tensors.size(); i++)
@@ -241,7 +242,7 @@ class Start {
         });
     }
 
-    // Memory for all elements of the tensors, which get the elements when all are done.
+    // Returns memory for all elements of the tensors. When the core is done, the tensors get them.
     at::Tensor flat_for(const Tensors &tensors, const Tensors &inputs) {
         at::Tensor flat = adjacent(tensors, inputs);
         if (flat.defined()) return flat;
@@ -251,7 +252,7 @@ class Start {
     }
 
   private:
-    // Later, when all are done: copies flat elements into the tensors, one tensor after another.
+    // When the core is done: copies flat elements into the tensors, one tensor after another.
     void deal(const at::Tensor &flat, const Tensors &tensors) {
         operation_->deliver_by([flat, tensors] {
             int64_t first = 0;
@@ -266,8 +267,8 @@ class Start {
     const c10::intrusive_ptr<Operation> &operation_;
 };
 
-// The tensors' elements in a row: a view if the tensors are adjacent, else a copy; also a copy if
-// `outputs` share their memory.
+// Returns the tensors' elements as one flat tensor: a view if the tensors are adjacent and share no
+// memory with `outputs`, otherwise a copy.
 inline at::Tensor flat_of(const Tensors &tensors, const Tensors &outputs) {
     at::Tensor view = adjacent(tensors, outputs);
     if (view.defined()) return view;

@@ -1,7 +1,7 @@
-// Works: the objects that torch.distributed gives its callers, to wait, to ask, and to get a
+// Works: the objects that torch.distributed returns to callers, with wait(), is_completed() and a
 // future.
 //
-// A work belongs to the caller, which may drop it while the operation is under way.
+// The caller owns a work, and may drop it while the operation is in progress.
 #pragma once
 
 #include "keeper.h"
