@@ -106,7 +106,7 @@ def test_contract_tests_pass_without_mpi():
         "join_works_in_a_process_set",
     )
     some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]
-    some.append(f"{CONTRACT}/test_prepared.py::test_a_call_is_prepared_anew_in_a_new_job")
+    some.append(f"{CONTRACT}/test_prepared.py::test_a_prepared_call_is_prepared_again_in_a_new_job")
     passed(3, ({}, [*parallel("objects", "trainer"), *some]), (NO_WINDOW, BY_MESSAGES), env=at)
 
 

@@ -1,12 +1,11 @@
-"""The contracts that each library keeps, at any number of ranks.
+"""Tests that hold for each library and any number of ranks.
 
-``mpirun -n 3 python -m pytest tests/contract`` runs these tests for the libraries that are
-installed.
+``mpirun -n 3 python -m pytest tests/contract`` runs them for all installed libraries.
 """
 
 import contextlib
 
-with contextlib.suppress(ImportError):  # before MPI begins, as scripts import it
+with contextlib.suppress(ImportError):  # before MPI starts, as in scripts
     import hvdlite.mxnet as hvd  # noqa: F401
 
 # isort: split

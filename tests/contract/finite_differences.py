@@ -1,4 +1,4 @@
-"""Compares gradients of collectives with finite differences: the same cases for each library."""
+"""Compare gradients of collectives with finite differences, in the same cases for each library."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ every_case = pytest.mark.parametrize(
 
 
 def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
-    """Compare this rank's gradient with the differences that changes of its own elements make.
+    """Compare this rank's gradient with the changes of the loss when each of its elements changes.
 
-    :param lib: its ``gradient`` takes a function's name, a float64 column, options and ``weight``,
-        a function of a result's shape whose values weight the loss; returns the loss and the
-        gradient.
+    :param lib: ``lib.gradient`` takes a verb, a float64 column, options, and a function that
+        returns the weights of a result of a given shape; it returns the weighted sum of the
+        result, which is the loss, and the gradient.
     """
     base, options = verb.removeprefix("grouped_"), dict(options)
     rows = [

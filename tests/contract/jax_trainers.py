@@ -1,4 +1,4 @@
-"""DistributedOptimizer around an optimizer of Optax, inside and outside a jitted program."""
+"""Trainers for JAX: DistributedOptimizer with Optax, inside and outside a jitted program."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The trainers of MXNet: each way to train with Gluon, and Module."""
+"""Trainers for MXNet: each way to train with Gluon, and Module."""
 
 import contextlib
 import tempfile
@@ -18,7 +18,7 @@ class Gluon(Trainer):
     errors = (hvdlite.HvdliteError, mx.MXNetError)
 
     def __init__(self, weights, **options) -> None:
-        # counted names, because Trainers sort dense10 before dense9
+        # names with different numbers on rank 0: sorted as text, dense10 comes before dense9
         built = 8 if hvdlite.rank() == 0 else 0
         self.params = [
             mx.gluon.Parameter(f"dense{built + i}_w", shape=w.shape) for i, w in enumerate(weights)
@@ -53,7 +53,7 @@ class Gluon(Trainer):
             mx.autograd.backward(scaled)
 
     def scale_loss(self) -> None:
-        """This does without amp.init(), which would need operators for float16 that CPUs lack."""
+        """Scale the loss without amp.init(), which needs float16 operators that CPUs lack."""
         amp = gluon2.amp.amp
         amp._amp_initialized = amp._amp_loss_scale_initialized = True
         try:
@@ -128,7 +128,7 @@ class ShardedTrainer(Gluon):
 
 
 class InTwoCalls:
-    """The step is made by two calls, as in scripts that clip gradients between the calls."""
+    """A step consists of two calls, as in scripts that clip gradients between the calls."""
 
     saves = False
 
@@ -202,7 +202,7 @@ class Module(Trainer):
         self.freeze(())
 
     def freeze(self, numbers) -> None:
-        """A Module takes the names of frozen parameters when it is made."""
+        """Note the names of frozen parameters: a Module takes them only when it is made."""
         self.fixed = [f"w{i}" for i in numbers]
 
     def bound(self, x):

@@ -1,4 +1,4 @@
-"""A network of two layers, and its training by one process alone: in NumPy, by hand."""
+"""A network of two layers, and its training in one process, written in NumPy."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ RATE, MOMENTUM = 0.1, 0.9
 
 
 def start_weights(seed: int = 1, hidden: int = 8) -> list:
-    """Weight and bias of the first layer and of the second."""
+    """Return weight and bias of the first layer, then weight and bias of the second layer."""
     random, shapes = np.random.RandomState(seed), ((6, hidden), (hidden,), (hidden, 4), (4,))
     return [random.uniform(-0.5, 0.5, shape).astype("float32") for shape in shapes]
 
@@ -40,8 +40,8 @@ class OneProcess:
     def train(self, batches: list, layers=None, factor: float = 1) -> None:
         """Do one step.
 
-        :param batches: all count equally, however many rows each has.
-        :param layers: how many layers each batch goes through; all layers if this is not given.
+        :param batches: all batches count equally, whatever their numbers of rows.
+        :param layers: the number of layers that each batch passes through; default: all layers.
         """
         each = [
             gradients(self.weights, x, n) for x, n in zip(batches, layers or [2] * len(batches))

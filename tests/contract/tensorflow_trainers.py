@@ -1,4 +1,4 @@
-"""TensorFlow's tape, eager and traced, and the optimizers for sessions."""
+"""Trainers for TensorFlow: gradient tapes, eager and traced, and optimizers for sessions."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Guards of each library: an error names weights that differ between ranks, NaN and infinity."""
+"""Guards of each library: errors name weights that differ between ranks, and NaN gradients."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", kinds)
 
 
 def guarded(kind, every: int) -> tuple:
-    """Some parameters whose gradients are ones, and a guard of these parameters."""
+    """Return parameters whose gradients are ones, and a guard of these parameters."""
     params = kind((3,), (2, 5))
     params.backward([1, 1])
     return params, params.hvd.Guard(params.given, every=every)
@@ -58,7 +58,7 @@ def error_of(guard) -> str:
 
 
 @every_kind
-def test_a_weight_that_differs_between_ranks_is_named_with_rank_and_step(kind, rank, size, several):
+def test_the_error_of_a_differing_weight_names_parameter_rank_and_step(kind, rank, size, several):
     params, guard = guarded(kind, every=3)
     for _ in range(3):
         guard.step()
@@ -72,7 +72,7 @@ def test_a_weight_that_differs_between_ranks_is_named_with_rank_and_step(kind, r
 
 @every_kind
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_gradient_with_nan_is_named_with_its_rank(kind, value, rank, size):
+def test_the_error_of_a_gradient_with_nan_names_parameter_and_rank(kind, value, rank, size):
     params = kind((3,), (2, 5))
     params.backward([1, value if rank == size - 1 else 1])
     text = error_of(params.hvd.Guard(params.given, every=1))
@@ -82,7 +82,7 @@ def test_a_gradient_with_nan_is_named_with_its_rank(kind, value, rank, size):
 
 @every_kind
 def test_a_guard_sends_nothing_between_two_checks(kind, rank):
-    """A guard sends nothing between two checks: ranks may even call it unequally often."""
+    """Ranks may therefore call it unequally often."""
     params, guard = guarded(kind, every=100)
     guard.step()
     params.set(0, float(rank))

@@ -17,7 +17,7 @@ OF_ROWS = ("allgather", "grouped_allgather", "alltoall")
 
 
 def started(lib, verb: str, values, **options):
-    """Start a collective of one array, or of two equal ones; return its handle."""
+    """Start a collective of one array, or a grouped one of two equal arrays; return its handle."""
     x = lib.make(values)
     return getattr(lib.hvd, f"{verb}_async")([x, x] if verb.startswith("grouped") else x, **options)
 
@@ -39,7 +39,7 @@ def test_a_handle_gives_the_result_of_the_call_without_async(lib, verb, rank, si
 
 
 @in_place
-def test_handles_of_calls_in_place_give_the_array_itself(lib, rank, size):
+def test_handles_of_calls_in_place_return_the_given_array(lib, rank, size):
     x, y, z = (lib.make(np.full(3, rank)) for _ in range(3))
     assert hvd.synchronize(lib.hvd.allreduce_async_(x, op=hvd.Sum)) is x
     assert hvd.synchronize(lib.hvd.broadcast_async_(y, root_rank=size - 1)) is y
@@ -49,8 +49,8 @@ def test_handles_of_calls_in_place_give_the_array_itself(lib, rank, size):
 
 
 @every_handle
-def test_starting_a_collective_waits_for_no_other_rank(lib, rank, size):
-    """Each rank waits for its handles in an order of its own, and computes in between."""
+def test_starting_a_collective_does_not_wait_for_other_ranks(lib, rank, size):
+    """Each rank also waits for its handles in a different order, with other calls in between."""
     verbs = [verb for verb in OPTIONS if not (lib.asks_for_rows and verb in OF_ROWS)]
 
     def start() -> list:
@@ -79,7 +79,7 @@ def test_starting_a_collective_waits_for_no_other_rank(lib, rank, size):
 
 @every_handle
 def test_synchronize_raises_the_error_of_a_collective(lib, rank, size, several):
-    """The error names a tensor without a name after the line that starts its collective."""
+    """An unnamed tensor is named after the line that starts its collective."""
     errors = (hvd.HvdliteError, *lib.errors)
     with pytest.raises(errors, match="'allreduce.test_handles.py:.*ranks disagree on the shape"):
         hvd.synchronize(started(lib, "allreduce", np.ones(3 + (rank == 0))))

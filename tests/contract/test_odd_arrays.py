@@ -1,4 +1,4 @@
-"""Arrays that are more than memory and a dtype are reduced correctly, or an error names them."""
+"""Unusual arrays (masked, sparse, nested, subclasses) are reduced correctly or refused."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def called(module, verb: str, given):
 @pytest.mark.parametrize("given", [MASKED, [MASKED], [[1.0, np.ma.masked]] * 12], ids=type)
 @pytest.mark.parametrize("verb", OF_NUMPY)
 def test_a_masked_array_is_refused(verb, given):
-    for _repeat in range(3):  # from the second call on, calls are prepared
+    for _repeat in range(3):  # calls after the second are prepared
         called(hvdlite.numpy, verb, np.ones((12, 2)))
         with pytest.raises(ValueError, match=r"masked, .* such as array\.filled\(0\)"):
             called(hvdlite.numpy, verb, given)
@@ -62,7 +62,7 @@ NO_DTYPES = {
 
 
 @pytest.mark.parametrize("kind", NO_DTYPES)
-def test_a_dtype_that_the_core_lacks_is_named(kind):
+def test_a_dtype_that_the_core_lacks_is_refused(kind):
     with pytest.raises(ValueError, match="dtype .* is not supported: expected one of"):
         called(hvdlite.numpy, "allreduce", NO_DTYPES[kind])
 
@@ -98,8 +98,8 @@ def test_mxnet_sparse_arrays_and_non_arrays_are_refused(size):
 
 
 def odd_tensors() -> dict:
-    """Unusual tensors, each with the words of its error; None: the tensor is reduced like its
-    values."""
+    """Return name -> (tensor, part of the error's text). None: the tensor is reduced like any
+    other."""
     from torch._subclasses import FakeTensorMode
     from torch.masked import masked_tensor
 
@@ -130,7 +130,7 @@ def odd_tensors() -> dict:
 
 @pytest.mark.skipif(not torch, reason="PyTorch's tensors")
 @pytest.mark.parametrize("name", odd_tensors() if torch else ())
-def test_unusual_tensors_of_pytorch_are_reduced_or_named_in_an_error(name, size):
+def test_unusual_tensors_of_pytorch_are_reduced_or_refused(name, size):
     given, error = odd_tensors()[name]
     verbs = ("allreduce", "allreduce_", "allgather", "broadcast")
     for verb in verbs if name != "expanded" else verbs[:1]:
@@ -145,6 +145,6 @@ def test_unusual_tensors_of_pytorch_are_reduced_or_named_in_an_error(name, size)
 
 
 def test_the_job_goes_on_after_refused_arrays(size):
-    """hvdlite has sent nothing of the refused arrays, so the next collective works."""
+    """No part of a refused array has been sent, so the next collective works."""
     for lib in LIBRARIES:
         assert lib.call("allreduce", np.ones(1), name="x", op=hvd.Sum) == size

@@ -1,4 +1,4 @@
-"""Repeated collectives of one name: the binding describes and checks such a call only once."""
+"""Prepared calls: Python describes and checks repeated collectives of one name only once."""
 
 import gc
 import signal
@@ -16,19 +16,19 @@ from threads import in_threads
 import hvdlite as hvd
 from hvdlite.core import names, prepared
 
-COMES = 4  # calls until a call is prepared: the first is unknown, the second noted
+COMES = 4  # more calls than are needed until a call is prepared
 preparing = libraries_that(lambda lib: lib.prepares)
 
 
 def forms_of(lib) -> list:
-    """Two functions that return the reduced array: a new array, or the given one."""
+    """Return two functions that reduce an array, one to a new array, the other in place."""
     if lib.in_place:
         return [lib.hvd.allreduce, lib.hvd.allreduce_]
     return [lib.hvd.allreduce, lambda x, **how: lib.hvd.allreduce(x, out=x, **how)]
 
 
 @every_library
-def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
+def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
     results, n = [], size * (size - 1) // 2
     for i in range(1 if lib.graphs else COMES):
         for shape in ((3,), (2, 2), (3,)):
@@ -39,13 +39,13 @@ def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
             results.append((lib.call("allreduce", x, name="of", **how), size - 1 + i))
         total = lib.call("allreduce", np.full(3, rank + i), name="of", op=hvd.Sum)
         results.append((total, n + size * i))
-    # checked at the end, so that no call may have changed another's result
+    # check at the end, so that a call that changes the result of an earlier one is noticed
     for got, expected in results:
         np.testing.assert_allclose(got, np.full(got.shape, expected), rtol=1e-6)
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result, and an entry for each of its calls of Python or "new"."""
+    """Return a function's result and its profile: None per call in Python, a function per "new"."""
     calls = []
 
     def profile(_frame, event, arg):
@@ -70,8 +70,8 @@ def test_a_repeated_call_makes_few_python_calls_and_no_description(lib, name, mo
 
 
 @preparing
-def test_a_repeated_call_keeps_no_array(lib, size):
-    gc.freeze()  # leaves out objects that the library made at its import
+def test_a_repeated_call_keeps_no_reference_to_its_arrays(lib, size):
+    gc.freeze()  # ignore objects that the library made at its import
     for form in forms_of(lib):
         for _ in range(COMES):
             x = lib.make(np.ones(3))
@@ -84,8 +84,8 @@ def test_a_repeated_call_keeps_no_array(lib, size):
 
 
 @preparing
-def test_a_call_with_changed_arguments_is_not_prepared(lib, rank, size):
-    """The changed array is in another memory order or read-only, or an argument is wrong."""
+def test_a_call_with_changed_arguments_is_checked_again(lib, rank, size):
+    """The array has another memory order or is read-only, or an argument is wrong."""
     form = forms_of(lib)[0]
     own = np.arange(6.0).reshape(2, 3) * rank
     expected = np.arange(6.0).reshape(2, 3) * (size * (size - 1) // 2)
@@ -114,7 +114,7 @@ def test_ranks_that_disagree_on_a_prepared_call_get_one_error(lib, rank, size, s
 
 
 def in_two_threads(right) -> None:
-    """Each call gets the right result, or the usual error that the name was submitted twice."""
+    """Call `right` in two threads; each call must be right or raise that the name is in use."""
 
     def work(left=25):
         while left:
@@ -122,7 +122,7 @@ def in_two_threads(right) -> None:
                 assert right()
             except hvd.HvdliteError as error:
                 assert "'allreduce.two' was submitted twice on this rank" in str(error)
-                time.sleep(1e-3)  # gives the other thread time to go on
+                time.sleep(1e-3)  # give the other thread time to go on
             else:
                 left -= 1
 
@@ -130,7 +130,7 @@ def in_two_threads(right) -> None:
 
 
 @preparing
-def test_a_name_used_by_two_threads_at_once_is_refused_or_right(lib, size):
+def test_concurrent_calls_of_one_name_in_two_threads_are_right_or_refused(lib, size):
     form = forms_of(lib)[1]
     in_two_threads(
         lambda: (lib.read(form(lib.make(np.ones(100)), name="two", op=hvd.Sum)) == size).all()
@@ -150,8 +150,8 @@ def test_a_repeated_call_notices_that_its_process_set_was_removed(lib, rank, siz
             form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
 
 
-def test_a_prepared_call_writes_into_another_array(rank, size):
-    """The output array may overlap the input, also on one rank only."""
+def test_a_prepared_call_writes_into_out(rank, size):
+    """The output may overlap the input, even on only one rank."""
     n = size * (size - 1) // 2
     for i in range(2 * COMES):
         memory = np.full(6, rank + i, "float64")
@@ -164,7 +164,7 @@ def test_a_prepared_call_writes_into_another_array(rank, size):
 
 
 @preparing
-def test_a_call_is_prepared_anew_in_a_new_job(lib, rank, size):
+def test_a_prepared_call_is_prepared_again_in_a_new_job(lib, rank, size):
     form = forms_of(lib)[0]
     for _ in range(2):
         for _ in range(COMES):
@@ -186,7 +186,7 @@ def test_a_limited_number_of_calls_stays_prepared(lib, size):
 
 
 def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
-    """The array stays in memory until the other ranks have submitted it; then the name is free."""
+    """The interrupted call still completes when other ranks make it; then the name is free."""
     x = np.full(3, 1.0)
     plan = hvd.numpy.allreduce_plan(x, "plan", hvd.Sum, out=x)
 
@@ -207,7 +207,7 @@ def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
         hvd.numpy.barrier()
         if rank > 0:
             assert (call() == size).all()
-        # on rank 0 no thread waits for the call any more
+        # on rank 0 no thread waits for the call
         assert wait_until(lambda: (x == size).all(), 10)
         hvd.numpy.barrier()
         x[:] = 2
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
 
 
 @preparing
-def test_a_plan_reduces_the_present_values_of_its_array(lib, rank, size):
+def test_a_plan_reduces_the_current_values_of_its_array(lib, rank, size):
     n = size * (size - 1) // 2
     for dtype in ("float32", "int64", "float16"):
         x, out = lib.make(np.zeros((2, 3), dtype)), lib.make(np.zeros((2, 3), dtype))
@@ -233,7 +233,7 @@ def test_a_plan_reduces_the_present_values_of_its_array(lib, rank, size):
             assert y.dtype == x.dtype and (lib.read(y) == 2 * (n + size * i)).all()
 
 
-def test_a_plan_keeps_its_arrays(size):
+def test_a_plan_keeps_its_arrays_alive(size):
     x = np.ones(3)
     plan, gone = hvd.numpy.allreduce_plan(x, "keeps", hvd.Sum, out=x), weakref.ref(x)
     del x
@@ -266,7 +266,7 @@ def test_a_plan_of_unsuitable_numpy_arrays_is_refused():
         hvd.numpy.allreduce_plan(np.ones(3, bool), "x")
 
 
-def test_a_plan_that_two_threads_call_at_once_raises(size):
+def test_concurrent_calls_of_a_plan_in_two_threads_are_right_or_refused(size):
     plan = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum)
     in_two_threads(lambda: (plan() == size).all())
 
@@ -275,7 +275,7 @@ def gathered(shapes, i: int) -> np.ndarray:
     return np.concatenate([np.full(shape, float(r + i)) for r, shape in enumerate(shapes)])
 
 
-VERBS = {  # verb -> a call of NumPy's in its use i, and its result on this rank
+VERBS = {  # verb -> function of this rank's input in use i that returns the expected result
     "allgather": lambda x, i, size: gathered([x.shape] * size, i),
     "broadcast": lambda x, i, size: np.full_like(x, i),
     "alltoall": lambda x, i, size: gathered([(len(x) // size, *x.shape[1:])] * size, i),
@@ -299,8 +299,8 @@ def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, r
         np.testing.assert_array_equal(got, expected)
 
 
-def test_a_repeated_call_follows_changed_rows_of_another_rank(rank, size):
-    """One rank changes its rows: the others, whose call is unchanged, get more or fewer rows."""
+def test_a_repeated_allgather_notices_changed_rows_of_another_rank(rank, size):
+    """If one rank changes its rows, other ranks get more or fewer rows from an unchanged call."""
     for i in range(4 * COMES):
         shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]
         for out in (None, np.empty(gathered(shapes, i).shape)):

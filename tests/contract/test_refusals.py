@@ -1,4 +1,4 @@
-"""Wrong calls on one rank or several give the same clear error in each library; the job goes on."""
+"""Wrong calls on one rank or several give the same error in each library; the job goes on."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ DISAGREE = {
 @every_library
 @pytest.mark.parametrize("case", DISAGREE)
 def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
-    """All ranks get the error also where their caches already know the tensor."""
+    """All ranks get the error even if their caches already know the tensor."""
     verb, first, second, options, others, what, ours, theirs = DISAGREE[case]
     arrays = [np.ones((3,), x) if isinstance(x, str) else ONES[x] for x in (first, second)]
     for _ in range(1 if lib.graphs else 3):
@@ -51,7 +51,7 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     assert lib.call("allreduce", np.ones(1), name="w", op=hvd.Sum) == size  # the job goes on
 
 
-# Wrong calls: the error's text, the verb, its array, its options.
+# Wrong calls: text of the error, verb, array, options.
 TWO = np.ones(2, "float32")
 NO_ROWS = (-1, 0.5, 2**62, 2**63, 2**200, float("inf"), float("nan"))
 SIZE = hvd.size()
@@ -105,7 +105,7 @@ def test_rows_that_do_not_divide_among_the_ranks_are_refused(lib, size, several)
 
 @every_library
 def test_wrong_splits_on_one_rank_are_an_error_on_every_rank(lib, rank, size, several):
-    """The other ranks do not wait for the wrong rank's data, and may go on."""
+    """Other ranks do not wait for data of the wrong rank; the job goes on."""
     last = rank == size - 1
     text = f"rank {size - 1}: tensor 'alltoall.x': splits .* up to {size + 1}: .* at most {size},"
     with pytest.raises((ValueError, *lib.errors), match=text):
@@ -116,7 +116,6 @@ def test_wrong_splits_on_one_rank_are_an_error_on_every_rank(lib, rank, size, se
 @differentiable
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
 def test_backward_through_an_op_without_a_gradient_is_an_error(lib, op):
-    """The forward call succeeds; backward through the op raises an error."""
     text = f"op {op} has no gradient: expected Sum or Average"
     with pytest.raises((ValueError, *lib.errors), match=None if lib.hvd is hvd else text):
         lib.gradient("allreduce", np.ones(2), {"op": getattr(hvd, op)}, np.ones)

@@ -1,4 +1,4 @@
-"""Saved and loaded states of optimizers: on one rank only, with compression, or within a step."""
+"""Saved and loaded optimizer states: on only one rank, with compression, between passes."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def train(trainer, steps) -> list:
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
-    """Formerly, that rank applied the same gradients in another way than the others."""
+    """Without the error, that rank's update would differ."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
     before, states = train(trainer, range(steps)), trained.saved()
@@ -40,7 +40,7 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, ste
     with pytest.raises(kind.errors, match="loaded before.*rank 1: those w"):
         train(trainer, [3])
     kind.end_all()
-    if kind.waits:  # MXNet raises on this rank when the gradient is applied
+    if kind.waits:  # otherwise (MXNet) the error comes later, when the gradient is applied
         assert all(map(np.array_equal, before, trainer.weights()))
         trainer.follow(1)
         assert all(map(same_everywhere, train(trainer, range(4, 6))))
@@ -63,7 +63,7 @@ def test_training_goes_on_if_every_rank_has_the_loaded_states(kind, rank, severa
 @pytest.mark.parametrize("late", [False, True], ids=["", "with a parameter that comes late"])
 @pytest.mark.parametrize("codec", ["1bit", "2bit", "topk"])
 def test_saved_states_include_the_residuals_of_compression(kind, codec, late):
-    """A resumed run trains as the uninterrupted one, also after gradients have got a new layout."""
+    """A resumed run equals the uninterrupted one, even if a new parameter changes the buckets."""
     trainer = made(kind, codec)
     if late and not hasattr(trainer, "add_parameter"):
         pytest.skip("takes none")
@@ -90,10 +90,7 @@ def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
 @saving
 @pytest.mark.parametrize("late", [None, 1], ids=["", "of an older commit"])
 def test_a_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
-    """Formerly, elastic training lost residuals.
-
-    A rank without the newest commit warns of the loss.
-    """
+    """A rank that has an older commit than others warns that it has lost its residuals."""
     trainer = made(kind, "1bit")
     train(trainer, range(1))
     early = trainer.saved()
@@ -117,7 +114,7 @@ def test_a_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
 
 @saving
 def test_saving_between_the_passes_of_a_step_is_refused(kind, rank):
-    """States lack the sum of the passes so far: training from such states would lose that sum."""
+    """States do not contain the sum of the passes so far, so it would be lost."""
     trainer = made(kind, backward_passes_per_step=2)
     trainer.begin(batch_of(rank, 0))
     with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):

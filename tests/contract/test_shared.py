@@ -1,4 +1,4 @@
-"""Arrays in memory that the ranks of a host share."""
+"""empty_shared(): arrays in memory that the ranks of a host share."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ def reduce_in_place(library, x, op):
 
 
 def uncopied() -> bool:
-    """Tell whether the last collective has read all ranks' arrays in place, without a copy."""
+    """Return whether the last collective has read all ranks' arrays in place."""
     return ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
 
 
 @every_dtype_of()
 def test_shared_arrays_and_parts_of_them_are_summed_in_place(lib, dtype, rank, size):
-    """Ranks sum a whole array, a part of it, and a part that begins elsewhere on each rank."""
+    """The parts begin at the same place on all ranks, then at different places."""
     if not hasattr(lib.hvd, "empty_shared"):
         pytest.skip("has none")
     for shape in ((), (7,), (300, 1001), (0, 3)):
@@ -47,7 +47,7 @@ def test_shared_arrays_and_parts_of_them_are_summed_in_place(lib, dtype, rank, s
 @sharing
 def test_shared_arrays_are_reduced_without_a_copy(lib, rank, size, several):
     if hvd.cross_size() > 1 or SharedMemory.reserve() is None:
-        pytest.skip("on one host that has memory to share")
+        pytest.skip("needs one host with shared memory")
     x = lib.hvd.empty_shared((1000, 300), lib.make(np.zeros(1, "float32")).dtype)
     for _ in range(4):
         x[...] = 1
@@ -56,8 +56,8 @@ def test_shared_arrays_are_reduced_without_a_copy(lib, rank, size, several):
 
 
 @sharing
-def test_many_shared_arrays_are_made_and_freed(lib, rank, size):
-    """A rank may keep some arrays longer than other ranks do."""
+def test_many_shared_arrays_can_be_made_and_freed(lib, rank, size):
+    """Ranks keep arrays for different times."""
     kept = []
     for i in range(40):
         x = lib.hvd.empty_shared(10_000)

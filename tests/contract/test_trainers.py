@@ -1,4 +1,4 @@
-"""What every trainer shares: its ranks train as one process does on the batches of all ranks."""
+"""With every trainer, ranks train the weights that one process trains on the joined batches."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import hvdlite as hvd
 
 
 def trainers_that(suit):
-    """Run a test with each trainer that suits."""
+    """Return a parametrization of a test with each trainer for which suit(trainer) is true."""
     kinds = [kind for kind in wanted_trainers() if suit(kind)]
     return pytest.mark.parametrize("kind", kinds, ids=lambda kind: kind.__name__)
 
@@ -36,8 +36,8 @@ def joined(step: int, rows: int, ranks) -> list:
 
 
 def train(trainer, expected, steps=range(3), rank=None, ranks=None, factor=1.0) -> None:
-    """Do the same steps with both: the trainer takes this rank's batches, ``expected`` those of
-    all."""
+    """Do the same steps with both: the trainer gets this rank's batches, ``expected`` the batches
+    of all ranks."""
     ranks = range(hvd.size()) if ranks is None else ranks
     for step in steps:
         rows = trainer.rows[step % len(trainer.rows)]
@@ -69,7 +69,7 @@ def test_training_equals_one_process_on_the_joined_batch(kind, how, size, report
 
 @trainers_that(lambda kind: "gradient_predivide_factor" in kind.takes)
 def test_a_predivide_factor_is_refused_without_averaging(kind, rank):
-    """test_wrong_arguments.py has the other arguments that trainers refuse."""
+    """test_wrong_arguments.py tests the other arguments that trainers refuse."""
     with pytest.raises(ValueError, match="it goes with op=Average only"):
         trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
         trainer.train(batch_of(rank, 0))
@@ -110,8 +110,8 @@ def test_compressed_training_is_close_to_one_process(kind, codec, size):
 
 @trainers_that(lambda kind: kind.freezes)
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 3)])
-def test_parameters_frozen_at_first_are_trained_once_thawed(kind, numbers):
-    """Thawed parameters are trained from the third step on, with those that never were frozen."""
+def test_parameters_frozen_at_first_are_trained_after_unfreezing(kind, numbers):
+    """After two steps all parameters are trained."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.freeze(numbers)
     expected.frozen = numbers
@@ -140,7 +140,7 @@ def test_a_layer_that_only_some_ranks_use_is_updated_on_all(kind, rank, size):
 @trainers_that(lambda kind: kind.scales_loss)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
-    """The framework's loss scaler skips the step, and its scale stays the same on all ranks."""
+    """The framework's loss scaler skips the step; its scale stays equal on all ranks."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.scale_loss()
     for step in range(5):
@@ -154,8 +154,8 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
 
 
 @every_trainer
-def test_two_trainers_at_once_keep_their_gradients_apart(kind, rank):
-    """Two networks have the same shapes: neither may get the other's gradients."""
+def test_concurrent_trainers_of_two_networks_do_not_mix_gradients(kind, rank):
+    """The two networks have the same shapes, so mixed-up gradients would not be an error."""
     trainers = [kind(start_weights(seed)) for seed in (1, 2)]
     expected = [OneProcess(start_weights(seed)) for seed in (1, 2)]
     in_any_order = not kind.waits and os.environ.get("MXNET_ENGINE_TYPE") != "NaiveEngine"
@@ -167,8 +167,8 @@ def test_two_trainers_at_once_keep_their_gradients_apart(kind, rank):
 
 
 @trainers_that(lambda kind: hasattr(kind, "another"))
-def test_two_optimizers_of_one_network_keep_their_states_apart(kind, rank):
-    """Each optimizer has its own momentum, and neither sends the other's gradients."""
+def test_two_optimizers_of_one_network_have_separate_states(kind, rank):
+    """Each optimizer has separate momentum and sends only the gradients of its steps."""
     trainers, expected = [kind(start_weights())], [OneProcess(start_weights()) for _ in range(2)]
     trainers.append(trainers[0].another())
     expected[1].weights = expected[0].weights
@@ -178,8 +178,8 @@ def test_two_optimizers_of_one_network_keep_their_states_apart(kind, rank):
 
 
 @trainers_that(lambda kind: kind.numbered)
-def test_a_rank_that_made_one_more_optimizer_gets_an_error(kind, rank, several):
-    """Formerly, ranks waited for each other's differently named tensors, with only a warning."""
+def test_an_extra_optimizer_on_one_rank_is_an_error(kind, rank, several):
+    """Otherwise ranks would wait for each other's tensors, whose names would differ."""
     if rank == 1:
         kind.make_alone(start_weights())
     with pytest.raises(kind.errors, match="rank 0: .*rank 1: .*(on all ranks alike|on every rank)"):
@@ -192,7 +192,7 @@ def test_a_rank_that_made_one_more_optimizer_gets_an_error(kind, rank, several):
 
 @trainers_that(lambda kind: kind.joins)
 def test_ranks_with_fewer_batches_join(kind, rank, size):
-    """The last rank to join has taken every step: the others get from it what they have missed."""
+    """The last rank to join has done all steps, so other ranks take its weights and states."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for epoch in range(3):
         steps = [2 + 3 * ((r + epoch) % size) for r in range(size)]
@@ -221,7 +221,7 @@ def test_ranks_with_different_networks_get_an_error_that_names_the_layer(kind, r
 @pytest.mark.parametrize("everywhere", [True, False])
 @trainers_that(lambda kind: "process_set" in kind.takes)
 def test_only_ranks_of_a_process_set_train_together(kind, everywhere, rank, size, several):
-    """Ranks outside the set train alone, or make no trainer of the set; then all ranks train."""
+    """Ranks outside of the set train alone or not at all. Afterwards, all ranks train together."""
     some = hvd.add_process_set(range(1, size))
     ranks = some.ranks if some.included() else [rank]
     try:

@@ -72,7 +72,7 @@ def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
     everyone = [np.random.RandomState(r).randn(5, 20_001).astype("float32") for r in range(size)]
     if dtype != "bfloat16":
         everyone = [each.astype(dtype) for each in everyone]
-    # the values as the dtype rounds them
+    # round the values to the dtype
     everyone = [lib.read(lib.make(each, dtype)) for each in everyone]
     got = lib.call("allreduce", everyone[rank], dtype=dtype, op=hvd.Sum)
     expected = np.sum(everyone, axis=0, dtype="float64")
@@ -98,7 +98,7 @@ def test_adasum_equals_the_formula_of_the_paper_in_python(lib, dtype, rank, size
 
 @every_library
 def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
-    """Adasum of a fused buffer would differ: it would treat the tensors as one long vector."""
+    """Adasum of the fused buffer, as if it were one vector, would give another result."""
     vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
     results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
     for y, v in zip(results, vectors):
@@ -106,7 +106,7 @@ def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
 
 
 @of_frameworks
-def test_average_is_the_older_spelling_of_op(lib, rank):
+def test_average_true_and_false_mean_op_average_and_sum(lib, rank):
     x = np.array([rank, 1.0], "float32")
     for average, op in ((True, hvd.Average), (False, hvd.Sum)):
         old, new = (lib.call("allreduce", x, **how) for how in ({"average": average}, {"op": op}))
@@ -125,7 +125,7 @@ def test_a_compressed_call_rounds_to_16_bits(lib, rank, size):
 @every_library
 @pytest.mark.parametrize("verb", ["allreduce", "allgather", "reducescatter"])
 def test_a_grouped_call_equals_single_calls(lib, verb, rank, size):
-    """Each result equals a single call's, also if gathered rows differ by rank and by tensor."""
+    """The rows that allgather joins differ by rank and tensor."""
     options = {} if verb == "allgather" else {"op": hvd.Max, "prescale_factor": 2}
     rows = rank if verb == "allgather" else 0
     dtypes = ("float32", "float64", "int32", "float16")
@@ -161,7 +161,7 @@ def test_broadcast(lib, dtype, rank, size):
 
 @every_library
 def test_a_broadcast_keeps_every_bit(lib, rank, size):
-    """A broadcast keeps also the bits of a NaN."""
+    """The bits of a NaN are kept, too."""
     bits = [np.random.RandomState(r).randint(0, 2**32, 1001, "uint32") for r in range(size)]
     got = lib.call("broadcast", bits[rank].view("float32"), root_rank=size - 1)
     assert np.asarray(got).view("uint32").tolist() == bits[-1].tolist()
@@ -169,7 +169,7 @@ def test_a_broadcast_keeps_every_bit(lib, rank, size):
 
 @every_dtype_of(moved=True)
 def test_allgather(lib, dtype, rank, size):
-    """One name is used again and again, with rows that change on some ranks, on all or on none."""
+    """Repeated calls of one name have rows that change on no rank, on some, or on all."""
     more = list(range(size))
     last = [0] * (size - 1) + [4]
     for rows in ([3] * size, more, more, [0] * size, last, [4000 + r for r in more]):
@@ -184,7 +184,7 @@ def test_allgather(lib, dtype, rank, size):
 
 
 def rows_between(size: int) -> list:
-    """A table of row counts: the row is the rank that sends, the column the rank that receives."""
+    """Return tables of row counts, [sending rank, receiving rank]."""
     random = np.random.RandomState(3)
     uneven = random.randint(0, 5, (size, size))
     changed = uneven.copy()
@@ -202,7 +202,7 @@ def rows_between(size: int) -> list:
 
 @every_dtype_of(moved=True)
 def test_alltoall(lib, dtype, rank, size):
-    """One name is used again and again. As in Horovod, rows beyond the splits are not sent."""
+    """All calls use one name. As in Horovod, rows beyond the sum of splits are not sent."""
     shapes = rows_between(size)
     for matrix in shapes if dtype in ("float32", "int8") else shapes[:-1]:
 
@@ -290,11 +290,8 @@ def test_averages_count_only_ranks_that_have_not_joined(lib, rank, size):
 
 
 @every_library
-def test_unnamed_calls_meet_again_after_ranks_have_joined(lib, rank, size):
-    """Ranks have made unequally many calls.
-
-    Formerly, two of three ranks waited for different names.
-    """
+def test_unnamed_calls_pair_again_after_ranks_have_joined(lib, rank, size):
+    """Ranks have made different numbers of calls before join(), which must not change names."""
     for first in range(size):
         if rank != first:
             with pytest.raises(

@@ -1,4 +1,4 @@
-"""A wrong argument of any type raises an error at the call that names it; the job goes on."""
+"""A wrong argument of any type raises an error that names the argument; the job goes on."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ VERBS += ["grouped_allreduce", "grouped_allgather", "grouped_reducescatter"]
 FORMS = [f"{verb}{form}" for verb in VERBS for form in ("", "_", "_async", "_async_")]
 
 
-# each module once, with a library for its arrays
+# module -> a library that makes arrays for it
 MODULES = {lib.hvd: lib for lib in reversed(LIBRARIES)}
 
 
@@ -48,7 +48,7 @@ def weight():
     return {"w": made}
 
 
-# Other functions, each with a function that returns right arguments.
+# Other functions, each with a function that returns correct arguments.
 OTHERS = [
     (hvd.broadcast_object, lambda: {"obj": 1}),
     (hvd.allgather_object, lambda: {"obj": 1}),
@@ -99,7 +99,7 @@ if tf:
 
 
 def is_form(module, verb: str) -> bool:
-    """Tell whether the module's function takes tensors; TensorFlow's broadcast_ takes variables."""
+    """Return whether the function exists and takes tensors; TensorFlow's broadcast_ does not."""
     return hasattr(module, verb) and (MODULES[module].in_place or not verb.endswith("_"))
 
 
@@ -108,7 +108,7 @@ def is_form(module, verb: str) -> bool:
     [(module, verb) for module in MODULES for verb in FORMS if is_form(module, verb)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_collective_names_the_wrong_argument(module, verb, rank, size):
+def test_the_error_of_a_collective_names_the_wrong_argument(module, verb, rank, size):
     function, tensor = getattr(module, verb), MODULES[module].make(np.ones((size, 2)))
     first = next(iter(inspect.signature(function).parameters))
     good = {first: [tensor, tensor + 1] if verb.startswith("grouped") else tensor, "name": verb}
@@ -122,12 +122,12 @@ def test_a_collective_names_the_wrong_argument(module, verb, rank, size):
 @pytest.mark.parametrize(
     "function, good", OTHERS, ids=lambda value: getattr(value, "__qualname__", "")
 )
-def test_optimizers_and_helpers_name_the_wrong_argument(function, good, rank):
+def test_the_error_of_other_functions_names_the_wrong_argument(function, good, rank):
     check_refused(function, rank, **good())
 
 
 @pytest.mark.skipif(not torch, reason="PyTorch has sparse tensors")
-def test_a_sparse_tensors_wrong_argument_is_named(rank):
+def test_the_error_of_sparse_allreduce_async_names_the_wrong_argument(rank):
     sparse = torch.eye(2).to_sparse(1)
     start = hvdlite.torch.sparse_allreduce_async
     handle = check_refused(start, rank, tensor=sparse, name="good", op=hvd.Sum)
@@ -135,11 +135,11 @@ def test_a_sparse_tensors_wrong_argument_is_named(rank):
 
 
 def check_refused(function, rank: int, but=(), **good):
-    """Rank 0 alone makes wrong calls: each raises at once, names its argument, and sends nothing.
+    """Check that wrong calls on only rank 0 raise errors that name the argument and send nothing.
 
-    All ranks then make the good call, whose result is returned.
+    All ranks then make the correct call, whose result is returned.
 
-    :param but: arguments that get no wrong values.
+    :param but: arguments that are not tested.
     """
     for argument in (each for each in inspect.signature(function).parameters if each not in but):
         for value in WRONG.get(argument, ()) if rank == 0 else ():
@@ -162,7 +162,7 @@ def _check_one(function, argument: str, arguments: dict) -> None:
     "splits", ["1", b"1", 5, [None], ["1"], [True], [float("nan")], [[1], [1, 2]], [-1], [10**30]]
 )
 def test_wrong_splits_raise_on_every_rank(splits, rank, size):
-    """All ranks wait for one another's row counts, so every rank is told of the error."""
+    """All ranks wait for each other's row counts, so every rank gets the error."""
     given = splits * size if isinstance(splits, list) and len(splits) == 1 else splits
     for _ in range(2):
         with pytest.raises(ValueError, match="rank 0: tensor 'alltoall.t': splits"):
@@ -171,7 +171,7 @@ def test_wrong_splits_raise_on_every_rank(splits, rank, size):
 
 
 @pytest.mark.parametrize("ranks", [b"x", "01", "", None, 5, [0.0], [True], ["0"], [None], 1.5])
-def test_a_process_set_of_no_ranks_is_refused(ranks):
+def test_a_process_set_of_wrong_ranks_is_refused(ranks):
     with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):
         hvd.ProcessSet(ranks)
     with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):
@@ -191,12 +191,12 @@ def test_only_process_sets_can_be_removed(process_set):
 
 
 @pytest.mark.parametrize("dataset", ["sum", b"x", None, 1.5, True, -1, float("nan")])
-def test_a_sampler_of_no_data_set_is_refused(dataset):
+def test_a_sampler_of_a_wrong_dataset_is_refused(dataset):
     with pytest.raises(ValueError, match="dataset is .*expected anything with a length"):
         hvd.elastic.ElasticSampler(dataset)
 
 
 @pytest.mark.parametrize("seed", [value for value in NO_WHOLE if value is not True] + [-1, None])
-def test_a_samplers_wrong_seed_is_refused(seed):
+def test_a_wrong_seed_of_a_sampler_is_refused(seed):
     with pytest.raises(ValueError, match="seed is .*expected a whole number"):
         hvd.elastic.ElasticSampler(10, seed=seed)

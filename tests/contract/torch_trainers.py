@@ -1,4 +1,4 @@
-"""PyTorch's optimizer, and hvdlite's hook for DistributedDataParallel."""
+"""Trainers for PyTorch: DistributedOptimizer, and hvdlite's hook for DistributedDataParallel."""
 
 import contextlib
 import copy
@@ -33,7 +33,7 @@ class OfTorch(Trainer):
         self.optimizer, self.options = None, options
 
     def make(self) -> None:
-        # made late, when it is known which weights are frozen from the start
+        # called late, when it is known which weights are frozen from the start
         if self.optimizer is None:
             self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
             self.distribute(**self.options)
@@ -83,7 +83,7 @@ class TorchOptimizer(OfTorch):
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
 
     def saved(self) -> dict:
-        # PyTorch shares the loaded states with the dict
+        # PyTorch's optimizer shares tensors with the dict
         return copy.deepcopy(self.optimizer.state_dict())
 
     def load(self, states: dict) -> None:
@@ -103,7 +103,7 @@ class TorchOptimizer(OfTorch):
 
 @trainer
 class TorchOptimizerInTwoCalls(TorchOptimizer):
-    """The step is made by two calls, as in scripts that clip gradients between the calls."""
+    """A step consists of two calls, as in scripts that clip gradients between the calls."""
 
     saves = False
 
@@ -134,7 +134,7 @@ class HookOfDDP(OfTorch):
         cls.state()
 
     def distribute(self) -> None:
-        """Make DistributedDataParallel in the first step: it asks at once what is trained."""
+        """Do nothing: train() makes DistributedDataParallel when frozen weights are known."""
 
     def train(self, *passes, **options) -> None:
         if self.module is self.network:

@@ -1,4 +1,4 @@
-"""What the tests of all trainers need of each trainer class; one_process.py has the network."""
+"""The interface of trainers that the tests of all trainers use; one_process.py has the network."""
 
 import importlib
 
@@ -32,9 +32,9 @@ class Halved:
 class Trainer:
     hvd = hvdlite
     takes: tuple = EVERY  # options that the trainer takes
-    # whether a script can freeze, thaw or skip layers between steps
+    # True: a script can freeze, unfreeze or skip layers between steps
     freezes = thaws = skips_layers = True
-    # True: each step waits for the others, so ranks take steps of several trainers in one order
+    # True: each step waits for other ranks, so all ranks must use several trainers in one order
     waits = True
     sums_passes = False  # True: gradients of several passes are added; False: averaged
     scales_loss = True  # True: a step in which a rank's gradients overflow can be skipped
@@ -60,12 +60,12 @@ class Trainer:
 
     @classmethod
     def make_alone(cls, weights) -> None:
-        """Make one more optimizer or trainer, which hvdlite numbers, on this rank only."""
+        """Make an extra optimizer or trainer, which hvdlite numbers, on only this rank."""
         cls(weights)
 
     @staticmethod
     def end_all() -> None:
-        """Wait until nothing is left of a step that failed."""
+        """Wait until all operations of a failed step have ended."""
 
     def freeze(self, numbers) -> None:
         """Train only the other weights from now on."""
@@ -76,10 +76,10 @@ class Trainer:
         raise NotImplementedError
 
     def train(self, *passes: np.ndarray, layers: int = 0, factor: float = 1) -> None:
-        """Do one step on one batch or several.
+        """Do one step with one or several batches.
 
-        :param layers: 1: this rank does not use the second layer; 2: it uses both, though others
-            may not.
+        :param layers: 1: this rank uses only the first layer; 2: this rank uses both, but other
+            ranks may not; 0: all ranks use both.
         :param factor: multiplies the loss.
         """
         raise NotImplementedError

@@ -1,12 +1,12 @@
-"""In the path of every process that a test starts: MXNet, TensorFlow and PyTorch take less CPU.
+"""Make MXNet, TensorFlow and PyTorch start with less CPU in every process that a test starts.
 
-MXNet's import takes 0.5 s instead of 1.6, TensorFlow's 3.4 instead of 6. They import other
-libraries that happen to be installed, which nothing here needs: these seem to be missing meanwhile.
-And MXNet writes and compiles a function for each of its 2,600 operators: here at the operator's
-first call.
+The import of MXNet then takes 0.5 s instead of 1.6 s, that of TensorFlow 3.4 s instead of 6 s.
+Both import other installed libraries that the tests do not need; during these imports the other
+libraries seem to be missing. MXNet compiles a Python function for each of its 2,600 operators;
+this module delays that to the operator's first call.
 
-PyTorch's first optimizer imports its compiler, in 1.5 s, to keep the compiler out of functions of
-the optimizer. Here these functions run as they are until the program imports the compiler.
+PyTorch's first optimizer imports the compiler, which takes 1.5 s, only to exclude functions of the
+optimizer from compilation. Here these functions run unchanged until a program imports the compiler.
 """
 
 import functools
@@ -18,7 +18,7 @@ IMPORTERS = ("mxnet", "tensorflow", "keras")
 CHANGED = ("mxnet.base", "torch._compile", "torch.optim.optimizer")
 LEFT_OUT = ("scipy", "sklearn", "matplotlib", "jax")
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    LEFT_OUT = ()  # nothing is left out: PyTorch searches for these, and JAX is one of them
+    LEFT_OUT = ()  # PyTorch looks for these libraries, and JAX is one of them
 if os.environ.get("HVDLITE_TEST_WITHOUT_MPI"):
     sys.modules["mpi4py"] = None  # makes mpi4py seem not installed
 
@@ -37,7 +37,7 @@ def made_late(make):
 
 
 def registering_late(register):
-    """MXNet gives what makes a function as the last argument, or by its name."""
+    """Wrap a function of MXNet that gets make_op_func as its last or as a named argument."""
 
     def registered(*names, make_op_func=None, **more):
         *names, make = [*names, make_op_func] if make_op_func else names
