@@ -1,9 +1,9 @@
-/* hvdlite's collectives as custom calls of XLA, for programs that run on one process alone.
+/* hvdlite's collectives as custom calls of XLA, for programs that each process runs by itself.
  *
- * A call starts one collective per operand and waits briefly. If they take longer, it returns a
- * future, which a thread of its own completes: no thread of XLA's waits for long, so ranks may
- * reach the calls of a program in different orders. Compiled against the headers of the installed
- * jaxlib, at the first use. */
+ * A call starts one collective per operand and waits briefly. If the collectives take longer, the
+ * call returns a future, and a new thread completes the future. So no XLA thread waits for long,
+ * and ranks may reach the calls of a program in different orders. Compiled at the first use, with
+ * the headers of the installed jaxlib. */
 #include "functions.h"
 
 #include <pthread.h>
@@ -21,16 +21,16 @@ static const double BRIEFLY = 200e-6;
 struct call {
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
-    hvd_error failed; /* error of a collective that could not be started */
+    hvd_error failed; /* the error of a collective that could not start */
     int64_t count;
     hvd_handle *handles[];
 };
 
-/* XLA calls a handler without an argument of its own, so the core's functions are here. */
+/* global, because XLA calls a handler without an argument for the handler's own data */
 static struct core core;
 API void hvdlite_jax_call_begin(core_function (*find)(const char *)) { core = core_found(find); }
 
-/* The arguments of a function of XLA's, which begin with their size. */
+/* The arguments of a function of XLA; the first field is their size. */
 #define ARGS(function, ...)                                                                        \
     &(XLA_FFI_##function##_Args){.struct_size = XLA_FFI_##function##_Args_STRUCT_SIZE, __VA_ARGS__}
 
@@ -46,7 +46,7 @@ static bool all_finished(struct call *c, double seconds) {
     return true;
 }
 
-/* Waits for all collectives: NULL, or the error of the first one that failed. */
+/* Waits for all collectives. Returns NULL, or the error of the first collective that failed. */
 static XLA_FFI_Error *ended(struct call *c) {
     hvd_error err = {0}, first = c->failed;
     for (int64_t i = 0; i < c->count; i++) {
@@ -69,8 +69,8 @@ static void *complete(void *call) {
 }
 
 /* ---- starting ---- */
-/* XLA sorts the attributes by their names. `how` has kind, op, root and group, and per operand the
- * core's dtype and the core's elements in one of XLA's. */
+/* XLA sorts attributes by name. `how` contains kind, op, root and group, and for each operand the
+ * core's dtype and the number of the core's elements in one element of XLA. */
 enum { HOW, NAME, SCALES };
 static const void *array_of(const XLA_FFI_CallFrame *frame, int attribute) {
     return ((const XLA_FFI_Array *)frame->attrs.attrs[attribute])->data;
@@ -113,7 +113,7 @@ static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
     if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
-    const int64_t count = frame->rets.size; /* further operands only order the call after them */
+    const int64_t count = frame->rets.size; /* more operands only make the call run after them */
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
@@ -125,14 +125,15 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     XLA_FFI_Error *error = NULL;
     if (all_finished(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
-        XLA_FFI_Error *first = ended(c); /* XLA takes its memory back when this returns */
+        /* waits, because XLA reclaims the memory when this call returns */
+        XLA_FFI_Error *first = ended(c);
         free(c);
         return first ? first : error;
     }
     c->future = frame->future = made.future;
     pthread_t thread;
     if (pthread_create(&thread, NULL, complete, c))
-        complete(c); /* this thread waits, because there is no other */
+        complete(c); /* this thread waits, because no thread could be started */
     else
         pthread_detach(thread);
     return NULL;

@@ -26,7 +26,8 @@ static struct clique *clique_new(const char *name, int size, int rank, int color
     return c;
 }
 
-/* Announces one clique at a time: that of the next split by this color and key. NULL: no memory. */
+/* Announces the clique of the next split with this color and key. Only one clique can be announced
+ * at a time. NULL: memory is short. */
 API struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
                                         int color) {
     struct clique *c = clique_new(name, size, key, color, CLIQUE_WARMING);
@@ -34,7 +35,7 @@ API struct clique *hvdlite_jax_announce(const char *name, const int *members, in
     return library.announced = c;
 }
 
-/* Ends the warming; then hvdlite_jax_open gives the clique its group. False: XLA did not ask for
+/* Ends the warming; then hvdlite_jax_open gives the clique its group. False: XLA has not asked for
  * the clique. */
 API bool hvdlite_jax_asked(struct clique *c) {
     c->group = CLIQUE_CLOSED;
@@ -63,11 +64,12 @@ char *clique_scratch(struct clique *c, int64_t bytes) {
     return c->scratch;
 }
 
-/* Prepares a collective in the clique's group, or a message in the job's. */
+/* Prepares a collective in the clique's group, or a message in the group of all ranks. */
 static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_error *err) {
     char name[HVD_MAX_NAME];
     hvd_tensor mine = *t;
-    /* one name for all collectives of a clique, so that ranks that disagree get an error at once */
+    /* one name for all collectives of a clique: ranks that disagree then get an error
+     * immediately */
     mine.name = c->name;
     mine.group = c->group, mine.waited = 1;
     if (t->kind == HVD_SEND || t->kind == HVD_RECV) {
@@ -80,14 +82,14 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
     return library.core.hvd_plan(&mine, err);
 }
 
-/* Plans at which a tensor may be. */
+/* number of entries in which a tensor's plan may be */
 enum { NEAR = 8 };
 
-/* Finds a plan that no call has taken, or makes one. NULL: a failure. */
+/* Finds a plan that no call is using, or makes one. NULL: failure. */
 static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
     const int64_t like[] = {t->kind, t->dtype, t->op, t->root, *t->dims};
     uint64_t hash = (uint64_t)(*t->dims + 8 * t->root + t->kind);
-    struct plan *other = NULL; /* to be replaced: an empty one, if possible */
+    struct plan *other = NULL; /* the entry to replace, preferably an empty one */
     for (uint64_t i = hash; i < hash + NEAR; i++) {
         struct plan *p = &c->plans[i % PLANS];
         if (p->taken) continue;
@@ -103,9 +105,9 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
     return other;
 }
 
-static const double NO_LIMIT = 1e9; /* seconds; the core ends each wait itself when a rank dies */
+static const double NO_LIMIT = 1e9; /* seconds; if a rank dies, the core ends each wait */
 
-/* NULL: a failure. */
+/* Starts a collective or a message. NULL: failure. */
 static struct plan *begin(struct clique *c, const hvd_tensor *t, double seconds) {
     if (c->group < 0)
         return clique_refuse("hvdlite.jax: a program has a collective among processes that were "

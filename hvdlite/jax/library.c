@@ -1,9 +1,9 @@
-/* The part of MPI that XLA's CPU collectives call, over hvdlite's core.
+/* The part of MPI that XLA's CPU collectives call, implemented with hvdlite's core.
  *
  * Every jaxlib contains MPItrampoline, which loads the library that MPITRAMPOLINE_LIB names and
- * looks up all names of mpi_abi.h there. This library has no ranks of its own: Python hands over
- * the functions of the core that it has loaded (hvdlite_jax_begin). XLA keeps a program's
- * collectives in order and calls them from threads of its own; it passes counts as int. */
+ * looks up all names of mpi_abi.h in it. This library starts no ranks: Python passes the functions
+ * of the core that it has loaded (hvdlite_jax_begin). XLA keeps a program's collectives in order
+ * and calls them from its own threads; it passes counts as int. */
 #include "clique.h"
 
 #include <limits.h>
@@ -12,13 +12,14 @@
 #include <string.h>
 
 /* ---- the names that MPItrampoline looks up ---- */
-/* Its handles are integers as wide as a pointer. Here most of them are pointers. */
+/* MPItrampoline's handles are integers as wide as a pointer. Here most handles are pointers. */
 
-/* A type of XLA's. Unsigned sums and products have the same bits as signed ones. */
+/* A type of XLA. Sums and products of unsigned numbers have the same bits as those of signed
+ * numbers. */
 struct type {
-    int dtype; /* of the core */
+    int dtype; /* the core's dtype */
     int bytes;
-    int parts; /* elements of the core in one element */
+    int parts; /* number of the core's elements in one element */
     bool is_unsigned;
 };
 #define TYPE(name, ...)                                                                            \
@@ -38,7 +39,7 @@ TYPE(C_COMPLEX, HVD_FLOAT32, 8, 2, false)
 TYPE(C_DOUBLE_COMPLEX, HVD_FLOAT64, 16, 2, false)
 
 #define CONSTANT(name, value) API const intptr_t MPIABI_##name = value;
-/* operations: one more than those of the core, because 0 is every unused constant */
+/* operations: the core's number plus one, because 0 stands for every unused constant */
 CONSTANT(SUM, 1 + HVD_SUM)
 CONSTANT(PROD, 1 + HVD_PRODUCT)
 CONSTANT(MIN, 1 + HVD_MIN)
@@ -67,13 +68,13 @@ MPI_CONSTANTS(UNUSED_CONSTANT)
 MPI_FUNCTIONS(UNUSED_FUNCTION)
 MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
-/* Takes the core's functions and this rank's place in the job from Python. */
+/* Gets the core's functions and this rank's position in the job from Python. */
 API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size) {
     library.core = core_found(find), library.rank = rank, library.size = size;
 }
 
 /* ---- communicators ---- */
-/* MPIABI_COMM_WORLD, all ranks: XLA asks how many, and splits them. */
+/* MPIABI_COMM_WORLD, which has all ranks. XLA asks for its size and splits it. */
 static struct clique *const WORLD = (struct clique *)1;
 
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
@@ -106,14 +107,14 @@ API int MPIABI_Error_string(int code, char *text, int *length) {
 /* ---- collectives ---- */
 static const char UNKNOWN_TYPE[] = "hvdlite.jax: XLA uses a type that hvdlite does not know";
 
-/* Below 0: a failure. */
+/* Returns the bytes of `count` elements; < 0: failure. */
 static int64_t bytes_of(int count, const struct type *type) {
     if (!type) return -clique_refuse(UNKNOWN_TYPE);
     if (count < 0) return -clique_refuse("hvdlite.jax: a collective of %d elements", count);
     return (int64_t)count * type->bytes;
 }
 
-/* A tensor of one dimension, of `count` elements. */
+/* Returns a tensor with one dimension of `count` elements. */
 static hvd_tensor row(int kind, int dtype, const int64_t *count, const void *in, void *out,
                       int64_t out_count) {
     hvd_tensor t = {.kind = kind, .dtype = dtype, .prescale = 1, .postscale = 1, .ndim = 1};
@@ -121,7 +122,7 @@ static hvd_tensor row(int kind, int dtype, const int64_t *count, const void *in,
     return t;
 }
 
-/* Flips the highest bit of unsigned numbers, so that they have the order of signed ones. */
+/* Flips the highest bit of unsigned numbers, so that they sort like signed numbers. */
 static void flip(int bytes, const void *in, void *out, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (bytes == 2) ((uint16_t *)out)[i] = (uint16_t)(((const uint16_t *)in)[i] ^ 0x8000u);
@@ -182,13 +183,14 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
     return clique_run(c, &t);
 }
 
-/* Bytes from which a part is sent unpacked, in an alltoall of two ranks with splits: the
- * exchange of the splits takes little time beside such a part. */
+/* In an alltoall of two ranks, parts of at least this many bytes are sent unpacked, with splits:
+ * exchanging the splits takes little time compared with such a part. */
 enum { UNPACKED = 1 << 20 };
 
-/* XLA's all_to_all is Sendrecv with the next rank and the previous one, then with those after them,
- * and so on. The last of these calls does them all as one collective; the first calls only copy
- * what they send and note where they receive. XLA itself copies this rank's own part. */
+/* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks after
+ * and before these, and so on. The earlier calls only copy what they send and note where they
+ * receive. The last call does the whole exchange as one collective. XLA itself copies this rank's
+ * own part. */
 API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int to, int tag,
                         void *out, int out_count, const struct type *out_type, int from,
                         int out_tag, struct clique *c, void *status) {
@@ -202,7 +204,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
                              "that hvdlite knows: docs/jax.md lists the versions tested");
     if (n == 2 && part >= UNPACKED) {
         const int64_t splits[2] = {c->rank ? part : 0, c->rank ? 0 : part};
-        /* of another type than below, so that the two have different plans */
+        /* another type than below, so that the two have different plans */
         hvd_tensor t = row(HVD_ALLTOALL, HVD_INT8, &part, in, out, part);
         t.splits = splits, t.nsplits = 2;
         return clique_run(c, &t);
@@ -220,12 +222,12 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 }
 
 /* ---- between two ranks ---- */
-/* XLA's ppermute is Irecv, if this rank receives, and Isend, if it sends; then it waits. A receive
- * is only noted until it is waited for. Two ranks that both send so few bytes exchange them by an
- * allgather, which is faster, when they send: each knows that the other one sends, too. */
+/* XLA's ppermute calls Irecv if this rank receives, and Isend if it sends; then it waits. A receive
+ * is only noted, until the wait. If both ranks of a clique of two send at most FEW bytes, they use
+ * an allgather, which is faster: each rank knows that the other rank sends, too. */
 enum { FEW = 8 << 10 };
-/* Added to a clique's address: the request of its receive. Other requests are messages; NULL: one
- * that has ended. */
+/* The request of a receive is its clique's address plus RECEIVE. Other requests are messages. NULL:
+ * a request that has ended. */
 enum { RECEIVE = 1 };
 
 API int MPIABI_Irecv(void *out, int count, const struct type *type, int from, int tag,
@@ -248,7 +250,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     }
     c->noted.bytes = -1;
     char *both = clique_scratch(c, 2 * bytes);
-    /* of another type than an allgather of XLA's, so that the two do not match */
+    /* another type than XLA's allgathers, so that the two do not match */
     hvd_tensor t = row(HVD_ALLGATHER, HVD_INT8, &bytes, in, both, 2 * bytes);
     if (!both || clique_run(c, &t)) return 1;
     memcpy(c->noted.out, both + !c->rank * bytes, (size_t)bytes);
@@ -261,7 +263,7 @@ API int MPIABI_Wait(char **request, void *status) {
     struct clique *c = (struct clique *)(*request - RECEIVE);
     const struct noted receive = c->noted;
     c->noted.bytes = -1;
-    if (receive.bytes < 0) return 0; /* it came when this rank sent */
+    if (receive.bytes < 0) return 0; /* it arrived when this rank sent */
     hvd_tensor t =
         row(HVD_RECV, HVD_UINT8, &receive.bytes, receive.out, receive.out, receive.bytes);
     t.root = receive.from;
