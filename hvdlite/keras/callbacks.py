@@ -63,8 +63,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Average an epoch's metrics over ranks, for later callbacks in the list and for the history.
 
-    The result is the mean of the ranks' means. This mean is exact if all ranks have the same number
-    of samples.
+    The result is the mean of the ranks' means: exact if all ranks have the same number of samples.
 
     :param device: ignored.
     """
@@ -103,8 +102,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     :param momentum_correction: when the rate changes, scale the optimizer's momentum buffer by the
         same factor (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
     :param steps_per_epoch: the number of one rank's batches; by default the number in ``fit``.
-    :raises ValueError: ``initial_lr`` is None; or ``staircase`` is False and the number of steps
-        per epoch is not known.
+    :raises ValueError: ``initial_lr`` is None, or the number of steps is needed and not known.
     """
 
     def __init__(

@@ -38,9 +38,8 @@ def DistributedOptimizer(
 
         model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
-    The optimizer stays the same object and keeps its states. Its class becomes a subclass with the
-    same name, so a program without hvdlite can load a saved model. Clipping applies to the averaged
-    gradients.
+    The optimizer stays the same object with its states. Its class becomes a subclass of the same
+    name, so a program without hvdlite can load a saved model. Clipping applies to the averages.
 
     :param optimizer: a Keras 3 optimizer on any backend, or a ``LossScaleOptimizer``. With a
         ``mixed_float16`` policy the result is a ``LossScaleOptimizer``, because all ranks must skip

@@ -1,9 +1,8 @@
 """The membership of an elastic job: ranks continue after a death, and replacements join.
 
 The launcher starts a replacement for each dead rank, and sends it the ports of the other ranks. A
-replacement that is ready opens a port and connects to the leader of the next rerendezvous. The
-launcher sends the replacement's port to the other ranks. If rank 0 knows a ready replacement when
-the ranks commit, all ranks meet again.
+ready replacement opens a port and connects to the leader of the next rerendezvous. The launcher
+sends this port to the other ranks. At a commit, if rank 0 has the port, all ranks meet again.
 """
 
 import contextlib

@@ -18,9 +18,8 @@ class DistributedSampler(mx.gluon.data.Sampler):
     ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
 
     In the order of an epoch, rank r takes every size-th index, beginning with the one at position
-    r. So the batches of all ranks together equal a larger batch of one process. Each pass over the
-    sampler is an epoch. The order depends only on ``seed`` and ``epoch``: to resume at an epoch,
-    set ``epoch`` before the pass.
+    r. So the batches of all ranks together equal a larger batch of one process. Each pass is an
+    epoch. The order depends only on ``seed`` and ``epoch``; to resume, set ``epoch`` before a pass.
 
     Making the sampler is collective; all ranks give the same arguments.
 
@@ -28,9 +27,8 @@ class DistributedSampler(mx.gluon.data.Sampler):
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: from 0 to 2**32 - 1.
     :param even: True, for training: every rank has length // size samples. An epoch leaves out the
-        length % size samples at the end of its order. False, for evaluation: each sample is on
-        exactly one rank, and some ranks have one sample more, so the loop must not call
-        collectives.
+        length % size samples at the end of its order. False, for evaluation: each sample is on one
+        rank, and some ranks have one sample more, so the loop must not call collectives.
     :raises ValueError: ``even`` is True, and there are fewer samples than ranks.
     :raises hvdlite.HvdliteError: the ranks disagree on an argument.
     """

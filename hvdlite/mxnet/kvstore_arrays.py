@@ -61,10 +61,7 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
 
 
 def add_up(arrays: list, into) -> None:
-    """Write the sum of dense arrays to ``into``, which may be the first of the arrays.
-
-    The arrays may be on several contexts.
-    """
+    """Write the sum of dense arrays, on any contexts, to ``into``; it may be the first of them."""
     if len(arrays) > 1:
         local = [array.as_nd_ndarray().as_in_context(into.context) for array in arrays]
         mx.nd.add_n(*local, out=into.as_nd_ndarray())
@@ -80,10 +77,7 @@ def deliver(value, outs: list) -> None:
 
 
 def some_rows(key, value, row_ids):
-    """Return the rows of a dense or row_sparse value whose numbers are in ``row_ids``.
-
-    :param row_ids: row numbers in any order.
-    """
+    """Return the rows of a dense or row_sparse value whose numbers are in ``row_ids``."""
     ids = np.unique(row_ids.asnumpy().astype(np.int64))
     if not len(ids):
         return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)

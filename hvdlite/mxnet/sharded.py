@@ -44,9 +44,8 @@ class HostUpdater(mx.optimizer.Updater):
     the pass that sums the gradients. For other optimizers each rank runs MXNet's operators on its
     part: slices of each array, or whole arrays if the optimizer can't work on slices.
 
-    ``states`` has the states of all parameters on every rank. There is an exception: if there are
-    several hosts and the C library implements the rule, the states of large weights are divided
-    among the hosts. Then ``states`` has only the values of this host's stripes
+    ``states`` has the states of all parameters on every rank. But if there are several hosts, and
+    the C library implements the rule, ``states`` has only this host's stripes of large weights
     (``host_weights.py``), and :meth:`whole_states` is collective.
     """
 
@@ -160,10 +159,7 @@ class HostUpdater(mx.optimizer.Updater):
         return with_arrays(states, whole)
 
     def _updated(self, index: int, weight) -> Optional[HostWeight]:
-        """Return the shared weight of a parameter, or None if the weight is private.
-
-        If states were loaded since the last update, copy them to the shared memory first.
-        """
+        """Copy newly loaded states to shared memory; return the shared weight, None if private."""
         host_weight = self._weights.by_index.get(index)
         if host_weight is None:
             return None

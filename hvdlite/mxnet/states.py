@@ -108,8 +108,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
             f"the states are those of {len(packed['order'])} parameters: the trainer has "
             f"{len(trainer._params)}"
         )
-    # Indices may differ: a trainer sorts parameters by name, and Gluon's names contain counts of
-    # the blocks of each process.
+    # Indices may differ: trainers sort parameters by names, which contain counts of a process.
     index = dict(zip(packed["order"], _order(trainer)))
     for counts in optimizer._all_index_update_counts.values():
         renumbered = {index.get(i, i): count for i, count in counts.items()}

@@ -40,8 +40,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     ``gradient_predivide_factor``, and scripts clip to a limit times ``hvd.size()``. To run such a
     script set HVDLITE_HOROVOD_SUMS=1: gradients are these sums, and the update divides by the size.
 
-    The trainer's optimizer is a plain one, so a program without hvdlite can load the files of
-    ``save_states()``.
+    A program without hvdlite can load the files of ``save_states()``.
 
     :param params: a ParameterDict, a dict or a list of Parameters. If they are on several contexts,
         gradients are summed over the contexts before they are averaged over ranks.
@@ -130,9 +129,8 @@ class DistributedTrainer(mx.gluon.Trainer):
 
         :param batch_size: of this rank and this backward pass.
         :param ignore_stale_grad: as in Gluon, do not update parameters whose gradient is stale
-            (backward has not computed it since the last update). If the gradient is stale on some
-            ranks only, these ranks contribute zeros, and all ranks update the parameter. Must be
-            equal on all ranks. If True, ranks wait for each other.
+            (not computed since the last update). If it is stale on some ranks only, they contribute
+            zeros and all ranks update. Equal on all ranks; if True, ranks wait for each other.
         """
         self.allreduce_grads(ignore_stale_grad)
         self.update(batch_size, ignore_stale_grad)
@@ -194,10 +192,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._sums_of = ranks
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
-        """Move gradients to shared memory if this rank may; return None for a process set.
+        """Move gradients to shared memory, if wanted on this rank; return None for a process set.
 
-        All ranks return None or no rank does, because :meth:`SharedGradients.join` is collective.
-        """
+        None is returned on all ranks or on none, because ``SharedGradients.join`` is collective."""
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None

@@ -20,7 +20,7 @@ _COMPILES = "torch._dynamo.trace_rules"
 
 
 class AfterImport:
-    """An import hook that calls ``execute`` when a module is imported, instead of its loader.
+    """An import hook: when a module is imported, ``execute`` is called instead of its loader.
 
     :param execute: called with the module and the function that runs the module's code.
     """
@@ -41,7 +41,7 @@ class AfterImport:
 
 
 def keep_mpi_from_children() -> None:
-    """Prevent that importing mpi4py.MPI initializes MPI if this process is a child of a rank.
+    """In a child process of a rank, make the import of mpi4py.MPI not initialize MPI.
 
     A child inherits the launcher's variables of its rank, so MPI_Init would wait for a second
     process of this rank. Each worker of spawn or forkserver runs the imports of the script again.

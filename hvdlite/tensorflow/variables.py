@@ -98,7 +98,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session, coord) -> None:
-        """Broadcast, in a new session as well as in one that replaces a session after an error."""
+        """Broadcast. After an error TensorFlow makes a new session and calls this method again."""
         session.run(self.bcast_op)
 
 

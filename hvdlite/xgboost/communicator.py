@@ -34,8 +34,8 @@ class _Joined:
         return self.tracker.worker_args()
 
     def leave(self) -> None:
-        """Leave XGBoost's collectives with all ranks: the barrier waits for late ranks without the
-        time limit that XGBoost has."""
+        """Leave XGBoost's collectives together with all ranks. The barrier waits for late ranks
+        without a time limit; XGBoost has one."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:

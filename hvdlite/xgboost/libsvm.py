@@ -14,9 +14,8 @@ from hvdlite.core.collectives import gather_numbers
 def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     """Return this rank's part of the samples in a file. Collective.
 
-    The file is divided in the order of ranks into parts of about the same number of bytes, and
-    every line is on exactly one rank. A line has the form ``label column:value column:value``; text
-    after a "#" is ignored.
+    The parts, in the order of ranks, have nearly equal numbers of bytes, and each line is in one
+    part. A line has the form ``label column:value column:value``; text after a "#" is ignored.
 
     :param path: the path of a file that every rank can read.
     :return: a float32 matrix of shape (samples, columns), with the same number of columns on every
