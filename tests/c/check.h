@@ -1,6 +1,6 @@
-/* The harness of the C tests: checks that count and print, and the frame of every main().
+/* The harness of the C tests: checks, which count and print, and the main() of every test program.
  *
- * Include it first. Checks may run on any thread. An alarm ends a program that hangs. */
+ * Include it first. Any thread may run checks. An alarm ends a program that hangs. */
 #ifndef HVDLITE_CHECK_H
 #define HVDLITE_CHECK_H
 
@@ -18,21 +18,21 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A sanitizer or an emulator makes large cases ten times slower and uses address space itself.
- * So tests run fewer large cases there, and none that limits memory. */
+/* Sanitizers and emulators make large cases ten times slower, and use address space themselves. So
+ * they run fewer large cases, and no test that limits memory. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(CHECK_EMULATED)
 enum { CHECK_SLOW = 1 };
 #else
 enum { CHECK_SLOW = 0 };
 #endif
 
-/* Only a hang lasts so long, also under a sanitizer on a busy machine. */
+/* Only a hang lasts this many seconds, even under a sanitizer on a busy machine. */
 enum { CHECK_SECONDS = 600, CHECK_MOST_LINES = 40 };
 
 static atomic_long check_passed, check_failed;
-static const char *check_running = "main"; /* only main's thread writes it */
+static const char *check_running = "main"; /* only the main thread writes it */
 
-/* Counts a check, and prints the first failed ones. */
+/* Counts a check. Prints it if it is one of the first that failed. */
 __attribute__((format(printf, 4, 5))) static inline bool
 check_report(bool good, const char *file, int line, const char *format, ...) {
     if (good) {
@@ -88,8 +88,8 @@ static inline bool check_code(const char *file, int line, const char *call, int 
 #define CHECK_TEXT(got, expected) check_same_text(__FILE__, __LINE__, (got), (expected))
 #define CHECK_HAS(got, part) check_part(__FILE__, __LINE__, (got), (part))
 
-/* Checks the code that a call returns; if it is wrong, prints the text in `err`, the hvd_error
- * (not a pointer) that the call fills. */
+/* Checks the code that a call returns. If it is wrong, prints the text in `err`, the hvd_error (not
+ * a pointer) that the call fills. */
 #define CHECK_CODE(call, expected, err)                                                            \
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
 
@@ -100,38 +100,39 @@ static inline hvd_error *error_here(void) { return &last_error; }
 #define OK(call) CHECK_CODE(call, HVD_OK, *ERR)
 #define FAILS(call, code) CHECK_CODE(call, code, *ERR)
 
-/* A check whose failure also prints the case: CHECK_CASE(good, "%d ranks", p). */
+/* A check that also prints the case if it fails: CHECK_CASE(good, "%d ranks", p). */
 #define CHECK_CASE(condition, ...)                                                                 \
     check_report((condition), __FILE__, __LINE__, #condition " is false for " __VA_ARGS__)
 
-/* A check without which the test can't go on: a failure ends the program. */
+/* A check without which the test can't continue: if it fails, the program ends. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
 
-/* Declares a variable on which `end` is called when its scope ends: OWN(wire_free) struct
- * wire_writer w = {0}. OWNED: a pointer that is then freed. */
+/* Declares a variable and calls `end` on it when its scope ends: OWN(wire_free) struct wire_writer
+ * w = {0}. OWNED: a pointer that is freed when its scope ends. */
 #define OWN(end) __attribute__((cleanup(end)))
 #define OWNED OWN(free_owned)
 static inline void free_owned(void *variable) { free(*(void **)variable); }
 
-/* Allocates exactly so many bytes, zeroed, so the address sanitizer sees an access to one byte
- * more. */
+/* Allocates exactly `bytes` zeroed bytes, so that the address sanitizer detects an access to one
+ * byte more. */
 static inline void *room(size_t bytes) {
     void *memory = calloc(bytes ? bytes : 1, 1);
     REQUIRE(memory != NULL);
     return memory;
 }
 
-/* Returns "name.3" in a buffer of this thread, valid until its next call. */
+/* Returns "name.3" in a buffer of this thread, valid until this thread's next call. */
 static inline const char *numbered(const char *name, int number) {
     static _Thread_local char text[64];
     snprintf(text, sizeof text, "%s.%d", name, number);
     return text;
 }
 
-/* Starts n threads. Thread i gets element i of `args`, an array of elements of `size` bytes. */
+/* Starts n threads. Thread i gets element i of the array `args`, whose elements have `size`
+ * bytes. */
 static inline void threads_start(pthread_t *threads, int n, void *(*run)(void *), void *args,
                                  size_t size) {
     for (int i = 0; i < n; i++)
@@ -177,7 +178,7 @@ static inline int check_end(const char *program) {
     __attribute__((constructor)) static void name##_is_run(void) { check_add(#name, name); }       \
     static void name(void)
 
-/* Defines a test on an object, *s. The statements `open` and `close` make it and free it. */
+/* Defines a test of an object *s, which the statements `open` and `close` make and free. */
 #define TEST_ON(name, type, s, open, close)                                                        \
     static void name##_on(type *s);                                                                \
     TEST(name) {                                                                                   \
@@ -205,7 +206,7 @@ static inline void check_add(const char *name, void (*run)(void)) {
 int main(int argc, char **argv) {
     check_begin();
     for (int i = 0; i < check_ntests; i++) {
-        alarm(CHECK_SECONDS); /* the limit is for each test */
+        alarm(CHECK_SECONDS); /* the limit applies to each test */
         check_running = check_tests[i].name;
         check_tests[i].run();
     }

@@ -1,5 +1,5 @@
-/* Gradients of all ranks, which each rank can compute, their encoded messages, and the expected
- * sum. */
+/* The gradients of all ranks, which every rank can compute; their encoded messages, and the
+ * expected sum. */
 #ifndef HVDLITE_CODEC_CASE_H
 #define HVDLITE_CODEC_CASE_H
 
@@ -19,7 +19,7 @@ enum { CODEC_RANKS = 9, CODEC_MOST = 1009 };
 static const size_t CODEC_SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, CODEC_MOST};
 enum { CODEC_NSIZES = sizeof CODEC_SIZES / sizeof *CODEC_SIZES };
 
-/* Allocated exactly as large as needed, so the address sanitizer sees an access to one byte
+/* Allocates exactly the bytes needed, so that the address sanitizer detects an access to one byte
  * more. */
 static inline float *gradient(uint64_t *random, size_t n) {
     float *x = room(n * sizeof *x);
@@ -27,13 +27,13 @@ static inline float *gradient(uint64_t *random, size_t n) {
     return x;
 }
 
-/* Multiples of a quarter, whose sums are exact in any order, also as 16-bit floats. */
+/* Fills in multiples of a quarter, whose sums are exact in any order, even as 16-bit floats. */
 static inline void coded_gradient(int rank, size_t n, float *out) {
     uint64_t random = 1000 * n + (size_t)rank;
     for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;
 }
 
-/* Encodes the gradient of one rank, whose residual is zero. `bad`: the gradient has a NaN. */
+/* Encodes the gradient of one rank, with a residual of zero. `bad`: the gradient has a NaN. */
 static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
     OWNED float *in = room(n * sizeof *in), *residual = room(n * sizeof *in);
     coded_gradient(rank, n, in);
@@ -41,7 +41,8 @@ static inline void coded_message(struct codec c, int rank, size_t n, bool bad, v
     OK(codec_encode(c, in, 1, residual, n, message, ERR));
 }
 
-/* Returns the messages of p ranks, one after the other; bad: the rank with a NaN, or -1. */
+/* Returns the messages of p ranks, one after another. bad: the rank whose gradient has a NaN, or
+ * -1. */
 static inline uint8_t *coded_messages(struct codec c, int p, int bad, size_t n) {
     size_t bytes = codec_bytes(c, n);
     uint8_t *messages = room((size_t)p * bytes);
@@ -49,7 +50,7 @@ static inline uint8_t *coded_messages(struct codec c, int p, int bad, size_t n) 
     return messages;
 }
 
-/* Adds the messages word by word, as a rank does for its part of the words. */
+/* Adds the messages word by word, as a rank does with its part of the words. */
 static inline void add_messages(struct codec c, const uint8_t *messages, int p, size_t n,
                                 void *sum) {
     const struct reduce_kernels *k = codec_kernels(c, p);
@@ -60,7 +61,7 @@ static inline void add_messages(struct codec c, const uint8_t *messages, int p, 
     k->narrow(sum, wide, words, (struct reduce_final){1, 1});
 }
 
-/* Decodes the sum of p ranks' messages times the factor. */
+/* Decodes the sum of p ranks' messages, times the factor. */
 static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double factor) {
     float *out = room(n * sizeof *out);
     OWNED uint8_t *messages = coded_messages(c, p, bad, n);
@@ -76,7 +77,7 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
     return out;
 }
 
-/* True: the bits are equal, except for the payloads of NaNs. */
+/* Returns whether the bits are equal; NaNs may have different payloads. */
 static inline bool coded_same(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) return false;

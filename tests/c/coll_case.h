@@ -1,4 +1,5 @@
-/* One collective as a test: fill this rank's memory, run, compare with the serial result. */
+/* Tests one collective: fills this rank's memory, runs the collective, compares with the serial
+ * result. */
 #ifndef HVDLITE_COLL_CASE_H
 #define HVDLITE_COLL_CASE_H
 
@@ -6,7 +7,7 @@
 
 #include "transport/comm.h"
 
-/* Memory that is aligned to an element and no more. slab_free detects a write before it, the
+/* Memory with only the alignment of an element. slab_free detects a write before the memory, the
  * address sanitizer a write after it. */
 struct slab {
     unsigned char *whole, *data;
@@ -26,12 +27,12 @@ static inline void slab_free(struct slab *s) {
     free(s->whole);
 }
 
-/* What one rank keeps between cases. */
+/* State that a rank keeps between cases. */
 struct coll_rank {
     struct ranks *ranks;
     int rank;
     struct scratch scratch, outer;
-    unsigned char **data; /* by rank: the rank's result; shared by all ranks */
+    unsigned char **data; /* by rank: that rank's result; shared by all ranks */
     char *mapped[MOST_RANKS];
 };
 
@@ -51,14 +52,14 @@ static inline void split_tensors(struct coll_tensor whole[2], const struct coll_
         (struct coll_tensor){.in = data + front, .out = data + front, .bytes = args->bytes - front};
 }
 
-/* Gives the collective the data of every rank of the host as mapped memory. */
+/* Gives the collective the data of all ranks of the host as mapped memory. */
 static inline void map_all(struct coll_rank *self, const struct comm *host,
                            struct coll_args *args) {
     self->data[self->rank] = args->data;
     ranks_meet(self->ranks);
     for (int i = 0; i < host->size; i++)
         self->mapped[i] = (char *)self->data[host->ranks ? host->ranks[i] : i];
-    ranks_meet(self->ranks); /* wait before the next case writes to `data` */
+    ranks_meet(self->ranks); /* wait: the next case writes to `data` */
     args->memory = self->mapped;
 }
 
@@ -88,7 +89,7 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c,
     return c->row ? c->row->run(comm, args, err) : coll_run(comm, args, err);
 }
 
-/* True: all ranks hold the same bits. */
+/* Returns whether all ranks have the same bits. */
 static inline bool same_on_all(struct coll_rank *self, unsigned char *data, size_t bytes) {
     self->data[self->rank] = data;
     ranks_meet(self->ranks);
@@ -170,7 +171,7 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     }
 }
 
-/* Checks an alltoall. The input has rows beyond the splits, which must not be sent. */
+/* Checks an alltoall. The input has more rows than the splits; these rows must not be sent. */
 static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
     size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
@@ -206,7 +207,7 @@ static inline void check_case(struct coll_rank *self, const struct coll_case *c)
     }
 }
 
-/* True: this row of the table takes data of any size on this comm. */
+/* Returns whether this row of the table accepts data of any size on this comm. */
 static inline bool by_kernels_of_any_size(const struct comm *comm, const struct coll_args *args) {
     return comm && !args->adasum;
 }
@@ -217,8 +218,8 @@ static const struct coll_algorithm OF_ANY_SIZE[] = {
 };
 enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
 
-/* Checks coll_run, every row of the table that takes the case, and the rows that only prefer
- * other sizes. */
+/* Checks coll_run, every row of the table that accepts the case, and the rows that would only
+ * refuse the case's size. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -239,7 +240,7 @@ static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     }
 }
 
-/* Runs `cases` on every rank; shared is an array of MOST_RANKS pointers. */
+/* Runs `cases` on every rank. shared: an array of MOST_RANKS pointers. */
 typedef void coll_cases(struct coll_rank *self);
 
 struct coll_run_shared {
@@ -257,11 +258,11 @@ static inline void coll_rank_main(struct ranks *ranks, int rank, void *arg) {
 
 static inline void coll_cases_run(int size, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    ranks_run(size, coll_rank_main, &shared);           /* without a window: by messages */
+    ranks_run(size, coll_rank_main, &shared);           /* without a window: sends messages */
     ranks_run_on_window(size, coll_rank_main, &shared); /* with a window */
 }
 
-/* Runs the cases by messages, cut into segments by this pace. */
+/* Runs the cases without a window, with messages of this pace. */
 static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
     struct local_hub *hub = hub_of(size, 0, false);
@@ -269,9 +270,9 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* Runs the cases on several hosts with windows, in the first `most` of these placements of
- * ranks: uneven; back and forth, so that the ranks of a lane are not in rising order; one rank
- * alone on a host; in turn; in blocks. */
+/* Runs the cases on several hosts with windows, with the first `most` of these placements of ranks:
+ * uneven; back and forth, so that the ranks of a lane are not in rising order; one rank alone on a
+ * host; in turn; in blocks. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,

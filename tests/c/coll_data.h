@@ -1,8 +1,8 @@
-/* The data of a test of a collective: the input of each rank, and checks that a result is the
+/* The data for tests of collectives: the inputs of all ranks, and checks of results against the
  * serial result.
  *
- * Data repeats with a prime period, so a segment in a wrong place is noticed, and a large
- * expected result costs only a copy. */
+ * The data repeats with a prime period, so that a segment in the wrong place is detected. A large
+ * expected result needs only a copy. */
 #ifndef HVDLITE_COLL_DATA_H
 #define HVDLITE_COLL_DATA_H
 
@@ -15,17 +15,18 @@
 enum { PERIOD = 1021 };
 
 struct coll_case {
-    const struct coll_algorithm *row; /* the algorithm; NULL: coll_run chooses it */
+    const struct coll_algorithm *row; /* the algorithm to run; NULL: coll_run chooses */
     hvd_kind kind;
     int dtype;
-    /* number of elements; of elements in a unit of `parts`, or in a row of a reducescatter */
+    /* number of elements: of the tensor; with `parts` of one unit; in a reducescatter of one row */
     size_t n;
-    size_t rows;        /* reducescatter */
-    struct scaling how; /* allreduce, reducescatter */
-    int root;           /* broadcast */
-    bool whole;         /* true: one tensor instead of two */
+    size_t rows;        /* for reducescatter */
+    struct scaling how; /* for allreduce and reducescatter */
+    int root;           /* for broadcast */
+    bool whole;         /* true: one tensor; false: two tensors */
     const size_t
-        *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
+        /* numbers of units of n elements: allgather: by rank; alltoall: [from * ranks + to] */
+        *parts;
 };
 
 static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
@@ -34,7 +35,8 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
-/* The tiles that this thread made last, kept because many algorithms get the same data. */
+/* A tile that this thread made before. The last tiles are kept, because many algorithms get the
+ * same data. */
 struct made_tile {
     bool made;
     int dtype, ranks, r;
@@ -42,7 +44,7 @@ struct made_tile {
     unsigned char bytes[PERIOD * 8];
 };
 
-/* Writes PERIOD elements of the input of rank r, or for r < 0 of the allreduce's result. */
+/* Writes PERIOD elements: of the input of rank r, or of the allreduce's result if r < 0. */
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     static _Thread_local struct made_tile last[1 + MOST_RANKS];
     struct made_tile *m = &last[r < 0 ? 0 : 1 + r % MOST_RANKS];
@@ -75,7 +77,7 @@ static inline bool filled(const unsigned char *data, size_t bytes, const unsigne
     return true;
 }
 
-/* True: the data equals the tile within the tolerance for a rounded 1 / divisor. */
+/* Returns whether the data equals the tile, within the tolerance for a rounded 1 / divisor. */
 static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
                                  const unsigned char *tile) {
     for (size_t i = 0; i < n; i++) {
@@ -85,8 +87,8 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
     return true;
 }
 
-/* True: the error is within the bound for sums that are rounded on each host and between hosts
- * (hosts.c). */
+/* Returns whether the error is within the bound for sums that are rounded on each host and between
+ * hosts (hosts.c). */
 static inline bool within_bound(const struct coll_case *c, int ranks, const unsigned char *data,
                                 size_t begin, size_t n) {
     double unit = c->dtype == HVD_FLOAT16 ? 0x1p-11 : 0x1p-8;
@@ -114,7 +116,7 @@ static inline size_t longest_part(const size_t *end, int parts) {
     return longest;
 }
 
-/* Checks the parts of an allgather. Each part has the data of its rank's tile from the start. */
+/* Checks the parts of an allgather. Each part begins with the beginning of its rank's tile. */
 static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
                             const size_t *part_end) {
     unsigned char tile[PERIOD * 8];
@@ -127,7 +129,7 @@ static inline bool gathered(const struct coll_case *c, int ranks, const unsigned
     return good;
 }
 
-/* Checks the rows from `begin` of a result. Element i must be element i % PERIOD of the tile. */
+/* Checks the rows of a result from `begin` on. Element i must be element i % PERIOD of the tile. */
 static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
                                size_t begin, size_t n) {
     unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
@@ -141,15 +143,15 @@ static inline bool result_part(const struct coll_case *c, int ranks, const unsig
                : filled(data, n * element, turned, PERIOD * element);
 }
 
-/* Finds the tile of a pair of ranks. Each pair has a tile of its own, from the start of which
- * its rows are taken. */
+/* Returns the tile of a pair of ranks and the bytes of its rows. Each pair has its own tile, and
+ * its rows begin at the tile's beginning. */
 static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
                                unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);
     return c->parts[from * ranks + to] * c->n * dtype_size(c->dtype);
 }
 
-/* Fills the input of a rank to an alltoall; checks what the rank has received. */
+/* fill_pairs fills a rank's input to an alltoall; the next function checks the rank's result. */
 static inline void fill_pairs(const struct coll_case *c, int ranks, int rank, unsigned char *at) {
     unsigned char tile[PERIOD * 8];
     for (int to = 0; to < ranks; to++) {

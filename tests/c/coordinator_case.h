@@ -1,4 +1,5 @@
-/* Tests of the coordinator: what ranks tell it, and its decoded decisions, as short words. */
+/* A notation for tests of the coordinator: short words for what ranks tell it and for its decoded
+ * decisions. */
 #ifndef HVDLITE_COORDINATOR_CASE_H
 #define HVDLITE_COORDINATOR_CASE_H
 
@@ -19,10 +20,10 @@ struct decision {
 
 struct scene {
     struct coordinator *c;
-    int size;   /* ranks */
+    int size;   /* number of ranks */
     double now; /* seconds */
-    /* ['a']: the last id of the tensor whose name begins with a; ['A']: its id before that;
-     * ['!']: an id that the coordinator has never given */
+    /* ['a']: the last id of the tensor whose name begins with a; ['A']: the id before that; ['!']:
+     * an id that the coordinator has never given */
     uint64_t ids[128];
     uint64_t newest; /* the newest id before the last decision */
     struct wire_writer out;
@@ -62,8 +63,8 @@ static inline void note_id(struct scene *s, const struct wire_item *item) {
     s->ids[letter] = item->id;
 }
 
-/* Lets the coordinator decide, and decodes all items written since the last call. Returns their
- * number. */
+/* Lets the coordinator decide, and decodes all items that it has written since the last call.
+ * Returns the number of items. */
 static inline int decide(struct scene *s, double now) {
     struct wire_reader r;
     bool more = true;
@@ -87,15 +88,16 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* The first letter of the tensor that has this id; 0: no tensor has it. */
+/* Returns the first letter of the name of the tensor with this id; 0: no tensor has it. */
 static inline int letter_of(const struct scene *s, uint64_t id) {
     for (int i = 'a'; i <= 'z'; i++)
         if (s->ids[i] == id) return i;
     return 0;
 }
 
-/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#a" by the id of a,
- * "Ta:0-64" for a piece of it, "Fa", "S1" for a RESEND of rank 1, "B". */
+/* Writes the decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#a" for a tensor by
+ * the id of a, "Ta:0-64" for a piece of a, "Fa" for a FAIL, "S1" for a RESEND to rank 1, "B" for
+ * BYE. */
 static inline const char *in_short(struct scene *s, char *text, size_t size) {
     size_t used = 0;
     text[0] = 0;
@@ -122,7 +124,7 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
     return text;
 }
 
-/* The texts reported since the last call, one after another, and their number. */
+/* The texts reported since the last call, and their number. */
 struct reports {
     char text[8][1024];
     int n;
@@ -140,9 +142,9 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     return r->n;
 }
 
-/* A request in short. "a": a sum named a of 3 elements; "a:9": of 9 elements; "a:9x2@5": an
- * allgather of 9 rows of 2 elements with priority 5; "a[0]/2": the first tensor of a grouped
- * call of two. */
+/* Returns a request. "a": a sum named a of 3 elements; "a:9": of 9 elements; "a:9x2@5": an
+ * allgather of 9 rows of 2 elements with priority 5; "a[0]/2": the first tensor of a grouped call
+ * of two. */
 static inline struct request request_in_short(const char *text) {
     char name[32];
     int rows = 3, columns = 0, priority = 0;
@@ -156,7 +158,7 @@ static inline struct request request_in_short(const char *text) {
     return r;
 }
 
-/* Does what the word behind the rank's number says. */
+/* Executes the action that follows the rank's number in a word. */
 static inline void acts(struct scene *s, int rank, const char *what) {
     if (*what == '+') return says(s, rank, request_in_short(what + 1), s->now);
     if (*what == '#') return hits(s, rank, s->ids[what[1] & 127], s->now);
@@ -167,14 +169,14 @@ static inline void acts(struct scene *s, int rank, const char *what) {
     coordinator_leave(s->c, rank, "out of data");
 }
 
-/* A word of a story:
+/* Executes one word of a story:
  *     0+a   rank 0 submits a (request_in_short); *+a: each rank does
- *     0#a   it submits a by the id that a was last decided with; 0#A: with the one before;
- *           0#!: with one that the coordinator has not given
- *     0j    it joins
- *     0-    it leaves, as it is "out of data"
+ *     0#a   rank 0 submits a with the id of the last decision on a; 0#A: with the id before that;
+ *           0#!: with an id that the coordinator has not given
+ *     0j    rank 0 joins
+ *     0-    rank 0 leaves; its reason is "out of data"
  *     f     rank 0 has finished a batch
- *     t=9   it is second 9 from here on */
+ *     t=9   from now on the time is 9 seconds */
 static inline void happens(struct scene *s, const char *word) {
     if (*word == 'f') return coordinator_finished(s->c, s->now);
     if (*word == 't') {
@@ -187,8 +189,8 @@ static inline void happens(struct scene *s, const char *word) {
         acts(s, rank, what ? what : word + 1);
 }
 
-/* Checks one property of a decision. "new": its id is new; "no id": it has none; "whole": it has
- * the whole request; "rows 0 2": it has these rows; any other text must be a part of its error. */
+/* Checks one property of a decision. "new": its id is new; "no id": it has no id; "whole": it has
+ * the whole request; "rows 0 2": it has these rows; any other text must be part of its error. */
 static inline void tells(const char *file, int line, struct scene *s, const char *what) {
     const struct decision *d = &s->got[0];
     if (!strcmp(what, "new")) {
@@ -212,7 +214,7 @@ static inline char *trimmed(char *text) {
     return text + strspn(text, " ");
 }
 
-/* Plays sentences "words -> decisions ? this & that", separated by semicolons: does the words,
+/* Plays sentences "words -> decisions ? this & that", separated by semicolons: executes the words,
  * compares the decisions (in_short), and checks the properties of the first decision (tells). */
 static inline void story(const char *file, int line, struct scene *s, const char *text) {
     char copy[1500], decided[1024], *next, *words, *word, *what;
@@ -235,13 +237,13 @@ static inline void story(const char *file, int line, struct scene *s, const char
 
 #define STORY(scene, text) story(__FILE__, __LINE__, scene, text)
 
-/* A configuration of so many ranks with these options. */
+/* A configuration with this number of ranks and these options. */
 #define CONFIG(ranks, ...) ((struct coordinator_config){.size = (ranks), .options = {__VA_ARGS__}})
 
-/* A test in a scene of its own, `s`. */
+/* Defines a test with a scene `s`. */
 #define SCENE(name, config) TEST_ON(name, struct scene, s, scene_open(s, config), scene_close(s))
 
-/* Plays a story with a coordinator of its own. */
+/* Plays a story with a new coordinator. */
 #define CHECK_STORY(config, text)                                                                  \
     do {                                                                                           \
         struct scene scene_;                                                                       \

@@ -1,4 +1,4 @@
-/* Counts what another thread reports, and lets the test wait for it. */
+/* Counts the events that another thread reports; the test can wait for them. */
 #ifndef HVDLITE_COUNTER_H
 #define HVDLITE_COUNTER_H
 
@@ -29,7 +29,7 @@ static inline int counter_value(struct counter *c) {
     return count;
 }
 
-/* True if `count` reaches `least` within 20 seconds. */
+/* Returns whether `count` reaches `least` within 20 seconds. */
 static inline bool counter_reaches(struct counter *c, int least) {
     double until = clock_now() + 20;
     mutex_lock(&c->mutex);

@@ -1,7 +1,7 @@
 /* Elements of every dtype as doubles, and a slow allreduce as the reference.
  *
- * Inputs are small whole numbers: sums are exact in every accumulator, so results must match bit by
- * bit. */
+ * Inputs are small whole numbers: sums are exact in every accumulator, so results must match
+ * exactly. */
 #ifndef HVDLITE_ELEMENTS_H
 #define HVDLITE_ELEMENTS_H
 
@@ -12,7 +12,7 @@
 #include <math.h>
 
 union element {
-    uint64_t whole; /* smaller integers are its first bytes: little-endian */
+    uint64_t whole; /* little-endian: smaller integers are its first bytes */
     uint8_t u8;
     int8_t i8;
     int16_t i16;
@@ -55,12 +55,12 @@ static inline void element_put(int dtype, void *data, size_t i, double value) {
 }
 
 struct scaling {
-    int op; /* hvd_op */
+    int op; /* an hvd_op */
     double prescale, postscale;
 };
 
-/* A rank's input: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). For a product: powers of two
- * from -4 to 4, few of them other than 1, so that it stays exact. */
+/* Returns an element of a rank's input: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). For a
+ * product: small factors, many of them 1, so that the product is exact. */
 static inline double sample(int dtype, int op, int rank, size_t i) {
     static const double FACTORS[] = {1, 1, 1, -1, 2, -2, 0.5, -0.5, 4, 0};
     static const double WHOLE_FACTORS[] = {1, 1, 1, 3, 2, 5, 1, 7, 1, 0};
@@ -71,7 +71,7 @@ static inline double sample(int dtype, int op, int rank, size_t i) {
     return dtype == HVD_UINT8 ? value : value - 100;
 }
 
-/* a op b */
+/* Returns a op b. */
 static inline double combined(int dtype, int op, double a, double b) {
     if (op == HVD_MIN) return fmin(a, b);
     if (op == HVD_MAX) return fmax(a, b);
@@ -79,7 +79,7 @@ static inline double combined(int dtype, int op, double a, double b) {
     return dtype == HVD_BOOL ? fmax(a, b) : a + b;
 }
 
-/* Element i of the allreduce of all ranks' samples, as reduce.h specifies it. */
+/* Returns element i of the allreduce of all ranks' samples, as reduce.h specifies. */
 static inline double reduced_sample(int dtype, int ranks, struct scaling how, size_t i) {
     double result = 0;
     for (int r = 0; r < ranks; r++) {
@@ -91,8 +91,7 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return dtype_is_float(dtype) ? result : trunc(result);
 }
 
-/* How much a result may differ from the reference: not at all, unless 1 / divisor was rounded
- * first. */
+/* Returns how far a result may be from the reference: 0, unless 1 / divisor is rounded first. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

@@ -1,4 +1,4 @@
-/* A rank with an engine, and tensors that it submits, waits for and compares with the serial
+/* A rank with an engine, and tensors that the rank submits, waits for and compares with the serial
  * result. */
 #ifndef HVDLITE_ENGINE_CASE_H
 #define HVDLITE_ENGINE_CASE_H
@@ -9,9 +9,9 @@
 #include "engine/engine.h"
 #include "engine/p2p.h"
 
-static const double PATIENCE = 300; /* seconds; an engine that takes longer counts as hung */
+static const double PATIENCE = 300; /* seconds; an engine that takes longer has hung */
 
-/* A rank with an engine of its own. */
+/* A rank with its own engine. */
 struct engine_rank {
     struct ranks *ranks;
     int rank;
@@ -20,16 +20,16 @@ struct engine_rank {
     int running;
 };
 
-/* One tensor on one rank. */
+/* A tensor on one rank. */
 struct work {
     struct coll_case what;
     struct tensor tensor;
     struct engine_rank *owner;
-    unsigned char *in, *out; /* input and output; the same memory for work in place */
+    unsigned char *in, *out; /* input and output; the same memory if the work is in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
     int64_t splits[MOST_RANKS];
-    hvd_error error; /* the result */
+    hvd_error error; /* result of the work */
     int completions;
 };
 
@@ -43,15 +43,15 @@ static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks
     REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
-/* Stops the engine without leaving. */
+/* Stops the engine; the rank does not leave before. */
 static inline void engine_rank_stop(struct engine_rank *me) {
     engine_stop(me->engine);
     me->engine = NULL;
     mutex_destroy(&me->mutex);
 }
 
-/* Leaves, waits until all ranks have left, and stops the engine. Does nothing if the engine was
- * stopped before. */
+/* Leaves, waits until all ranks have left, and stops the engine. Does nothing if the engine has
+ * been stopped already. */
 static inline void engine_rank_end(struct engine_rank *me) {
     if (!me->engine) return;
     engine_leave(me->engine, "done");
@@ -60,8 +60,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     CHECK_INT(me->running, 0);
 }
 
-/* Defines what a rank does between the start and the end of its engine. The statement after the
- * name may change `config`, which begins as DEFAULT_CONFIG. */
+/* Defines what a rank does while its engine runs. A statement after the name may change `config`,
+ * which starts as DEFAULT_CONFIG. */
 #define ENGINES_BY(name, arg, ...)                                                                 \
     static void name##_in(struct engine_rank *me, void *arg);                                      \
     static void name(struct ranks *ranks, int rank, void *arg) {                                   \
@@ -75,8 +75,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     static void name##_in(struct engine_rank *me, void *arg)
 #define ENGINES(name, arg) ENGINES_BY(name, arg, )
 
-/* Defines a test: what each rank does with its engine. It runs with `least` to `most` ranks, by
- * ranks_run or ranks_run_on_window. */
+/* Defines a test: what each rank does with its engine. `run` (ranks_run or ranks_run_on_window)
+ * runs it with `least` to `most` ranks. */
 #define ENGINES_TEST(name, run, least, most)                                                       \
     static rank_main name##_main;                                                                  \
     TEST(name) {                                                                                   \
@@ -129,7 +129,7 @@ static inline void work_fill(struct work *w) {
     w->error = (hvd_error){0};
 }
 
-/* Number of rows of the output; notes from which rank each row comes. */
+/* Returns the number of rows of the output; notes which rank each row is from. */
 static inline int64_t work_out_rows(struct work *w) {
     const struct coll_case *c = &w->what;
     int ranks = w->owner->ranks->size, rank = w->owner->rank;
@@ -150,7 +150,7 @@ static inline int64_t work_out_rows(struct work *w) {
     return rows;
 }
 
-/* Makes a work; in place if that is asked for and the kind allows it. */
+/* Makes a work; in place if `in_place` is true and the kind allows it. */
 static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
                              const char *name, bool in_place) {
     *w = (struct work){.what = c, .owner = me};
@@ -196,7 +196,7 @@ static inline void work_start(struct work *w, struct engine_rank *me, struct col
     OK(work_submit(w, ERR));
 }
 
-/* Waits until all that was submitted has completed. */
+/* Waits until all submitted works have completed. */
 static inline bool engine_rank_wait(struct engine_rank *me) {
     double until = clock_now() + PATIENCE;
     mutex_lock(&me->mutex);
@@ -233,7 +233,7 @@ static inline void check_work(const struct work *w) {
                    w->owner->rank);
 }
 
-/* Fills in n works and submits them in this order; NULL: in the order of the array. */
+/* Fills n works and submits them in this order; NULL: in the order of the array. */
 static inline void works_submit(struct work *works, size_t n, const size_t *order) {
     for (size_t i = 0; i < n; i++) work_fill(&works[i]);
     for (size_t i = 0; i < n; i++) OK(work_submit(&works[order ? order[i] : i], ERR));
@@ -248,7 +248,7 @@ static inline void works_free(struct work *works, size_t n) {
     for (size_t i = 0; i < n; i++) work_free(&works[i]);
 }
 
-/* A sum of n float32: what most tests need. */
+/* Returns a sum of n float32, which most tests use. */
 static inline struct coll_case plain_sum(size_t n) {
     return (struct coll_case){
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = n, .how = {HVD_SUM, 1, 1}};
@@ -262,7 +262,7 @@ static inline void check_one(struct engine_rank *me, struct coll_case c, const c
     if (engine_rank_wait(me)) check_work(&w);
 }
 
-/* Checks that the engine works, by an allreduce. */
+/* Checks with an allreduce that the engine works. */
 static inline void check_in_order(struct engine_rank *me, const char *name) {
     check_one(me, plain_sum(17), name, true);
 }

@@ -1,8 +1,8 @@
-/* Functions to fuzz. Whatever the bytes are, a function must understand them or report an error,
- * and must not touch other memory.
+/* Functions to fuzz. For any bytes, a function must handle them or report an error, and must not
+ * touch other memory.
  *
- * `make fuzz` chooses bytes by coverage (fuzz_main.c); test_fuzz.c mutates good ones. A function
- * aborts if a property does not hold; sanitizers find wild accesses. */
+ * `make fuzz` chooses bytes by coverage (fuzz_main.c); test_fuzz.c mutates valid bytes. A function
+ * aborts if a property is violated; sanitizers detect invalid accesses. */
 #ifndef HVDLITE_FUZZ_H
 #define HVDLITE_FUZZ_H
 
@@ -18,7 +18,7 @@
 
 #define FUZZ_REQUIRE(condition) ((condition) ? (void)0 : abort())
 
-/* ---- messages of the negotiation ---- */
+/* ---- negotiation messages ---- */
 
 enum { FUZZ_RANKS = 4 };
 
@@ -52,7 +52,7 @@ static inline void fuzz_job_close(struct fuzz_job *job) {
     wire_free(&job->out);
 }
 
-/* Gives an item of another rank to the coordinator, as engine/negotiate.c does. */
+/* Passes an item from another rank to the coordinator, as engine/negotiate.c does. */
 static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_item *item,
                             hvd_error *err) {
     struct coordinator *c = job->coordinator;
@@ -73,13 +73,13 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
     return HVD_OK;
 }
 
-/* Gives an item to rank 1's aggregate, as engine/follow.c does. */
+/* Passes an item to rank 1's aggregate, as engine/follow.c does. */
 static inline int fuzz_aggregate(struct fuzz_job *job, int from, const struct wire_item *item,
                                  hvd_error *err) {
     return aggregate_take(&job->aggregate, from, item, job->now, &job->up, err);
 }
 
-/* Checks that what the coordinator has written can be read. */
+/* Checks that the coordinator's output can be read. */
 static inline void fuzz_read_all(const struct wire_writer *out) {
     struct wire_reader r;
     struct wire_item item;
@@ -106,7 +106,7 @@ static inline int fuzz_message(struct fuzz_job *job, int from, const uint8_t *da
     return code;
 }
 
-/* Checks that what rank 1 sends up can be read, and is about ranks of its branch. */
+/* Checks that rank 1's reports can be read, and concern ranks of its branch. */
 static inline void fuzz_pass_up(struct fuzz_job *job) {
     hvd_error err;
     FUZZ_REQUIRE(aggregate_late(&job->aggregate, job->now, &job->up, &err) == HVD_OK);
@@ -123,8 +123,8 @@ static inline void fuzz_decide(struct fuzz_job *job) {
     coordinator_finished(job->coordinator, job->now);
 }
 
-/* The input is a list of messages: each has its length in two bytes, its sender in one byte,
- * then its bytes. */
+/* The input is a list of messages: two bytes of length, one byte for the sender, then the
+ * message. */
 static inline int fuzz_wire(const uint8_t *data, size_t size) {
     struct fuzz_job job;
     fuzz_job_open(&job);
@@ -147,7 +147,7 @@ static inline int fuzz_wire(const uint8_t *data, size_t size) {
 
 /* ---- a mailbox ---- */
 
-/* Messages in flight: their lengths, and how many were sent and received. */
+/* Messages in flight: their lengths; how many have been sent and received. */
 struct fuzz_mail {
     size_t length[64];
     size_t sent, received;
@@ -167,7 +167,7 @@ static inline int fuzz_send(struct mailbox *box, struct mail_out *out, struct fu
     return mailbox_send(box, out, data, length, err);
 }
 
-/* Receives. Without damage messages must arrive whole and in order. */
+/* Receives. Undamaged messages must arrive complete and in order. */
 static inline int fuzz_receive(struct mailbox *box, struct mail_in *in, struct fuzz_mail *m,
                                hvd_error *err) {
     void *data;
@@ -183,7 +183,7 @@ static inline int fuzz_receive(struct mailbox *box, struct mail_in *in, struct f
     return HVD_OK;
 }
 
-/* Damages the shared memory, as another process might. */
+/* Damages the shared memory, as another process could. */
 static inline void fuzz_damage(struct mailbox *box, struct fuzz_mail *m, unsigned way,
                                uint64_t value) {
     m->damaged = true;
@@ -193,8 +193,8 @@ static inline void fuzz_damage(struct mailbox *box, struct fuzz_mail *m, unsigne
     if (way == 3) box->bytes[value % MAILBOX_BYTES] ^= (unsigned char)(value >> 32 | 1);
 }
 
-/* The input is a list of operations: each has its kind in one byte and a number in eight. An
- * error ends the mailbox, as it would end the job. */
+/* The input is a list of operations: one byte for the kind, eight bytes for a number. An error ends
+ * the mailbox, as it would end the job. */
 static inline int fuzz_mailbox(const uint8_t *data, size_t size) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_out out = {0};
@@ -255,7 +255,7 @@ static inline bool fuzz_streams_open(struct fuzz_streams *s) {
     return !channel_open(&s->channel, s->net, 0, owner, &err);
 }
 
-/* Posts a receive into exactly so many bytes. */
+/* Posts a receive into a buffer of exactly `size` bytes. */
 static inline void fuzz_post(struct fuzz_streams *s, size_t size) {
     struct frame *p;
     hvd_error err;
@@ -274,7 +274,7 @@ static inline void fuzz_do(struct fuzz_streams *s, unsigned what, const uint8_t 
     net_look(s->net);
 }
 
-/* The input is a list: what to do in one byte, a length in two, then the bytes that the peer
+/* The input is a list: one byte for the action, two bytes of length, then the bytes that the peer
  * sends. */
 static inline int fuzz_streams(const uint8_t *data, size_t size) {
     struct fuzz_streams s = {.n = 0};
@@ -289,7 +289,7 @@ static inline int fuzz_streams(const uint8_t *data, size_t size) {
         data += what < 6 ? length : 0;
         size -= what < 6 ? length : 0;
     }
-    s.net->peers[1].left = true; /* so that closing does not wait for a farewell */
+    s.net->peers[1].left = true; /* closing must not wait for a farewell */
     channel_close(s.channel);
     net_close(s.net, false);
     for (int stream = 0; stream < STREAMS; stream++) close(s.ends[stream]);

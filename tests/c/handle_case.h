@@ -1,4 +1,4 @@
-/* Handles of tensors, and callers that step the engine until their tensor is done. */
+/* Handles of tensors; callers that step the engine until their tensor is done. */
 #ifndef HVDLITE_HANDLE_CASE_H
 #define HVDLITE_HANDLE_CASE_H
 
@@ -37,9 +37,9 @@ static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_in
 
 enum { TRIES = 100 };
 
-/* True: the last tensors of all ranks took the fast path. They may miss it where other processes
- * use the cores, because a rank may then be so late that another rank submits to the engine. All
- * ranks call it. */
+/* Returns whether the last tensors of all ranks took the fast path. If other processes use the
+ * cores, a rank may be so late that another rank submits to the engine instead. All ranks must call
+ * it. */
 static inline bool all_went_fast(struct engine_rank *me) {
     static atomic_int n;
     ranks_meet(me->ranks);
@@ -50,7 +50,7 @@ static inline bool all_went_fast(struct engine_rank *me) {
     return atomic_load(&n) == me->ranks->size;
 }
 
-/* Makes all ranks spin, so that callers step the engine themselves. */
+/* Makes all ranks spin in waits, so that callers step the engine themselves. */
 static inline void spin(struct ranks *ranks, int rank) {
     rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6, NULL};
 }

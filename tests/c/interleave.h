@@ -1,12 +1,12 @@
-/* Runs tasks in every order that matters. What a task does between two points happens at once;
- * at a point another task may go on.
+/* Runs tasks in every order that matters. Between two points a task runs without interruption; at a
+ * point another task may continue.
  *
- * Tasks are coroutines of one thread, so the same choices give the same run, and the search goes
- * through the choices depth-first. A point is `turn()`, or a wait for a condition. When a task
- * has to wait, any other task may go on. `most` limits the interruptions of tasks that need not
- * wait, because most defects need few interruptions: Musuvathi and Qadeer, "Iterative Context
- * Bounding for Systematic Testing of Multithreaded Programs", PLDI'07. Memory is sequentially
- * consistent here. */
+ * Tasks are coroutines of one thread, so the same choices give the same run, and a depth-first
+ * search tries the choices. A point is `turn()`, or a wait for a condition. If a task has to wait,
+ * any other task may continue. `most` limits how often a task that need not wait is interrupted,
+ * because most bugs need few interruptions: Musuvathi and Qadeer, "Iterative Context Bounding for
+ * Systematic Testing of Multithreaded Programs", PLDI'07. Memory is sequentially consistent
+ * here. */
 #ifndef HVDLITE_INTERLEAVE_H
 #define HVDLITE_INTERLEAVE_H
 
@@ -26,7 +26,7 @@ static struct {
     bool done[TASKS_MOST], stuck;
     task_ready *awaits[TASKS_MOST]; /* the condition that the task waits for; NULL: none */
     const void *arg[TASKS_MOST];
-    int at, depth; /* the current choice of this run; the number of choices */
+    int at, depth; /* the present choice of this run; the number of choices */
     unsigned char chosen[POINTS_MOST], options[POINTS_MOST];
 } search;
 
@@ -34,7 +34,7 @@ static inline bool task_can_run(int task) {
     return !search.done[task] && (!search.awaits[task] || search.awaits[task](search.arg[task]));
 }
 
-/* Repeats the choices of the earlier run as far as they go; then takes the first option. */
+/* Repeats the choices of the previous run, as far as recorded; then takes the first option. */
 static inline int choose(int options) {
     if (options < 2) return 0;
     REQUIRE(search.at < POINTS_MOST);
@@ -45,7 +45,8 @@ static inline int choose(int options) {
     return search.chosen[search.at++];
 }
 
-/* Chooses the task that goes on; the running task is the first option. -1: no task can go on. */
+/* Chooses the task that continues; the running task is the first option. -1: no task can
+ * continue. */
 static inline int next_task(void) {
     int can[TASKS_MOST], n = 0;
     bool goes_on = task_can_run(search.running);
@@ -66,7 +67,7 @@ static inline void turn(void) {
     swapcontext(&search.contexts[before], next < 0 ? &search.home : &search.contexts[next]);
 }
 
-/* Lets other tasks run until the task is ready and is chosen. */
+/* Lets other tasks run until `ready` returns true and this task is chosen. */
 static inline void wait_until(task_ready *ready, const void *arg) {
     search.awaits[search.running] = ready;
     search.arg[search.running] = arg;
@@ -101,8 +102,8 @@ static inline void run_once(void) {
     swapcontext(&search.home, &search.contexts[search.running]);
 }
 
-/* Makes the choices of the next run: the last choice that has another option takes it. False:
- * all orders have been run. */
+/* Prepares the choices of the next run: changes the last choice that has another option. False: all
+ * orders have been run. */
 static inline bool next_choices(void) {
     while (search.depth && search.chosen[search.depth - 1] + 1 == search.options[search.depth - 1])
         search.depth--;
@@ -111,9 +112,9 @@ static inline bool next_choices(void) {
     return true;
 }
 
-/* Runs n tasks in all orders with at most so many interruptions; begin() and end() frame a run.
- * Stops at the first order in which a check fails or tasks wait for ever. Returns the number of
- * runs. */
+/* Runs n tasks in all orders with at most `most` interruptions; each run starts with begin() and
+ * ends with end(). Stops at the first order in which a check fails or tasks wait for ever. Returns
+ * the number of runs. */
 static inline long interleave(int n, int most, task_main *run, void (*begin)(void),
                               void (*end)(void)) {
     long runs = 0, failed = atomic_load(&check_failed);

@@ -1,6 +1,6 @@
 /* Compiles files of the core with a point before each access to shared memory.
  *
- * Include it after the headers of the core, then the files of the core. */
+ * Include it after the core's headers, then include the core's files. */
 #ifndef HVDLITE_INTERLEAVE_CORE_H
 #define HVDLITE_INTERLEAVE_CORE_H
 
@@ -34,8 +34,7 @@ static bool asleep[TASKS_MOST];
 
 static bool is_awake(const void *task) { return !*(const bool *)task; }
 
-/* A futex without a time-out, so that a task that misses a ring sleeps for ever and the test
- * fails. */
+/* A futex without a time-out: a task that misses a ring sleeps for ever, so the test fails. */
 static void simulated_futex(const atomic_uint *word, int op, unsigned value) {
     turn();
     if (op == FUTEX_WAKE) {

@@ -1,5 +1,4 @@
-/* Random numbers for tests: the same on every machine; each rank gets its own sequence from a
- * seed. */
+/* Random numbers for tests, equal on every machine. Each rank gets its own sequence from a seed. */
 #ifndef HVDLITE_RANDOM_H
 #define HVDLITE_RANDOM_H
 
@@ -17,17 +16,17 @@ static inline uint64_t mixed(uint64_t x) {
 
 static inline uint64_t random_next(uint64_t *state) { return mixed(*state += 0x9e3779b97f4a7c15u); }
 
-/* 0 <= result < limit */
+/* Returns 0 <= result < limit. */
 static inline size_t random_below(uint64_t *state, size_t limit) {
     return (size_t)(random_next(state) % limit);
 }
 
-/* -1 <= result < 1 */
+/* Returns -1 <= result < 1. */
 static inline double random_unit(uint64_t *state) {
     return (double)(random_next(state) >> 11) * 0x1p-52 - 1;
 }
 
-/* Fills memory with bytes that the seed determines; checks that memory has these bytes. */
+/* fill_mixed fills memory with bytes that the seed determines; is_mixed checks them. */
 static inline void fill_mixed(unsigned char *data, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed(seed << 20 | i);
 }
@@ -38,7 +37,7 @@ static inline bool is_mixed(const unsigned char *data, size_t n, uint64_t seed) 
     return true;
 }
 
-/* A random order of 0 .. n-1 (Fisher and Yates). */
+/* Returns a random order of 0 .. n-1 (Fisher and Yates). */
 static inline void random_order(uint64_t *state, size_t *order, size_t n) {
     for (size_t i = 0; i < n; i++) {
         size_t j = random_below(state, i + 1);

@@ -1,7 +1,7 @@
-/* Ranks as threads: runs one function on every rank of a local hub.
+/* Ranks as threads: runs a function on every rank of a local hub.
  *
- * With RANKS_BY_TCP in the environment sockets with small buffers join the ranks; then the hub
- * only says on which hosts the ranks are. */
+ * If RANKS_BY_TCP is set in the environment, sockets with small buffers connect the ranks, and the
+ * hub only determines the hosts of the ranks. */
 #ifndef HVDLITE_RANKS_H
 #define HVDLITE_RANKS_H
 
@@ -15,13 +15,12 @@ enum { MOST_RANKS = 9 };
 struct ranks {
     int size;
     struct local_hub *hub;
-    struct sockets *sockets;              /* NULL: the hub joins the ranks */
-    struct transport *by_tcp[MOST_RANKS]; /* NULL: not opened yet, or closed by the test */
-    pthread_barrier_t barrier;            /* where all ranks meet */
+    struct sockets *sockets;              /* NULL: the hub connects the ranks */
+    struct transport *by_tcp[MOST_RANKS]; /* by rank; NULL: not opened yet, or closed by the test */
+    pthread_barrier_t barrier;            /* all ranks meet at it */
 };
 
-/* The next number of ranks in a test of all numbers. Slow runs, such as those with sanitizers,
- * skip some. */
+/* Returns the next number of ranks to test. Slow runs (with sanitizers, for example) skip some. */
 static inline int more_ranks(int p) { return CHECK_SLOW && p > 3 ? p + 3 : p + 1; }
 
 typedef void rank_main(struct ranks *ranks, int rank, void *shared);
@@ -40,7 +39,7 @@ static inline void rank_open_tcp(struct ranks *ranks, int rank) {
     REQUIRE(ranks->by_tcp[rank] != NULL);
     ranks->by_tcp[rank]->pace = like->pace;
     ranks->by_tcp[rank]->cost = like->cost;
-    /* wait for all, because tests look at each other's transport */
+    /* wait for all ranks, because tests look at other ranks' transports */
     pthread_barrier_wait(&ranks->barrier);
 }
 
@@ -65,7 +64,7 @@ static inline const struct comm *rank_comm(struct ranks *ranks, int rank) {
 static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
 
 /* Runs `run` on every rank. buffer: size of the sockets' buffers, as in sockets_connect; -1: the
- * hub joins the ranks. */
+ * hub connects the ranks. */
 static inline void ranks_run_by(int buffer, int size, struct local_hub *hub, rank_main *run,
                                 void *shared) {
     struct ranks ranks = {.size = size, .hub = hub};
@@ -86,31 +85,31 @@ static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run
 
 static inline void hub_end(struct local_hub **hub) { local_hub_free(*hub); }
 
-/* A hub whose hosts have windows, or none. lowest: [rank]: the lowest rank of the rank's host. */
+/* Returns a hub, with or without windows. lowest: by rank, the lowest rank of the rank's host. */
 static inline struct local_hub *hub_on(int size, const int *lowest, bool windows) {
     struct local_hub *hub = local_hub_on(size, lowest);
     REQUIRE(hub && (!windows || local_hub_share(hub)));
     return hub;
 }
 
-/* per_host: number of consecutive ranks on a host; 0: all ranks. */
+/* Returns a hub. per_host: number of consecutive ranks on a host; 0: all ranks. */
 static inline struct local_hub *hub_of(int size, int per_host, bool windows) {
     struct local_hub *hub = local_hub_new(size, per_host);
     REQUIRE(hub && (!windows || local_hub_share(hub)));
     return hub;
 }
 
-/* Runs `run` on every rank, and returns when all have returned. */
+/* Runs `run` on every rank; returns when all ranks have returned. */
 static inline void ranks_run(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, local_hub_new(size, 0), run, shared);
 }
 
-/* ranks_run with a window that all ranks share. */
+/* Like ranks_run, with a window that all ranks share. */
 static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, hub_of(size, 0, true), run, shared);
 }
 
-/* ranks_run without sockets, which have no local_hub_break(). */
+/* Like ranks_run, always without sockets, because sockets have no local_hub_break(). */
 static inline void ranks_run_to_break(int size, rank_main *run, void *shared) {
     ranks_run_by(-1, size, local_hub_new(size, 0), run, shared);
 }

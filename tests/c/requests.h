@@ -1,4 +1,4 @@
-/* Requests for tests of the layers that do not move data. */
+/* Requests for tests of layers that move no data. */
 #ifndef HVDLITE_REQUESTS_H
 #define HVDLITE_REQUESTS_H
 
@@ -6,7 +6,7 @@
 
 #include "negotiation/request.h"
 
-/* The request for a float32 sum of shape (n,). */
+/* Returns the request for a float32 sum of shape (n,). */
 static inline struct request request_of(const char *name, int64_t n) {
     struct request r = {.kind = HVD_ALLREDUCE,
                         .dtype = HVD_FLOAT32,

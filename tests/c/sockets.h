@@ -1,4 +1,4 @@
-/* Streams between ranks that are threads: pairs of sockets, with small buffers where a test wants
+/* Streams between ranks that are threads: pairs of sockets, with small buffers if a test wants
  * partial reads and writes. */
 #ifndef HVDLITE_SOCKETS_H
 #define HVDLITE_SOCKETS_H
@@ -44,7 +44,7 @@ static inline void sockets_pair(int *a, int *b, int buffer) {
     *b = files[1];
 }
 
-/* buffer: bytes of each socket's buffer, raised to the kernel's minimum; 0: the kernel's choice;
+/* buffer: bytes of each socket's buffer, raised to the kernel's minimum; 0: the kernel's default;
  * SOCKETS_TCP: TCP streams instead of Unix sockets. */
 static inline struct sockets *sockets_connect(struct sockets *s, int size, int buffer) {
     s->size = size;
@@ -58,7 +58,7 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
     return s;
 }
 
-/* Opens the transport of a rank. hosts: [rank]: a number that is equal for ranks of one host. */
+/* Opens a rank's transport. hosts: by rank, a number that is equal for the ranks of one host. */
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
     hvd_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};

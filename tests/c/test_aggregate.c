@@ -1,5 +1,5 @@
-/* The tree: decisions reach every rank once, and no rank sends many of them. Aggregates: reports
- * are combined on the way up, and the coordinator receives each report once and in time. */
+/* The tree: decisions reach every rank once, and no rank sends many. Aggregates: ranks combine
+ * reports on the way up, and the coordinator gets each report once and in time. */
 #include "check.h"
 
 #include "negotiation/aggregate.h"
@@ -10,7 +10,7 @@ enum { MOST = 40, IDS = 5, LATE = 60 };
 
 static const double STEP = 1e-3;
 
-/* Ranks with their aggregates, without a transport: a step brings a message one rank further. */
+/* Ranks with aggregates but no transport. In a step each message moves up by one rank. */
 struct job {
     int size;
     struct tree trees[MOST];
@@ -18,8 +18,8 @@ struct job {
     struct wire_writer out[MOST];
     double now;
     int hits[MOST][IDS]; /* how often the coordinator has received the rank's HIT of the id */
-    int changed[MOST];   /* number of requests received of the rank */
-    bool over[MOST];     /* the rank's join or LEAVE has been received */
+    int changed[MOST];   /* by rank: number of its requests that the coordinator has received */
+    bool over[MOST];     /* by rank: the coordinator has received the rank's join or LEAVE */
     int items;
 };
 
@@ -70,7 +70,7 @@ static void coordinator_hears(struct job *job, const struct wire_item *item) {
     }
 }
 
-/* Delivers a rank's message to its parent, rank 0's message to the coordinator. */
+/* Delivers a rank's message to its parent; rank 0's message to the coordinator. */
 static void deliver(struct job *job, int rank) {
     struct wire_writer *out = &job->out[rank];
     int parent = job->trees[rank].parents[rank];
@@ -119,7 +119,7 @@ JOB_TEST(test_hits_of_a_host_go_up_as_one_item) {
         for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
         step(job);
         CHECK_INT(missing(job, 2, round), 0);
-        CHECK_INT(job->items, 4); /* one item each from ranks 0 and 1 and from two hosts */
+        CHECK_INT(job->items, 4); /* one item each from rank 0, rank 1 and two hosts */
         decide(job, 2);
     }
 }
@@ -128,7 +128,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
-    CHECK_INT(missing(job, 0, 1), 3); /* the reports of the other ranks of its host */
+    CHECK_INT(missing(job, 0, 1), 3); /* those of the other ranks of its host */
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
     steps(job, AGGREGATE_SECONDS);
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);
@@ -152,7 +152,7 @@ JOB_TEST(test_a_ranks_submissions_are_passed_on_before_its_end) {
     step(job);
     CHECK(job->over[6] && job->over[3]);
     CHECK(job->hits[6][1] == 1 && job->hits[3][1] == 1);
-    say(job, 5, WIRE_HIT, 1); /* no report waits for rank 6 */
+    say(job, 5, WIRE_HIT, 1); /* reports no longer wait for rank 6 */
     step(job);
     CHECK_INT(job->hits[5][1], 1);
     aggregate_joined(&job->aggregates[5]);
@@ -164,10 +164,10 @@ JOB_TEST(test_a_ranks_submissions_are_passed_on_before_its_end) {
     CHECK_INT(job->hits[5][1], 2);
 }
 
-/* The rows of an allgather may change in each step. The changed tensor gets another id, so
- * reports by the old id must not wait for this rank. */
+/* The rows of an allgather may change in each step. A changed tensor gets a new id, so reports with
+ * the old id must not wait for the rank that has changed it. */
 JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
-    /* reported by the first rank of its host, then by the last */
+    /* the first rank of its host reports the change, then the last rank */
     for (uint64_t id = 1; id <= 2; id++) {
         int changed = id == 1 ? 2 : 4;
         for (int r = 0; r < job->size; r++)
@@ -181,7 +181,7 @@ JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
     CHECK(!job->aggregates[2].newest);
 }
 
-/* The host of rank 17 is below the host of rank 1, which is one of 16 below rank 0's. */
+/* The host of rank 17 is below the host of rank 1, which is one of the 16 below rank 0. */
 TEST(test_requests_below_two_leaders_go_up_without_a_late_rank) {
     static struct job job;
     int host_of[MOST];
@@ -215,7 +215,7 @@ TEST(test_each_report_arrives_once_in_any_order) {
                         if (due[r][id] == t) say(&job, r, WIRE_HIT, (uint64_t)id);
                 step(&job);
             }
-            steps(&job, 3 * AGGREGATE_SECONDS); /* a late leader may have held reports */
+            steps(&job, 3 * AGGREGATE_SECONDS); /* a late leader may have delayed reports */
             for (int id = 0; id < IDS; id++) {
                 CHECK_INT(missing(&job, id, round), 0);
                 decide(&job, (uint64_t)id);
@@ -250,7 +250,7 @@ struct placement {
     int host_of[MOST_PLACED], ranks_of[MOST_PLACED]; /* [rank], [host] */
 };
 
-/* Hosts are numbered in the order of their lowest ranks, as the tree expects. */
+/* Numbers the hosts in the order of their lowest ranks, as the tree expects. */
 static void place(struct placement *p, int size, const int *key) {
     int number[MOST_PLACED];
     *p = (struct placement){.size = size};
@@ -262,7 +262,7 @@ static void place(struct placement *p, int size, const int *key) {
     }
 }
 
-/* Counts how often each rank receives a message of rank 0, and over how many hops. */
+/* Counts how often each rank receives a message from rank 0, and the hops. */
 static void spread(const struct tree *trees, int rank, int hops, int *heard, int *farthest) {
     heard[rank]++;
     if (hops > *farthest) *farthest = hops;
@@ -280,7 +280,7 @@ static int log_up(int hosts) {
     return hops;
 }
 
-/* All ranks know the same branches. A branch is a rank and the branches of its children. */
+/* Checks that all ranks know the same branches: a branch is a rank and its children's branches. */
 static void check_branches(const struct placement *p, const struct tree *tree) {
     for (int top = 0; top < p->size; top++) {
         int many = 0;

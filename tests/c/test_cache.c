@@ -1,4 +1,4 @@
-/* The response cache: ids and names, use order, capacities 0 and 1. */
+/* The response cache: ids and names, the order of use, capacities 0 and 1. */
 #include "requests.h"
 
 #include "negotiation/cache.h"
@@ -32,8 +32,8 @@ TEST(test_rows_are_copied) {
     if (CHECK(entry && entry->nrows == 3)) CHECK(entry->rows[0] == 3 && entry->rows[2] == 5);
 }
 
-/* Compares with a plain list: random puts, and look-ups by name and id. A full cache drops the
- * least recently used entry; a name that is put again replaces its entry. */
+/* Compares the cache with a plain list for random puts and look-ups by name and id. A full cache
+ * drops the least recently used entry; putting a name again replaces its entry. */
 static void check_random(size_t capacity) {
     enum { NAMES = 30 };
     uint64_t random = 1, id_of[NAMES] = {0}, used[NAMES] = {0};

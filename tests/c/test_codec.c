@@ -1,4 +1,4 @@
-/* What all codecs share: refused parameters, joined ranks, values that are not finite, casts. */
+/* Common to all codecs: refused parameters, joined ranks, non-finite values, casts to 16 bits. */
 #include "codec_case.h"
 
 #include "kernels/half.h"
@@ -6,7 +6,7 @@
 static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0},
                           TOPK = {HVD_CODEC_TOPK, 0.1};
 
-/* The message of a rank that has joined, zero bytes, changes nothing. */
+/* A rank that has joined sends zero bytes, which change nothing. */
 TEST(test_a_joined_rank_adds_nothing) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     enum { N = 100 };
@@ -26,7 +26,7 @@ TEST(test_a_joined_rank_adds_nothing) {
     }
 }
 
-/* Rank `bad` of p has a value that is not finite; all ranks must decode NaN. */
+/* Checks that all p ranks decode NaN if rank `bad` has a non-finite value. */
 static void check_marked(struct codec c, int p, int bad, float value, size_t where) {
     enum { N = 50 };
     size_t bytes = codec_bytes(c, N);
@@ -51,7 +51,7 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
 TEST(test_every_rank_decodes_nan_if_one_gradient_is_not_finite) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     static const float VALUES[] = {NAN, INFINITY, -INFINITY,
-                                   3e38f}; /* the last one overflows when the residual is added */
+                                   3e38f}; /* 3e38 overflows when the residual is added */
     for (int c = 0; c < 3; c++)
         for (int v = 0; v < 4; v++)
             for (int p = 1; p <= 3; p++)

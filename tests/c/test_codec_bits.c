@@ -1,4 +1,5 @@
-/* 2bit, 1bit and topk against slow models of their rules: words, residuals and sums, bit by bit. */
+/* 2bit, 1bit and topk against slow models of their rules: words, residuals and sums must be
+ * equal. */
 #include "codec_case.h"
 
 #include <sys/resource.h>
@@ -11,7 +12,7 @@ static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0}
 
 /* ---- models: one value at a time ---- */
 
-/* Quantises *r and leaves the residual there; returns the code. */
+/* Quantises *r, leaves the residual in *r and returns the code. */
 typedef uint8_t quantise(float *r, float threshold);
 
 static uint8_t quantise2(float *r, float t) {
@@ -25,7 +26,7 @@ static uint8_t quantise1(float *r, float t) {
     return *r += 1, 0;
 }
 
-/* Encodes to codes of `width` bits; the first code is in the highest bits of the first byte. */
+/* Encodes to codes of `width` bits. The first code is in the highest bits of the first byte. */
 static void model_encode(struct codec c, const float *in, float *residual, size_t n,
                          uint8_t *bytes) {
     int width = c.kind == HVD_CODEC_2BIT ? 2 : 1;
@@ -74,7 +75,7 @@ TEST(test_words_and_residuals_equal_those_of_a_slow_model) {
         for (size_t s = 0; s < CODEC_NSIZES; s++) check_steps(CODECS[c], CODEC_SIZES[s]);
 }
 
-/* The words were computed by hand from MXNet's rule. */
+/* The words were computed by hand, with MXNet's rule. */
 TEST(test_messages_have_the_words_of_mxnet) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
@@ -125,7 +126,7 @@ TEST(test_the_sum_of_messages_is_exact) {
     check_sums(ONE, 300, 100, 1.0 / 300);
 }
 
-/* Every rank sends the largest value that a code has. */
+/* Every rank sends the largest value that a code can have. */
 TEST(test_sums_do_not_wrap) {
     static const int RANKS[] = {127, 128, 400};
     for (int k = 0; k < 3; k++) {
@@ -148,7 +149,7 @@ TEST(test_sums_do_not_wrap) {
 
 static const struct codec TOPK = {HVD_CODEC_TOPK, 0.1};
 
-/* Chooses k times the largest value that was not chosen yet. */
+/* k times, chooses the largest value that is not chosen yet. */
 static void model_topk(const float *r, size_t n, size_t k, bool *taken) {
     for (size_t j = 0; j < k; j++) {
         size_t best = n;
@@ -178,7 +179,7 @@ static void check_topk_message(const uint8_t *message, const float *r, const flo
     CHECK(at == message + 4 + 4 * k);
 }
 
-/* `levels`: number of different magnitudes; with few of them there are ties. */
+/* `levels`: number of different magnitudes; if it is small, there are ties. */
 static void check_topk(double ratio, size_t n, double levels) {
     struct codec c = {HVD_CODEC_TOPK, ratio};
     uint64_t random = 5 + n;
@@ -211,7 +212,7 @@ TEST(test_the_largest_values_are_sent) {
     CHECK_INT(codec_topk_count(1, 101), 101);
 }
 
-/* Magnitudes that differ in the last bit only, and denormals. */
+/* Magnitudes that differ only in the last bit, and denormals. */
 TEST(test_topk_tells_values_apart_that_differ_in_the_last_bit) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
@@ -243,7 +244,7 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
         }
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, n);
         CHECK(memcmp(out, expected, sizeof out) == 0);
-        uint32_t wild = 4000000000u; /* a damaged index must not be written to */
+        uint32_t wild = 4000000000u; /* decoding must not write to a damaged index */
         memcpy(messages + 4, &wild, 4);
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
     }
@@ -251,7 +252,7 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
 
 TEST(test_without_memory_the_residual_stays) {
     const size_t n = 9 << 20; /* so large that malloc asks the kernel, which refuses */
-    if (CHECK_SLOW) return;   /* without memory a sanitizer ends the program */
+    if (CHECK_SLOW) return;   /* a sanitizer would end the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));
     struct rlimit old;

@@ -1,5 +1,5 @@
-/* Chunks, the choice of an algorithm, and broken links: the call of the broken rank fails, the
- * calls of the other ranks return, nothing hangs or leaks. */
+/* Chunks, the choice of an algorithm, and broken links: the broken rank's call fails, the other
+ * ranks' calls return, and nothing hangs or leaks. */
 #include "coll_case.h"
 
 #include "collectives/coll.h"
@@ -32,7 +32,8 @@ TEST(test_chunks_differ_by_at_most_one_element) {
 }
 
 static struct transport links = {.pace = {60 * 1024, 16}};
-static const struct comm MESSAGES = {.transport = &links, .size = 4, .hosts = 1}; /* no window */
+/* without a window */
+static const struct comm MESSAGES = {.transport = &links, .size = 4, .hosts = 1};
 
 static const struct coll_algorithm *first_that_takes(const struct coll_args *args) {
     size_t rows;
@@ -63,7 +64,7 @@ TEST(test_an_algorithm_takes_every_collective) {
     }
 }
 
-/* Benchmarks and error texts identify an algorithm by its name. */
+/* Benchmarks and error texts identify algorithms by name. */
 TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -77,9 +78,9 @@ struct fault {
     const struct coll_algorithm *row;
     int dtype;
     size_t n;
-    int broken;         /* rank */
-    int after;          /* number of waits until the link breaks; 0: it breaks before the call */
-    atomic_bool spread; /* the broken rank's call has failed */
+    int broken;         /* the rank whose link breaks */
+    int after;          /* number of waits before the link breaks; 0: it breaks before the call */
+    atomic_bool spread; /* true: the broken rank's call has failed */
     int codes[MOST_RANKS];
     char texts[MOST_RANKS][1024];
 };
@@ -90,7 +91,7 @@ struct watcher {
     int rank, waits;
 };
 
-/* Stands for the engine during waits, which learns that another rank has failed. */
+/* Plays the engine during waits: learns that another rank has failed. */
 static int watch(void *arg, hvd_error *err) {
     struct watcher *w = arg;
     if (w->rank == w->fault->broken && ++w->waits == w->fault->after)
@@ -121,7 +122,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
     make_args(f, ranks->size, &args, part_end);
-    OWNED void *in = room(args.bytes); /* `in` must not lie inside data */
+    OWNED void *in = room(args.bytes); /* `in` must be outside of data */
     args.in = in;
     t->patience.meanwhile = watch;
     t->patience.arg = &watcher;
@@ -133,7 +134,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     free(args.data);
 }
 
-/* If the broken rank had finished before the fault, all other ranks must have finished, too. */
+/* If the broken rank finished before the fault, all other ranks must have finished, too. */
 static void check_fault(struct fault *f, int ranks) {
     int got = f->codes[f->broken];
     if (got == HVD_UNSUPPORTED) return;

@@ -1,10 +1,9 @@
-/* Adasum on 1 to 9 ranks equals the paper's formula computed in double, and all ranks have the
- * same bits. */
+/* Adasum on 1 to 9 ranks equals the paper's formula in double, and all ranks get the same bits. */
 #include "coll_case.h"
 
 enum { MOST = 1009 };
 
-/* What vectors the ranks have. */
+/* The vectors of the ranks. */
 enum shape { RANDOM, EQUAL, ORTHOGONAL, SOME_ZERO, ALL_ZERO, SHAPES };
 
 static double value(enum shape shape, int rank, size_t i) {
@@ -15,7 +14,7 @@ static double value(enum shape shape, int rank, size_t i) {
     return real;
 }
 
-/* a = Adasum(a, b) */
+/* Computes a = Adasum(a, b). */
 static void combine(double *a, const double *b, size_t n) {
     double aa = 0, bb = 0, ab = 0;
     for (size_t i = 0; i < n; i++) {
@@ -27,7 +26,7 @@ static void combine(double *a, const double *b, size_t n) {
     for (size_t i = 0; i < n; i++) a[i] = x * a[i] + y * b[i];
 }
 
-/* Computes the result in v[0]. First pairs combine until a power of two is left; then neighbours
+/* Computes the result in v[0]: pairs combine until a power of two is left, then neighbours
  * combine. */
 static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
     int places = 1;
@@ -45,7 +44,7 @@ static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
         }
 }
 
-/* Sorts the vectors by host, because ranks are combined host by host. */
+/* Sorts the vectors by host, because ranks combine host by host. */
 static void sort_by_host(struct coll_rank *self, double v[MOST_RANKS][MOST], size_t n) {
     static _Thread_local double sorted[MOST_RANKS][MOST];
     const struct layout *l = &rank_transport(self->ranks, self->rank)->layout;
@@ -69,7 +68,7 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
     size_t element = dtype_size(dtype), bytes = n * element;
     OWN(slab_free) struct slab slab = slab_new(bytes, element);
     for (int r = 0; r < ranks; r++) {
-        unsigned char rounded[8]; /* the value as the dtype holds it */
+        unsigned char rounded[8]; /* the value, rounded to the dtype */
         for (size_t i = 0; i < n; i++) {
             element_put(dtype, rounded, 0, value(shape, r, i));
             vectors[r][i] = element_get(dtype, rounded, 0) * prescale;
@@ -105,7 +104,7 @@ TEST(test_adasum_equals_the_formula_of_the_paper) {
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, adasum_cases);
 }
 
-/* Equal vectors of a million elements, several segments each. The result is the same vector. */
+/* Equal vectors of a million elements, so several segments. The result must be the same vector. */
 static void million(struct coll_rank *self) {
     enum { N = 1000003 };
     OWNED float *data = room(N * sizeof *data);
@@ -126,7 +125,7 @@ TEST(test_a_million_elements_are_reduced_right) {
     coll_cases_run(CHECK_SLOW ? 3 : 7, million);
 }
 
-/* With infinities and NaN any result is right, if all ranks have the same bits. */
+/* With infinities and NaNs any result is right if all ranks have the same bits. */
 static void unruly(struct coll_rank *self) {
     for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
         unsigned char data[64 * 8];

@@ -1,4 +1,4 @@
-/* Allreduce: sums whose bits depend on the order, separate inputs and outputs, and bytes sent. */
+/* Allreduce: sums whose bits depend on the order, separate inputs and outputs, bytes sent. */
 #include "coll_case.h"
 #include "collectives/hosts.h"
 
@@ -6,7 +6,7 @@ static struct coll_case sum_of(int dtype, int op, size_t n) {
     return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {op, 1, 1}};
 }
 
-/* An allreduce on the window from an input to a separate output. Repeated, so that slots are
+/* Runs an allreduce in a window with separate input and output. Repeats it, so that slots are
  * reused; the largest size takes another path through the slots. */
 static void apart_case(struct coll_rank *self, size_t n) {
     struct coll_case c = sum_of(HVD_FLOAT32, HVD_SUM, n);
@@ -45,9 +45,9 @@ TEST(test_an_input_outside_the_output_stays_unchanged) {
     }
 }
 
-/* ---- data whose sum depends on the order, or is NaN ---- */
+/* ---- data whose sum depends on the order or is NaN ---- */
 
-/* Fills with any bits, among them infinities and different NaNs. */
+/* Fills the data with random bits, including infinities and different NaNs. */
 static void fill_bits(unsigned char *data, size_t bytes, int rank) {
     uint64_t random = (uint64_t)rank + 77;
     for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)(random_next(&random) >> 40);
@@ -72,7 +72,7 @@ static void check_reals(const float *data, size_t n, int ranks) {
     for (size_t i = 0; i < n; i++) CHECK_NEAR((double)data[i], sum[i], size[i] * ranks * 0x1p-24);
 }
 
-/* Checks that all ranks get the same bits from any input, with every row of the table and with
+/* Checks that all ranks get the same bits for any input, from every row of the table and from
  * coll_run. */
 static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, bool reals) {
     size_t rows, element = dtype_size(dtype), bytes = n * element;
@@ -110,8 +110,8 @@ TEST(test_all_ranks_get_the_same_bits) {
     coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
 }
 
-/* A window reducescatter adds in the order of ranks, so its sums have the bits of a window
- * allreduce. */
+/* A window reducescatter adds in the order of ranks, so its sums have the same bits as those of a
+ * window allreduce. */
 static void same_bits(struct coll_rank *self) {
     enum { N = 999 };
     int ranks = self->ranks->size;
@@ -136,8 +136,8 @@ TEST(test_the_bits_equal_those_of_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 
-/* The first host has 2048, the others 1. In float16 (2048 + 1) + 1 is 2048 if each sum is
- * rounded, and 2050 if only the last is. */
+/* The first host has 2048, the other hosts have 1. In float16, (2048 + 1) + 1 is 2048 if each sum
+ * is rounded, and 2050 if only the last sum is rounded. */
 static void sum_in_pieces(struct coll_rank *self) {
     enum { N = 50000, TOP = 0x6800, ONE = 0x3c00, SUM = 0x6801 };
     const struct comm *comm = rank_comm(self->ranks, self->rank);
@@ -157,7 +157,7 @@ TEST(test_pieces_of_16_bits_are_rounded_once_between_hosts) {
     struct local_hub *hub = hub_on(6, PLACED, true);
     for (int r = 0; r < 6; r++) {
         local_hub_rank(hub, r)->pace = (struct pace){1024, 4};
-        /* messages cost nothing, so rings are chosen as for large data */
+        /* messages cost nothing, so rings are chosen, as for large data */
         local_hub_rank(hub, r)->cost = (struct cost)COST_OF(0, 1e-9, 1);
     }
     ranks_run_hub(6, hub, coll_rank_main, &shared);
@@ -188,7 +188,7 @@ static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
     free(args.data);
 }
 
-/* However ranks are placed, a host sends 2(h-1)/h of the data; 16-bit data travels as 16 bits. */
+/* For any placement of ranks, a host sends 2(h-1)/h of the data; 16-bit data is sent as 16 bits. */
 TEST(test_a_host_sends_the_fewest_bytes) {
     enum { BYTES = 1200000 };
     static const int PLACED[][7] = {{4, 0, 0, 2, 2},

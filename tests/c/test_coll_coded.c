@@ -1,5 +1,5 @@
-/* The allreduce of coded tensors, by messages and on a window: the bits of a sum computed here, and
- * no more bytes sent than promised. */
+/* The allreduce of encoded tensors, with messages and in a window: the same bits as a sum computed
+ * here, and no more bytes sent than expected. */
 #include "check.h"
 
 #include "codec_case.h"
@@ -12,7 +12,7 @@ struct coded_case {
     struct codec codec;
     hvd_op op;
     double scale;
-    int bad; /* the rank that has a NaN in the first tensor; -1: none */
+    int bad; /* the rank whose first tensor has a NaN; -1: none */
     size_t sizes[MOST_TENSORS], ntensors;
 };
 
@@ -39,8 +39,8 @@ static void make_tensors(const struct coded_case *c, int rank, struct coded_tens
     }
 }
 
-/* True if the error is within its bound: casts are also rounded on each host, and values are at
- * most 2. */
+/* Returns whether the error is within its bound. Values are at most 2; float16 and bfloat16 are
+ * also rounded on each host. */
 static bool nearly_same(const struct transport *t, struct codec codec, const float *got,
                         const float *expected, size_t n, double factor) {
     double unit = codec.kind == HVD_CODEC_FLOAT16 ? 0x1p-11 : 0x1p-8;
@@ -77,15 +77,15 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
                               .scratch = &self->scratch,
                               .outer = &self->outer};
     OK(self->way(&self->t->all, &args, ERR));
-    if (self->t->at.rank % 4 == 0) /* skipped, because computing all ranks' messages takes long */
-        check_tensors(c, self->t, tensors);
+    /* only some ranks check: computing all ranks' messages takes long */
+    if (self->t->at.rank % 4 == 0) check_tensors(c, self->t, tensors);
     for (size_t i = 0; i < c->ntensors; i++) {
         free(tensors[i].message);
         free(tensors[i].out);
     }
 }
 
-/* Batches of one and several tensors: without values, one word shorter and longer, of several
+/* Batches of one and of several tensors: without values, one word shorter and longer, of several
  * segments. */
 static const struct coded_case SHAPES[] = {
     {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},
@@ -172,21 +172,22 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
     free_memory(&self);
 }
 
-/* Bytes that each rank sends for a value, by messages, with `on_host` ranks on each host. */
+/* Returns the bytes that each rank sends for a value, with messages and `on_host` ranks per
+ * host. */
 static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n) {
     struct count count = {.codec = codec, .n = n};
     ranks_run_hub(ranks, local_hub_new(ranks, on_host), count_bytes, &count);
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Between hosts the algorithm "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit), then
- * "scattered", which sends (p - 1) / p of the words and of a byte for each value. On one host
- * "scattered" is chosen from 3 ranks and 8 KiB of words on. */
+/* Between hosts "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit). Beyond that,
+ * "scattered" is chosen, which sends (p - 1) / p of the words and of one byte for each value. On
+ * one host "scattered" is chosen for 3 or more ranks and 8 KiB of words or more. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
                  top = {HVD_CODEC_TOPK, 1.0 / 64};
-    /* A ring of two ranks would send 4 bytes for each value, 16 times as many. */
+    /* A ring of two ranks would send 4 bytes per value, which is 16 times as much. */
     CHECK_NEAR(bytes_a_value(two, 2, 1, SHORT), 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 5, 1, LONG), 4 * 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 6, 1, SHORT), 5.0 / 6 * 1.25, 1e-2);

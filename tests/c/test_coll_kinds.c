@@ -1,5 +1,6 @@
-/* Every collective by every algorithm, equal to the serial result on every rank: 1 to 9 ranks, all
- * dtypes and ops, every root, uneven and empty parts; by messages, on a window, on hosts. */
+/* Every collective with every algorithm gives the serial result on every rank: 1 to 9 ranks, all
+ * dtypes and ops, every root, uneven and empty parts; with messages, in a window, on several
+ * hosts. */
 #include "coll_case.h"
 
 static const struct scaling SCALINGS[] = {
@@ -11,9 +12,9 @@ enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 static bool reduces(hvd_kind kind) { return kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER; }
 static bool has_parts(hvd_kind kind) { return kind == HVD_ALLGATHER || kind == HVD_ALLTOALL; }
 
-/* How many units each rank sends to each: equally many, none, some to itself, some to one rank,
- * some from one rank, uneven numbers, one long part. In an allgather a rank brings what it would
- * send to the last rank. */
+/* Returns how many units rank `from` sends to rank `to`: the same number to each rank, none, some
+ * to itself, some to one rank, some from one rank, uneven numbers, one long part. In an allgather a
+ * rank contributes what it would send to the last rank. */
 enum { SHAPES = 7, LONG = 40 };
 
 static size_t units(int shape, int ranks, int from, int to) {
@@ -38,7 +39,7 @@ static void run_shapes(struct coll_rank *self, struct coll_case c) {
     }
 }
 
-/* Runs a kind on n elements; in a reducescatter on n rows, which have one, several or no
+/* Runs a kind with n elements. A reducescatter has n rows instead, with one, several or no
  * elements, depending on `turn`. */
 static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n, int turn) {
     struct coll_case c = {.kind = kind, .dtype = dtype, .n = n, .how = {HVD_SUM, 1, 1}};
@@ -50,7 +51,7 @@ static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n,
     for (; c.root < (kind == HVD_BROADCAST ? self->ranks->size : 1); c.root++) check_rows(self, c);
 }
 
-/* A dtype gets every second size, the next dtype the sizes between. Kinds that compute nothing
+/* A dtype gets every second size, and the next dtype the other sizes. Kinds that compute nothing
  * get fewer dtypes, because only the size of an element matters. */
 static void small_cases(struct coll_rank *self) {
     static const int MOVED[] = {HVD_FLOAT64, HVD_FLOAT32, HVD_BFLOAT16, HVD_UINT8};
@@ -71,7 +72,7 @@ static void small_cases(struct coll_rank *self) {
 }
 
 TEST(test_every_kind_dtype_and_operation_is_right_on_few_elements) {
-    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts has 7 and 8 */
+    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts covers 7 and 8 */
     for (int i = 0; i < (CHECK_SLOW ? 3 : 7); i++) coll_cases_run(RANKS[i], small_cases);
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
 }
@@ -92,8 +93,8 @@ TEST(test_every_scaling_is_applied) {
     coll_cases_run_on_hosts(scaled_cases, 1);
 }
 
-/* Sizes at which chunks, parts or the data are one segment, fill the window, or have one element
- * more. */
+/* Sizes at which chunks, parts or the data are exactly one segment, fill the window, or have one
+ * element more. */
 static void segment_cases(struct coll_rank *self) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
     static const size_t SEGMENTS[] = {1, 5, 4};
@@ -129,7 +130,7 @@ TEST(test_a_million_elements_are_reduced_right) {
     coll_cases_run(CHECK_SLOW ? 2 : 3, million_cases);
 }
 
-/* ---- segments of several lengths, few and many in flight ---- */
+/* ---- segments of several lengths; few and many in flight ---- */
 
 static const struct pace PACES[] = {{64, 1}, {64, 2}, {128, 3}, {1024, 5}, {192, PACE_MOST_DEPTH}};
 enum { NPACES = sizeof PACES / sizeof *PACES };
@@ -154,7 +155,7 @@ TEST(test_every_segment_length_and_depth_gives_the_serial_result) {
         for (int i = p % 2; i < NPACES; i += 2) coll_cases_run_at(p, PACES[i], pace_cases);
 }
 
-/* On links where a message costs nothing, rings move the data in several pieces. */
+/* If messages cost nothing, rings move the data in several pieces. */
 TEST(test_large_data_goes_between_hosts_in_pieces) {
     static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1);
     for (int i = 0; i < NPACES; i += 2 + 2 * CHECK_SLOW)

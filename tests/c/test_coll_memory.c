@@ -1,19 +1,20 @@
-/* Memory of transfers and of regions: no rank writes memory that it sends, or reads data before
- * it has come. */
+/* Memory of transfers and regions: no rank writes to memory that it is sending, or reads data
+ * before the data has arrived. */
 #include "coll_case.h"
 
 #include "base/clock.h"
 
-/* ---- a transport that uses a transfer's memory from its post until its wait, as MPI may ---- */
+/* ---- a transport that uses a transfer's memory from its posting until its wait, as MPI may
+ * ---- */
 
 struct posted {
     struct transfer inner;
-    const unsigned char *sends; /* the data to send; NULL: this is a receive */
+    const unsigned char *sends; /* the data to send; NULL: a receive */
     unsigned char *copy;
     size_t bytes;
 };
 
-static const struct transport_ops *plain_ops; /* of all ranks */
+static const struct transport_ops *plain_ops; /* shared by all ranks */
 
 static struct posted *post(struct transfer *x, const void *sends, size_t bytes) {
     struct posted *p = calloc(1, sizeof *p);
@@ -33,7 +34,7 @@ static int strict_isend(struct transport *t, const void *data, size_t bytes, int
 static int strict_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                         hvd_error *err) {
     struct posted *p = post(x, NULL, bytes);
-    memset(data, 0xff, bytes); /* the old contents are lost */
+    memset(data, 0xff, bytes); /* destroys the old contents */
     return plain_ops->irecv(t, data, bytes, from, &p->inner, err);
 }
 
@@ -77,7 +78,7 @@ TEST(test_no_transfer_uses_memory_of_another_that_is_under_way) {
             coll_cases_run_at(p, PACES[i], strict_cases);
 }
 
-/* ---- gradients in a region; those of one rank come late ---- */
+/* ---- gradients in a region, where one rank is late ---- */
 
 enum { LATE = 1, VALUES = 1000 };
 

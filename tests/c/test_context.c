@@ -1,4 +1,4 @@
-/* The lock of the process's one job. */
+/* The lock that guards the process's only job. */
 #include "check.h"
 
 #include "base/clock.h"
@@ -11,8 +11,8 @@ enum { READERS = 2 };
 static atomic_int reading, turns;
 static atomic_bool ends;
 
-/* Leaves the lock and enters again at once. Without priority a writer would always find such a
- * reader inside. */
+/* Leaves the lock and enters again immediately. Without priority for writers, such a reader would
+ * keep a writer out. */
 static void *read_on(void *arg) {
     atomic_fetch_add(&reading, 1);
     while (!atomic_load(&ends)) {
@@ -33,7 +33,7 @@ static void *write_or_read(void *arg) {
         OK(context_hold(&job, ERR));
         context_release(job);
     }
-    /* number of reads while the writer waited: some 100; without priority 60,000 to 800,000 */
+    /* number of reads while the writer waited: about 100; without priority 60,000 to 800,000 */
     int others = atomic_load(&turns) - begin;
     CHECK_CASE(others < 20000, "others took %d turns meanwhile", others);
     atomic_store(&ends, true);
@@ -47,7 +47,7 @@ TEST(test_a_waiting_writer_goes_before_returning_readers) {
     hvd_close();
 }
 
-/* Returns the exit status of a child that sets a limit and then lifts it, or waits for ever. */
+/* Returns the exit status of a child that sets a limit, then lifts it or waits for ever. */
 static int end_of_child(double seconds, bool lifts) {
     int status = 0;
     pid_t child = fork();

@@ -1,4 +1,4 @@
-/* The coordinator: which tensor runs when, in which order, named or by id; disagreements; the
+/* The coordinator: which tensors run, when, in which order, by name or by id; disagreements; the
  * cache. */
 #include "coordinator_case.h"
 
@@ -20,7 +20,7 @@ TEST(test_a_tensor_runs_when_all_ranks_have_submitted_it) {
     }
 }
 
-/* If ranks give different priorities, that of the first rank to submit counts. */
+/* If ranks give different priorities, the priority of the first rank to submit counts. */
 TEST(test_ready_tensors_run_by_priority_then_by_arrival) {
     CHECK_STORY(CONFIG(2, .cache_capacity = 100),
                 "0+a@-2 0+b@5 0+c@-2 0+d@7 0+e@5 1+a@99 1+b@98 1+c@97 1+d@96 1+e@95"
@@ -31,7 +31,7 @@ TEST(test_tensors_of_one_batch_fit_the_fusion_threshold) {
     CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
-/* If one rank sends the whole request again, the decision has the name and a new id. */
+/* If a rank sends the whole request again, the decision has the name and a new id. */
 TEST(test_a_tensor_that_comes_again_is_named_by_its_id) {
     CHECK_STORY(config_of(3), "*+a -> Ta R ? new; *#a -> T#a R; *#a -> T#a R; *#a -> T#a R;"
                               "0#a 1+a 2#a -> Ta R ? new; *#a -> T#a R");
@@ -41,19 +41,19 @@ TEST(test_without_a_cache_there_are_no_ids) {
     CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 
-/* The cache has room for one tensor, so b evicts a. */
+/* The cache has room for one tensor, so b drops a. */
 TEST(test_a_rank_is_asked_for_a_request_that_the_cache_has_dropped) {
     CHECK_STORY(CONFIG(2, .cache_capacity = 1), "*+a -> Ta R; 0#a ->; *+b -> Tb R; 1#a -> S1;"
                                                 "1+a -> Ta R ? new; 0#! -> S0");
 }
 
-/* After a failed change the last agreed shape still counts. */
+/* After a failed change, the last agreed shape is still valid. */
 TEST(test_a_cached_tensor_may_change_its_shape) {
     CHECK_STORY(config_of(2), "*+a -> Ta R; *+a:4 -> Ta R ? new; 0#A -> S0;"
                               "0+a:5 1#a -> Fa ? (5,) & (4,); *#a -> T#a R");
 }
 
-/* Only rank 1 brings another number of rows than before. */
+/* Only rank 1 changes its number of rows. */
 TEST(test_a_decision_has_the_rows_of_every_rank_of_an_allgather) {
     CHECK_STORY(config_of(3), "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R ? rows 0 2 4;"
                               "0#g 2#g 1+g:7x5 -> Tg R ? new & rows 0 7 4; *#g -> T#g R");
@@ -68,12 +68,12 @@ SCENE(test_a_tensor_fails_if_ranks_give_it_different_kinds, config_of(2)) {
     STORY(s, "*+w -> Tw R");
 }
 
-/* The rows of an allgather may differ, so the error text must show the shape of each rank. */
+/* The rows of an allgather may differ, so the error must show the shape of each rank. */
 TEST(test_the_error_of_an_allgather_has_the_shape_of_each_rank) {
     CHECK_STORY(config_of(3), "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw ? (3, 4) & (5, 4) & (3, 7)");
 }
 
-/* With the longest name and shapes the text is cut and nothing else goes wrong. */
+/* With the longest name and shapes, the text is truncated and nothing else goes wrong. */
 SCENE(test_a_long_error_about_a_disagreement_is_cut, config_of(9)) {
     for (int i = 0; i < 9; i++) {
         struct request r = request_of("", 1);
@@ -86,8 +86,8 @@ SCENE(test_a_long_error_about_a_disagreement_is_cut, config_of(9)) {
     CHECK_INT(s->got[0].item.type, WIRE_FAIL);
 }
 
-/* All ranks get one text, which lists the reasons in the order of ranks. The shape of a rank
- * without data does not matter. */
+/* All ranks get the same text, which lists the reasons in the order of ranks. The shape of a rank
+ * without data is ignored. */
 SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     struct request r = gather_of("a", 3, 2), wrong = request_of("a", 0);
     wrong.kind = r.kind;
@@ -103,7 +103,7 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
-/* Tensors that only some ranks have fail as well, because otherwise they would wait for ever. */
+/* Tensors that only some ranks have also fail, because otherwise they would wait for ever. */
 TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
     CHECK_STORY(
         config_of(3),
@@ -113,14 +113,13 @@ TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
         "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
 }
 
-/* A tensor that one rank has yet to submit fails when that rank submits it, because all ranks
- * have it. */
+/* All ranks have the tensor, so it fails only when the last rank submits it. */
 TEST(test_grouped_calls_of_different_numbers_fail_when_submitted_in_parts) {
     CHECK_STORY(config_of(2),
                 "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");
 }
 
-/* The cache keeps this property until a rank's request changes. */
+/* The cache keeps this property until some rank's request changes. */
 SCENE(test_all_ranks_learn_that_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;
     even.kind = own.kind = HVD_ALLTOALL;

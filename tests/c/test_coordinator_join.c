@@ -1,5 +1,5 @@
-/* The coordinator and ranks that have joined: which collectives run without these ranks, and
- * which fail. */
+/* The coordinator after ranks have joined: which collectives run without these ranks, and which
+ * fail. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {

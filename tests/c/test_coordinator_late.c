@@ -1,4 +1,5 @@
-/* The coordinator decides late, because an undecided tensor can be overtaken, fused and cut. */
+/* The coordinator decides late, because only an undecided tensor can be overtaken, fused and
+ * cut. */
 #include "coordinator_case.h"
 
 #include "negotiation/ahead.h"
@@ -29,7 +30,7 @@ TEST(test_waiting_tensors_are_fused) {
                                  "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
 }
 
-/* Otherwise each tensor would wait for a decision of its own. */
+/* Otherwise each tensor would wait for a separate decision. */
 SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
       CONFIG(RANKS, .bytes_ahead = 2000)) {
     for (int i = 0; i < 12; i++) all_say(s, RANKS, numbered_request(i, 25));
@@ -40,7 +41,7 @@ SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
 SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
     STORY(s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
     uint64_t id = s->got[0].item.id;
-    CHECK_INT(s->got[2].item.id, 0); /* 0, because the id came with the first piece */
+    CHECK_INT(s->got[2].item.id, 0); /* 0: the first piece has told the id */
     STORY(s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
              "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
     for (int i = 0; i < RANKS; i++) hits(s, i, id, 6);
@@ -48,7 +49,7 @@ SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
     CHECK(s->got[0].item.id == id && s->got[2].item.id == id);
 }
 
-/* Pieces pay only if a tensor of higher priority is known. */
+/* Cutting is useful only if a tensor of higher priority is known. */
 TEST(test_a_tensor_that_nothing_overtakes_is_not_cut) {
     CHECK_STORY(config_of(AHEAD_MEASURED),
                 "*+a:1048576 -> Ta R; f *+front:10@1 -> Tfront R;"
@@ -56,14 +57,15 @@ TEST(test_a_tensor_that_nothing_overtakes_is_not_cut) {
                 "f f *+d:1048576 -> Td:0-1048576 R Td:1048576-2097152 R");
 }
 
-/* The rest of a tensor joins a batch with others; a short rest joins the piece before it. */
+/* The rest of a tensor shares a batch with other tensors; a short rest is part of the piece before
+ * it. */
 TEST(test_the_rest_of_a_large_tensor_shares_a_batch) {
-    /* a has a piece and a quarter, b a piece and five eighths */
+    /* a is 1.25 pieces long, b is 1.625 pieces long */
     CHECK_STORY(config_of(256 * KIB), "*+a:40960 *+b:53248 *+c:10 -> Ta R Tb:0-131072 R;"
                                       "t=1 f -> Tb:131072-212992 Tc R");
 }
 
-/* A batch with room must not take the end of a tensor before its beginning. */
+/* If a batch has room, it must not take the end of a tensor before the tensor's beginning. */
 TEST(test_pieces_come_in_order) {
     CHECK_STORY(config_of(256 * KIB), "*+small:10 *+a:53248 -> Tsmall R Ta:0-131072 R;"
                                       "t=1 f -> Ta:131072-212992 R");
@@ -84,7 +86,7 @@ TEST(test_tensors_that_are_never_cut) {
     }
 }
 
-/* A joined rank supplies a tensor's zeros in one batch only. */
+/* A joined rank supplies zeros for a tensor in one batch only. */
 SCENE(test_a_tensor_that_a_joined_rank_lacks_is_not_cut, config_of(2)) {
     STORY(s, "1j 0+a:102400 -> Ta R");
     CHECK(s->got[0].item.whole && !s->got[0].item.cut);
@@ -106,13 +108,13 @@ enum { TENSORS = 30 };
 struct story {
     struct scene s;
     struct request of[TENSORS];
-    size_t taken[TENSORS]; /* by tensor: bytes that are in batches so far */
+    size_t taken[TENSORS]; /* by tensor: bytes in batches so far */
     bool said[TENSORS], done[TENSORS];
-    size_t ahead;                /* limit of bytes decided and not finished */
+    size_t ahead;                /* limit of bytes that are decided and not finished */
     size_t batch[512], first, n; /* bytes of the decided batches */
 };
 
-/* Checks one piece of a batch whose first piece is `begins`; returns its bytes. */
+/* Checks one piece of a batch; `begins`: it is the first piece of the batch. Returns its bytes. */
 static size_t check_piece(struct story *t, const struct wire_item *item, bool begins) {
     int i = 0;
     REQUIRE(sscanf(item->request.name, "tensor.%d", &i) == 1);
@@ -149,7 +151,7 @@ static void check_decided(struct story *t) {
 static void tell(uint64_t seed) {
     struct story t = {.ahead = 2 + random_below(&seed, 300 * KIB)};
     struct coordinator_config config = config_of(t.ahead);
-    config.options.cache_capacity = 0; /* no cache, so every tensor comes by name */
+    config.options.cache_capacity = 0; /* no cache, so decisions name every tensor */
     scene_open(&t.s, config);
     int said = 0;
     while (said < TENSORS || t.first < t.n) {

@@ -1,5 +1,4 @@
-/* The coordinator and ranks that do not come: ranks that have left, ranks that stall; and texts
- * that list ranks. */
+/* The coordinator waits for ranks that have left or stall; texts that list ranks. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
@@ -24,7 +23,7 @@ TEST(test_a_tensor_submitted_by_a_rank_before_it_left_runs) {
     CHECK_STORY(config_of(3), "1+a 0+a 1- ->; 2+a -> Ta R");
 }
 
-/* The error shows the first reason, because later ones are mostly consequences. */
+/* The error shows the first reason, because later reasons are mostly consequences. */
 SCENE(test_the_error_has_the_reason_of_the_first_rank_that_left, config_of(3)) {
     STORY(s, "1-");
     coordinator_leave(s->c, 2, "because rank 1 left");
@@ -45,7 +44,7 @@ TEST(test_an_error_is_for_the_ranks_that_had_submitted) {
     CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
 }
 
-/* Rank 1 leaves while the coordinator asks it to send a request again. */
+/* Rank 1 leaves while the coordinator waits for it to send a request again. */
 SCENE(test_tensors_still_run_if_their_rank_leaves_before_it_answers_a_resend, config_of(2)) {
     struct request r = request_of("a", 3);
     STORY(s, "1#! 1- 0+a -> S1");
@@ -87,8 +86,8 @@ SCENE(test_a_stall_is_reported_once, config_of(3)) {
     STORY(s, "t=159 1+first -> Tfirst R");
 }
 
-/* 20,000 stalled tensors once made 20,000 lines. The line about the oldest tensor counts the
- * others, which are not reported again. */
+/* 20,000 stalled tensors once made 20,000 lines. The line about the oldest tensor counts the other
+ * tensors, which are not reported again. */
 SCENE(test_tensors_that_miss_the_same_ranks_share_one_warning, config_of(3)) {
     enum { N = 20000 };
     struct reports r;
@@ -111,8 +110,8 @@ SCENE(test_tensors_that_miss_the_same_ranks_share_one_warning, config_of(3)) {
     CHECK_HAS(r.text[0], "'of rank 1' has waited for 11 s");
 }
 
-/* Every tensor fails with a text of its own, even if the tensor that another rank waits for has
- * failed before. */
+/* Each tensor fails with its own text, even if the tensor that another rank waits for has failed
+ * already. */
 SCENE(test_each_of_many_stalled_tensors_has_its_own_error, config_of(2)) {
     for (int i = 0; i < 20; i++) says(s, i % 2, numbered_request(i, 3), 100);
     CHECK_INT(decide(s, 160.5), 20);
@@ -137,7 +136,7 @@ SCENE(test_without_limits_no_stall_is_reported, CONFIG(2, .fusion_bytes = 1000))
     CHECK_INT(look(s, 1e9, &r), 0);
 }
 
-/* Thousands of tensors wait when the coordinator is freed. */
+/* Thousands of tensors are waiting when the coordinator is freed. */
 SCENE(test_a_coordinator_with_waiting_tensors_can_be_freed, config_of(2)) {
     for (int i = 0; i < 3000; i++) says(s, 0, numbered_request(i, i), 0);
     for (int i = 0; i < 3000; i += 2) says(s, 1, numbered_request(i, i), 0);

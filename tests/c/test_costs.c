@@ -1,5 +1,5 @@
-/* Choosing an allreduce or broadcast by messages: the limits between algorithms follow the cost
- * of a message; and the calibration, which measures this cost. */
+/* The choice of an allreduce or broadcast with messages: the cost of a message determines the
+ * limits between algorithms. Also the calibration, which measures that cost. */
 #include "check.h"
 
 #include "collectives/coll.h"
@@ -10,12 +10,12 @@
 static const struct cost SLOW = COST_OF(100e-6, 42e-9, 1.26), FAST = COST_OF(30e-6, 1e-9, 1),
                          FAR = COST_OF(20e-3, 1e-9, 1);
 
-/* Costs measured between simulated hosts with links of so many Gbit/s. */
+/* Costs measured between simulated hosts; the number is the links' rate in Gbit/s. */
 static const struct cost AT_10 = {26e-6, 1.037e-9, 0.837e-9, 0.837e-9, 0, 1},
                          AT_25 = {26e-6, 0.535e-9, 0.335e-9, 0.335e-9, 0, 1},
                          AT_100 = {26e-6, 0.284e-9, 0.161e-9, 0.298e-9, 0.328, 1};
 
-/* A comm of p hosts with one rank each, on links of this cost. */
+/* Returns a comm of p hosts with one rank each, on links with this cost. */
 static struct comm *on(int p, struct cost cost) {
     static struct transport t;
     static struct comm comm;
@@ -74,7 +74,7 @@ TEST(test_the_log_says_which_algorithm_runs_at_which_size) {
     CHECK_TEXT(small, "recursive doubling ");
 }
 
-/* HVDLITE_DETERMINISTIC fuses tensors up to this limit, below which all sums have one order. */
+/* HVDLITE_DETERMINISTIC fuses tensors up to this limit; below it all sums have the same order. */
 TEST(test_doubling_is_chosen_for_all_sizes_below_its_limit) {
     for (int p = 2; p < 100; p++) {
         size_t border = coll_doubling_bytes(on(p, COST_FIXED));
@@ -86,8 +86,8 @@ TEST(test_doubling_is_chosen_for_all_sizes_below_its_limit) {
     }
 }
 
-/* At 200 Mbit/s a broadcast of 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a
- * chain 3.0 ms and 4.7 ms. */
+/* At 200 Mbit/s a broadcast of 64 KiB took 7.2 ms on 4 hosts and 12 ms on 8 hosts with the tree,
+ * 3.0 ms and 4.7 ms with a chain. */
 TEST(test_the_cost_of_messages_decides_between_tree_and_chain) {
     for (int p = 4; p <= 64; p++) {
         CHECK(coll_tree_is_cheaper(on(p, SLOW), 8) && coll_tree_is_cheaper(on(p, FAR), 64 << 10));
@@ -99,7 +99,7 @@ TEST(test_the_cost_of_messages_decides_between_tree_and_chain) {
 
 TEST(test_a_chain_has_segments_of_the_cheapest_length) {
     CHECK_INT(coll_chain_segment(on(4, SLOW), 64 << 10),
-              8832); /* sqrt(S a / 2b) in whole cache lines */
+              8832); /* sqrt(S a / 2b), in whole cache lines */
     CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(2, SLOW), 64 << 10), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(4, (struct cost)COST_OF(0, 1e-9, 1)), 64 << 10), 1024);
@@ -113,7 +113,7 @@ TEST(test_a_link_with_a_long_delay_has_more_segments_in_flight) {
     CHECK_INT(coll_depth((struct cost){0}, 61440), PACE_DEFAULT.depth);
 }
 
-/* The circulant took 9.0 ms for 4 MB on 64 simulated hosts with 10 Gbit/s, because segments sent
+/* For 4 MB on 64 simulated hosts with 10 Gbit/s the circulant took 9.0 ms, because segments sent
  * ahead competed with segments that ranks waited for. With two segments ahead it takes 7.3 ms. */
 TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, AT_10)), 2);
@@ -122,21 +122,21 @@ TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, (struct cost){0})), PACE_DEFAULT.depth);
 }
 
-/* On 2 hosts with 100 Gbit/s the ring was chosen for 256 KB and took 191 us, while doubling
- * takes 157 us. */
+/* On 2 hosts with 100 Gbit/s a ring was chosen for 256 KB. It took 191 us; doubling takes 157
+ * us. */
 TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
     CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
 
 /* A core that sends and receives is slower than such a link. The algorithms chosen before took
- * longer: the ring 1.12 and 1.06 times, the circulant 1.09 times. */
+ * longer: the ring 1.12 and 1.06 times, the circulant 1.09 times as long. */
 TEST(test_short_segments_cost_a_core_more) {
     CHECK_INT(cheapest(32, AT_100, HVD_FLOAT32, 4000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 1000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
 
-/* The racks share links with half of the rate. */
+/* The racks share links with half the rate. */
 TEST(test_links_that_slow_far_messages_favour_the_ring) {
     struct cost racks = AT_25;
     racks.far = 1.65;
@@ -146,7 +146,7 @@ TEST(test_links_that_slow_far_messages_favour_the_ring) {
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 16000000), COLL_RING);
 }
 
-/* Two more messages if the number of ranks is no power of two. */
+/* Ranks fold if their number is not a power of two, which needs two more messages. */
 TEST(test_doubling_takes_more_steps_with_other_numbers_of_ranks) {
     CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
     CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);
@@ -171,7 +171,7 @@ static void check_hosts(int size, const int *lowest) {
 
 TEST(test_the_calibration_gives_all_ranks_the_same_costs) {
     check_hosts(2, (const int[]){0, 1});
-    check_hosts(4, (const int[]){0, 1, 1, 1}); /* on uneven hosts most ranks are in no lane */
+    check_hosts(4, (const int[]){0, 1, 1, 1}); /* on uneven hosts some ranks are in no lane */
     check_hosts(5, (const int[]){0, 1, 0, 1, 4});
     check_hosts(9, (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8});
 }

@@ -1,4 +1,4 @@
-/* The engine: every rank submits the same tensors in another order, from several threads. */
+/* The engine: every rank submits the same tensors, in different orders and from several threads. */
 #include "engine_case.h"
 
 enum { NAMES = 40, MOST_THREADS = 3 };
@@ -6,11 +6,11 @@ enum { NAMES = 40, MOST_THREADS = 3 };
 struct plan {
     struct engine_config config;
     int names, rounds;
-    size_t longer; /* factor of the tensors' sizes */
+    size_t longer; /* factor for the tensors' sizes */
 };
 
-/* Tensor i, the same on every rank. Together the tensors have all kinds, dtypes, ops and roots,
- * and sizes from 0. */
+/* Returns tensor i, equal on every rank. The tensors cover all kinds, dtypes, ops and roots, and
+ * sizes from 0 on. */
 static struct coll_case planned(size_t i, int ranks, size_t *parts) {
     static const size_t SIZES[] = {0, 1, 7, 64, 1009, 3};
     struct coll_case c = {.kind = HVD_ALLREDUCE,
@@ -29,7 +29,7 @@ static struct coll_case planned(size_t i, int ranks, size_t *parts) {
     return c;
 }
 
-/* The works of one thread of a rank. */
+/* The works that one thread of a rank submits. */
 struct share {
     struct work *works;
     size_t *order, first, step, n;
@@ -41,7 +41,7 @@ static void *submit_share(void *arg) {
     return NULL;
 }
 
-/* Submits the works in random order, from 1 to 3 threads. */
+/* Submits the works in random order from 1 to 3 threads. */
 static void submit_all(struct work *works, size_t n, uint64_t *random) {
     size_t order[128], threads = 1 + random_below(random, MOST_THREADS);
     struct share shares[MOST_THREADS];
@@ -85,7 +85,7 @@ TEST(test_every_fusion_threshold_gives_the_serial_result) {
     }
 }
 
-/* The caches also keep the rows of allgathers. */
+/* Caches also keep the rows of allgathers. */
 TEST(test_a_small_cache_gives_the_serial_result) {
     static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
     struct plan plan = {DEFAULT_CONFIG, 50, 5, 1};
@@ -96,7 +96,7 @@ TEST(test_a_small_cache_gives_the_serial_result) {
     }
 }
 
-/* The same name with another shape, dtype or kind in every round, agreed by all. */
+/* In every round all ranks use the same name with another shape, dtype or kind. */
 ENGINES_TEST(test_a_tensor_may_change_in_every_round, ranks_run, 1, 4) {
     for (size_t round = 0; round < 60; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
@@ -104,7 +104,7 @@ ENGINES_TEST(test_a_tensor_may_change_in_every_round, ranks_run, 1, 4) {
     }
 }
 
-/* Longer than segments: fused, alone and in pieces; from the second round on cached. */
+/* Tensors longer than segments: fused, alone and in pieces; cached from the second round on. */
 TEST(test_tensors_longer_than_segments_give_the_serial_result) {
     static const size_t AHEAD[] = {AHEAD_UNLIMITED, 1, 300000, AHEAD_MEASURED};
     struct plan plan = {DEFAULT_CONFIG, 14, 2, CHECK_SLOW ? 101 : 401};

@@ -1,4 +1,4 @@
-/* Coded tensors in the engine: alone, fused, over several steps, beside plain tensors; and
+/* Encoded tensors in the engine: alone, fused, over several steps, together with other tensors; and
  * refused ones. */
 #include "check.h"
 
@@ -7,7 +7,7 @@
 
 enum { TENSORS = 12 };
 
-/* One coded tensor on one rank. */
+/* An encoded tensor on one rank. */
 struct coded_work {
     struct work work;
     size_t n;
@@ -80,7 +80,7 @@ TEST(test_coded_tensors_give_the_expected_sum_alone_and_fused) {
     }
 }
 
-/* The residual of a step goes into the next one. */
+/* The residual of a step is added in the next step. */
 ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     OWN(coded_free) struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
@@ -96,8 +96,8 @@ ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     CHECK_NEAR((double)w.residual[2], 4, 0);
 }
 
-/* The engine once reported the algorithm of the last plain tensor, or that of a step of the
- * coded one. */
+/* The engine once reported the algorithm of the last tensor without a codec, or of one step of the
+ * encoded tensor. */
 ENGINES(names_algorithms, shared) {
     static const struct {
         struct codec codec;

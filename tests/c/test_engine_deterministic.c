@@ -1,5 +1,5 @@
-/* Tensors come all at once, one by one, or in any order. Sums have the same bits in every run if
- * the option is set, and always on a window. */
+/* Tensors are submitted all together, one by one, or in any order. Sums have the same bits in every
+ * run if the option is set; in a window, always. */
 #include "engine_case.h"
 
 enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
@@ -7,11 +7,11 @@ enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
 static const size_t ELEMENTS[TENSORS] = {
     1, 100, 3000, FEW_FLOATS, FEW_FLOATS + 1, 40009, CHECK_SLOW ? 300007 : 1500007, 50};
 
-/* The parameters of one run, and its results on rank 0. */
+/* The parameters of a run, and its results on rank 0. */
 struct run {
     bool deterministic, one_by_one;
     size_t ahead;
-    uint64_t seed; /* seed of the order of submissions; whether ranks have different orders */
+    uint64_t seed; /* seed for the order of submissions; whether ranks use different orders */
     unsigned char *result[TENSORS];
 };
 
@@ -22,7 +22,7 @@ static struct coll_case case_of(int i) {
     return c;
 }
 
-/* Numbers whose sum depends on the order. */
+/* Fills the work with numbers whose sum depends on the order. */
 static void fill_random(struct work *w, uint64_t seed) {
     for (size_t i = 0; i < w->what.n; i++) {
         float value = (float)random_unit(&seed);
@@ -81,7 +81,7 @@ static void free_run(struct run *run) {
     for (int i = 0; i < TENSORS; i++) free(run->result[i]);
 }
 
-/* The number of tensors that have other bits in a later run than in the first. */
+/* Returns how many tensors have different bits in a later run than in the first run. */
 static int differing(int size, int per_host, bool share, bool deterministic) {
     struct run first = {.deterministic = deterministic},
                others[] = {{.deterministic = deterministic, .one_by_one = true, .seed = 3},

@@ -1,4 +1,5 @@
-/* A broken link fails everything on every rank with the first cause; an idle engine uses no CPU. */
+/* If a link breaks, everything fails on every rank with the first cause. An idle engine uses no
+ * CPU. */
 #include "engine_case.h"
 
 #include <sys/resource.h>
@@ -39,7 +40,7 @@ ENGINES(break_main, arg) {
         snprintf(name, sizeof name, "work.%d.%d", i, alone ? me->rank : -1);
         work_init(&works[i], me, plain_sum(b->n), name, false);
     }
-    int submitted = 0; /* the failure may come between two submissions */
+    int submitted = 0; /* the failure may happen between two submissions */
     while (submitted < WORKS && work_submit(&works[submitted], &err) == HVD_OK) submitted++;
     if (submitted < WORKS) check_cause(err.code, &err, b->rank);
     engine_rank_wait(me);
@@ -63,8 +64,8 @@ TEST(test_a_broken_link_fails_all_tensors_with_the_first_cause) {
     }
 }
 
-/* Submits rounds until one fails: a rank that has finished the round of the fault fails in the
- * next round. */
+/* Submits rounds until one fails: a rank that finishes the round of the fault fails in the next
+ * round. */
 static hvd_error submit_until_failed(struct work *w, struct engine_rank *me, int breaks_at) {
     hvd_error err = {0};
     for (int i = 0; i < 1000 && !err.code; i++) {
@@ -75,7 +76,7 @@ static hvd_error submit_until_failed(struct work *w, struct engine_rank *me, int
     return err;
 }
 
-/* The link breaks at an arbitrary moment while data moves. */
+/* The link breaks at any moment while data moves. */
 ENGINES(midst_main, arg) {
     const int *broken = arg;
     OWN(work_free) struct work w;
@@ -89,8 +90,8 @@ TEST(test_a_link_that_breaks_during_a_collective_fails_it_on_every_rank) {
     for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, midst_main, &broken);
 }
 
-/* A rank dies while data moves. Waiting and later submissions get the same text, which blames
- * the dead rank. */
+/* Checks that the error of a death blames the dead rank. Waiting and later submissions get the same
+ * text. */
 static void check_death(const hvd_error *error, struct engine_rank *me, int dead) {
     char cause[TRANSPORT_WHO + 16], who[TRANSPORT_WHO];
     transport_who(rank_transport(me->ranks, me->rank), dead, who);
@@ -108,7 +109,7 @@ struct dying {
     struct patience before;
 };
 
-/* Lets the rank die while it waits for data. */
+/* Notes the rank's death while the ranks wait for data. */
 static int die_meanwhile(void *arg, hvd_error *err) {
     const struct dying *d = arg;
     for (int r = 0; r < d->me->ranks->size; r++)
@@ -135,7 +136,7 @@ TEST(test_a_death_during_a_transfer_names_the_dead_rank) {
     for (int dead = 0; dead < 3; dead++) ranks_run(3, death_main, &dead);
 }
 
-/* Splits that are changed while the tensor is under way. The error names the rank by its number
+/* The splits are changed while the tensor is under way. The error must name the rank by its number
  * in the job. */
 static const int JOB_RANKS[] = {5, 7};
 
@@ -156,8 +157,8 @@ ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS)
 
 TEST(test_an_error_about_splits_names_the_rank_as_in_the_job) { ranks_run(2, splits_main, NULL); }
 
-/* The link of a rank breaks after that rank has left, or while the others leave. The job must
- * still end. */
+/* A rank's link breaks after that rank has left, or while the other ranks leave. The job must still
+ * end. */
 ENGINES(leaving_main, arg) {
     const int *broken = arg;
     check_in_order(me, "before");
@@ -179,7 +180,7 @@ static double cpu_seconds(void) {
 ENGINES(idle_main, arg) {
     double *least = arg;
     check_in_order(me, "before");
-    /* Repeated, because a try may include the end of earlier work, or meet a busy machine. */
+    /* repeated, because a try may include the end of earlier work or run on a busy machine */
     for (int i = 0; i < 8; i++) {
         ranks_meet(me->ranks);
         if (me->rank == 0) {
@@ -191,15 +192,15 @@ ENGINES(idle_main, arg) {
     }
 }
 
-/* CPU time in half a second. Four threads that poll every millisecond take 15 ms, one thread
- * that spins 500 ms. */
+/* CPU time in half a second: four threads that poll every millisecond use 15 ms, one thread that
+ * spins uses 500 ms. */
 TEST(test_an_idle_engine_uses_no_cpu) {
     double least = 1;
     ranks_run(4, idle_main, &least);
     CHECK_NEAR(least, 0, 2e-3);
 }
 
-/* A completion may submit a tensor, because the engine calls completions without a lock. */
+/* A completion may submit a tensor, because the engine calls completions without holding a lock. */
 struct relay {
     struct work work;
     int left;

@@ -1,10 +1,10 @@
-/* Items that make no sense, as from a coordinator of another build or with damaged memory.
- * Whatever the item, the job of the rank that receives it ends with an error that says so. */
+/* Invalid items, as from a coordinator of another version or with damaged memory. For any such
+ * item, the receiving rank's job must end with an error that describes it. */
 #include "engine_case.h"
 
 #include "negotiation/wire.h"
 
-/* What rank 0, which has no engine, sends to rank 1, where two tensors wait. */
+/* The items that rank 0, which has no engine, sends to rank 1, where two tensors wait. */
 struct words {
     const char *what;
     struct wire_item items[4];
@@ -80,7 +80,7 @@ static const struct words WORDS[] = {
 
 enum { CASES = sizeof WORDS / sizeof *WORDS, SUBMITTED = 3 };
 
-/* Rank 0 receives what rank 1 has submitted, then sends its items. */
+/* Rank 0 receives rank 1's submissions, then sends its items. */
 static void talk(struct transport *t, const struct words *words) {
     OWN(wire_free) struct wire_writer message = {0};
     for (int heard = 0; heard < SUBMITTED; clock_nap(1e-4)) {

@@ -1,17 +1,17 @@
-/* On busy links a tensor of higher priority overtakes others. */
+/* If the links are busy, a tensor with a higher priority overtakes other tensors. */
 #include "engine_case.h"
 
 #include "negotiation/wire.h"
 
 enum { BUSY_RANKS = 3, SMALL = 6 };
 
-/* The links of all ranks: no transfer ends while `closed`. */
+/* The links of all ranks: while `closed`, no transfer ends. */
 struct wire {
     struct transport_ops ops[BUSY_RANKS];
     const struct transport_ops *real[BUSY_RANKS];
     atomic_bool closed;
     atomic_int said; /* number of tensors that ranks have reported to the coordinator */
-    /* number of times that rank 0 tested a transfer in vain; it negotiates after each test */
+    /* number of unsuccessful tests of a transfer by rank 0, which negotiates after each test */
     atomic_int looked;
 };
 
@@ -23,7 +23,7 @@ static int gated_test(struct transport *t, struct transfer *x, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Counts the tensors that a member tells the coordinator. */
+/* Counts the tensors that a rank reports to the coordinator. */
 static int counting_send(struct transport *t, int to, const void *data, size_t size,
                          hvd_error *err) {
     HVD_TRY(wire.real[t->at.rank]->send(t, to, data, size, err));
@@ -65,12 +65,12 @@ struct finish {
 
 static void note_place(void *arg, const hvd_error *error) {
     struct finish *f = arg;
-    f->place = (*f->count)++; /* the engine's thread */
+    f->place = (*f->count)++; /* on the engine's thread */
     work_completed(&f->work, error);
 }
 
 ENGINES_BY(busy_main, arg, config.options.bytes_ahead = 1; gate(rank_transport(ranks, rank))) {
-    /* two tensors were decided before the last came */
+    /* two tensors were decided before the last tensor arrived */
     static const int ORDER[SMALL] = {0, 1, 5, 4, 3, 2};
     struct finish of[SMALL];
     int count = 0;

@@ -1,11 +1,11 @@
-/* Ranks that leave early, with work pending, or all at once; engines that are stopped without
- * leaving; and errors, which must reach the right submission and no other. test_coordinator.c
- * tests the coordinator's part. */
+/* Ranks that leave early, with work pending, or all together; engines that are stopped without
+ * leaving; errors that must reach the right submission and no other. test_coordinator.c tests the
+ * coordinator's part. */
 #include "engine_case.h"
 
 struct leaving {
     int rank;
-    bool after; /* false: the other ranks submit before the rank leaves; true: after */
+    bool after; /* the other ranks submit before the rank leaves (false) or after it (true) */
 };
 
 static void check_left(struct work *w, int left) {
@@ -56,7 +56,7 @@ TEST(test_a_tensor_fails_if_a_rank_leaves_before_it) {
     }
 }
 
-/* All ranks leave while tensors that all have submitted are under way. */
+/* All ranks leave while tensors that all ranks have submitted are under way. */
 ENGINES_TEST(test_tensors_that_all_ranks_submitted_run_after_a_leave, ranks_run, 1, 5) {
     enum { WORKS = 20 };
     struct work works[WORKS];
@@ -74,7 +74,7 @@ ENGINES_TEST(test_tensors_that_all_ranks_submitted_run_after_a_leave, ranks_run,
     }
 }
 
-/* A thread leaves while another one has begun a group of tensors. */
+/* A thread leaves after another thread has started a group of tensors. */
 ENGINES_TEST(test_corked_tensors_still_run_after_a_leave, ranks_run, 1, 3) {
     OWN(work_free) struct work w;
     engine_cork(me->engine, true);
@@ -85,7 +85,7 @@ ENGINES_TEST(test_corked_tensors_still_run_after_a_leave, ranks_run, 1, 3) {
     check_work(&w);
 }
 
-/* engine_stop without engine_leave: pending tensors fail, each once, and nothing hangs. */
+/* After engine_stop without engine_leave, each pending tensor fails once, and nothing hangs. */
 ENGINES_TEST(test_an_engine_stopped_without_leaving_fails_pending_tensors_once, ranks_run, 2, 4) {
     OWN(work_free) struct work w;
     check_in_order(me, "together");
@@ -96,7 +96,7 @@ ENGINES_TEST(test_an_engine_stopped_without_leaving_fails_pending_tensors_once, 
     CHECK(w.error.code != HVD_OK || me->ranks->size == 1);
 }
 
-/* Engines one after another on the same transport; every second engine gets no work. */
+/* Starts engines one after another on the same transport; every second engine gets no work. */
 ENGINES(life_main, arg) {
     if (*(const bool *)arg) check_in_order(me, "one");
 }
@@ -110,10 +110,10 @@ static void lives_main(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_one_transport_serves_many_engines_in_turn) { ranks_run(3, lives_main, NULL); }
 
-/* ---- a rank without data, and one that stalls: the job goes on ---- */
+/* ---- a rank without data, a rank that stalls: the job continues ---- */
 
 /* The last rank has no data in the first of three rounds. All ranks get the error. The last rank
- * does not wait for the other ranks: its second round pairs with the second round of theirs. */
+ * does not wait for the other ranks: its second round matches their second round. */
 ENGINES(failed_main, arg) {
     char (*texts)[1024] = arg;
     struct work rounds[3];
@@ -174,10 +174,10 @@ TEST(test_a_stalled_tensor_fails_and_later_ones_run) {
     ranks_run(4, stall_main, NULL);
 }
 
-/* ---- a rank may have submitted the name again, or not yet, when its error arrives ---- */
+/* ---- when an error arrives, the rank may have submitted the name again, or not yet ---- */
 
-/* Rank 1 leaves right after its last broadcast. The root, which finishes first, submits the name
- * again and is refused, while other ranks still receive the broadcast that all had submitted. */
+/* Rank 1 leaves right after its last broadcast. The root finishes first, submits the name again and
+ * is refused, while other ranks still receive the broadcast that all ranks had submitted. */
 ENGINES(next_round_main, arg) {
     OWN(work_free) struct work w, again;
     struct coll_case c = plain_sum(400003);
@@ -201,8 +201,8 @@ TEST(test_the_error_of_the_next_round_leaves_this_round_alone) {
     for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
 }
 
-/* After rank 2 has left, the other ranks submit, are refused and submit again as fast as they
- * can. Each submission must fail once with HVD_RANK_LEFT, and the job must end normally. */
+/* After rank 2 has left, the other ranks submit, are refused and submit again, without a pause.
+ * Each submission must fail once with HVD_RANK_LEFT, and the job must end normally. */
 ENGINES(hasty_main, arg) {
     check_in_order(me, "hasty");
     for (int i = 0; i < 200 && me->rank != 2; i++) {
@@ -218,8 +218,9 @@ TEST(test_each_submission_after_a_leave_fails_once) {
     for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
 }
 
-/* Ranks submit a tensor at times around the stall limit. The tensor runs on all ranks, or
- * stalls; a rank that submits it after the stall waits for the next round. The job goes on. */
+/* Ranks submit a tensor at times around the stall limit. The tensor runs on all ranks, or it
+ * stalls; a rank that submits it after the stall waits for the next round. The job must
+ * continue. */
 ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {
@@ -233,7 +234,7 @@ ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
                    w.error.code, w.error.text);
         if (w.error.code == HVD_OK) CHECK(work_right(&w));
     }
-    ranks_meet(me->ranks); /* no rank may leave before the last round has ended */
+    ranks_meet(me->ranks); /* no rank may leave before the last round ends */
 }
 
 TEST(test_a_tensor_submitted_as_it_stalls_waits_for_the_next_round) {

@@ -1,13 +1,12 @@
-/* Tensors in a region: reduced in place, or through the window if a rank's tensor lies
- * elsewhere. */
+/* Tensors in a region: reduced in place, or through the window if a rank's tensor is elsewhere. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 19, WORKS = 12 };
 
 struct shared_region {
     char *memory; /* the region, with a part for every rank */
-    int outside;  /* rank whose tensors lie elsewhere, -1: none */
-    int shifted;  /* rank whose tensors lie at other offsets, -1: none */
+    int outside;  /* rank whose tensors are outside of the region; -1: none */
+    int shifted;  /* rank whose tensors have other offsets; -1: none */
     size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
 };
 
@@ -32,7 +31,7 @@ TEST(check_find) {
     regions_free(&t);
 }
 
-/* Moves the memory of a sum into the region, behind the earlier ones. */
+/* Moves the memory of a sum into the region, after the earlier sums. */
 static void place_work(struct work *w, struct engine_rank *me, int i, char *part, size_t *used) {
     struct coll_case c = plain_sum((size_t)(i * i * 200 + 1));
     if (i % 3 == 1) c.dtype = HVD_FLOAT16;
@@ -68,7 +67,7 @@ ENGINES_BY(region_main, arg,
     if (!part) works_free(works, WORKS);
 }
 
-/* lowest: [rank]: the lowest rank of the rank's host; NULL: one host. */
+/* lowest: by rank, the lowest rank of the rank's host; NULL: one host. */
 static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     for (size_t ahead = 0; ahead < 2; ahead++) {
         struct local_hub *hub = lowest ? hub_on(p, lowest, true) : hub_of(p, 0, true);
@@ -91,7 +90,7 @@ TEST(test_a_rank_whose_tensor_lies_outside_the_region_gets_the_same_sum) {
     }
 }
 
-/* Ranks in blocks, ranks in turn, hosts of different sizes, a host with a single rank. */
+/* Ranks in blocks, ranks in turn, hosts of different sizes, a host with one rank. */
 TEST(test_regions_are_reduced_on_several_hosts) {
     static const int PLACED[][6] = {
         {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};

@@ -1,14 +1,15 @@
-/* A rank whose engine stops is named in the error; a rank that comes back in time does no harm. */
+/* If a rank's engine stops, the error names that rank; if the rank comes back in time, nothing
+ * fails. */
 #include "engine_case.h"
 
 enum { RANKS = 4 };
 
-/* Seconds, of which an engine that is not stopped may be without a core for a part. */
+/* Seconds. An engine that is not stopped may get no core for part of this time. */
 static const double SILENCE = 2, ENOUGH_TO_RETURN = 12;
 
-/* While `closed`, the engine of the stopped rank receives and sends nothing. */
+/* While `closed`, the stopped rank's engine receives and sends nothing. */
 struct stop {
-    const int *lowest; /* as local_hub_on takes it; NULL: one host */
+    const int *lowest; /* for local_hub_on; NULL: one host */
     int rank;
     bool returns;
     double shutdown, timeout;
@@ -45,7 +46,7 @@ static void open_links(struct transport *t) {
     transport_wake(t);
 }
 
-/* The error may come from the coordinator, or from a rank that could not hear the coordinator. */
+/* The error may come from the coordinator, or from a rank that could not reach the coordinator. */
 static void check_blamed(const hvd_error *error) {
     char blamed[48];
     bool stalled = stop.shutdown > 0 && stop.rank && error->code == HVD_STALLED;
@@ -73,7 +74,7 @@ ENGINES_BY(silent_main, arg, config.options.stall_failure = stop.shutdown;
         check_blamed(&w.error);
         CHECK(engine_ended(me->engine, PATIENCE));
     }
-    /* a rank counts as silent after half of the limit */
+    /* a rank is silent after half of the limit */
     if (stop.returns) clock_nap(0.53 * stop.timeout);
     ranks_meet(me->ranks);
     if (stopped) open_links(t);
@@ -100,7 +101,7 @@ TEST(test_the_error_about_a_silent_rank_names_it) {
     run_stop(0, false, SILENCE, 300); /* the coordinator can't fail the tensor itself */
 }
 
-/* Rank 1, which is silent, should pass the coordinator's error about 'x' on to rank 2. */
+/* Rank 1 is silent and so does not pass the coordinator's error about 'x' on to rank 2. */
 TEST(test_errors_reach_a_host_whose_leader_is_silent) {
     static const int TO_AND_FRO[RANKS] = {0, 1, 1, 0};
     stop.lowest = TO_AND_FRO;

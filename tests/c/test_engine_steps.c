@@ -1,6 +1,6 @@
-/* A rank dies at each of its steps; the waits of all other ranks end with an error that names
- * it. And messages of different ranks may take any time and overtake each other without changing
- * a result. */
+/* A rank dies at each of its steps: all other ranks' waits must end with an error that names it.
+ * Also, messages of different ranks may be delayed and overtake each other without changing a
+ * result. */
 #include "engine_case.h"
 
 #include "random.h"
@@ -18,8 +18,8 @@ static void describe(struct coll_case *works, const size_t *parts) {
     works[4] = plain_sum(700);
 }
 
-/* Submits everything in each round. Only in the first round are tensors new to the coordinator;
- * later they are cached. Ends with the first error. */
+/* Submits everything in each round. In the first round the tensors are new to the coordinator,
+ * later they are cached. Ends at the first error. */
 static void work_through(struct engine_rank *me, struct work *works, hvd_error *err) {
     for (int round = 0; round < ROUNDS && !err->code; round++) {
         int submitted = 0;
@@ -47,14 +47,14 @@ static void run_program(struct engine_rank *me, hvd_error *err) {
     }
     work_through(me, works, err);
     if (err->code)
-        CHECK(work_submit(&works[0], ERR) != HVD_OK); /* later submissions fail at once */
+        CHECK(work_submit(&works[0], ERR) != HVD_OK); /* later submissions fail immediately */
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
 /* ---- death ---- */
 
-/* A rank that dies after `left` more steps, each of which sends or receives. Only the thread of
- * its engine uses this struct while the job runs. */
+/* A rank that dies after `left` more steps; a step sends or receives. While the job runs, only the
+ * thread of its engine uses this struct. */
 static struct mortal {
     const struct transport_ops *real;
     struct transport_ops ops;
@@ -63,8 +63,8 @@ static struct mortal {
     bool late, dead;
 } mortal;
 
-/* Counts a step. When the rank dies, the transports note the death at once or later, as a pidfd
- * reports it. */
+/* Counts a step. When the rank dies, the transports note the death immediately, or later, as with a
+ * pidfd. */
 static int step(hvd_error *err) {
     if (mortal.left-- == 0) {
         mortal.dead = true;
@@ -115,7 +115,7 @@ static void make_mortal(struct ranks *ranks, int rank, int steps) {
 
 struct death {
     int rank, steps;
-    bool came; /* result: data came before the rank ended */
+    bool came; /* result: data arrived before the rank ended */
 };
 
 static void die_later(struct ranks *ranks, int rank, const struct death *d) {
@@ -162,7 +162,7 @@ TEST(test_a_rank_that_dies_at_any_step_is_named_by_all_others) {
 
 enum { HELD_MOST = 256 };
 
-/* Messages that have arrived and are held back; those of one sender stay in order. */
+/* Messages that have arrived and are held back. Messages of one sender stay in order. */
 struct slow {
     const struct transport_ops *real;
     struct transport_ops ops;
@@ -175,7 +175,7 @@ static struct slow slows[MOST_RANKS];
 
 static bool lets_through(struct slow *s) { return random_below(&s->random, 4) == 0; }
 
-/* Takes the oldest message of a random sender. */
+/* Returns the oldest message of a random sender. */
 static struct message take_held(struct slow *s) {
     int i = 0, from = s->held[random_below(&s->random, (size_t)s->n)].from;
     while (s->held[i].from != from) i++;

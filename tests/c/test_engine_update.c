@@ -1,17 +1,17 @@
-/* Allreduces that update weights shared by all ranks: in a region, through the window, by
- * messages, dealt to hosts; and collectives that can't have an update. */
+/* Allreduces that update weights shared by all ranks: in a region, in a window, with messages,
+ * dealt to hosts; and collectives that can't have an update. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 2 };
 
 struct host {
-    char *memory;              /* a part of the region for every rank; NULL: no region */
-    float *weights, *momentum; /* the weights, and the momentum, of all works in a row */
+    char *memory;              /* a region with a part for every rank; NULL: no region */
+    float *weights, *momentum; /* the weights and the momentum of all works, in a row */
 };
 
 struct job {
     struct host hosts[MOST_RANKS];
-    int per_host; /* ranks on each host; the last host may have fewer */
+    int per_host; /* ranks per host; the last host may have fewer */
     bool dealt;
     size_t bytes_ahead;
 };
@@ -34,8 +34,8 @@ static hvd_update update_of(const struct host *h, int i, int hosts) {
     return u;
 }
 
-/* Index of a value's momentum on a host; SIZE_MAX: the host does not have it. hosts 0: not
- * dealt. */
+/* Returns the index of a value's momentum on a host; SIZE_MAX: the host does not have it. hosts 0:
+ * the tensor is not dealt. */
 static size_t place_of(int i, size_t k, int hosts, int host) {
     const size_t stripe = HVD_STRIPE / sizeof(float), n = (size_t)hosts;
     if (!hosts) return k;
@@ -43,8 +43,8 @@ static size_t place_of(int i, size_t k, int hosts, int host) {
     return k / stripe / n * stripe + k % stripe;
 }
 
-/* Checks the weights after `steps` updates by the same sums. All values are small multiples of
- * powers of two, so the expected ones are exact. */
+/* Checks the weights after `steps` updates with the same sums. All values are small multiples of
+ * powers of two, so the expected values are exact. */
 static void check_weights(const struct host *h, const struct work *works, int ranks, int hosts,
                           int host) {
     for (int i = 0; i < WORKS; i++) {
@@ -143,7 +143,7 @@ TEST(test_weights_of_each_host_follow_the_sum_of_all) {
     }
 }
 
-/* A piece updates its own part of the weights and of their momentum. */
+/* A piece updates its part of the weights and of their momentum. */
 TEST(test_pieces_update_their_own_part_of_the_weights) {
     static const size_t AHEAD[] = {1, 30000};
     for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
@@ -163,7 +163,7 @@ TEST(test_stripes_are_updated_by_their_hosts) {
     run_dealt(6, 2, AHEAD_UNLIMITED);
     run_dealt(3, 2, AHEAD_UNLIMITED);
     run_dealt(5, 3, AHEAD_UNLIMITED);
-    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host, which has all stripes */
+    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host has all stripes */
 }
 
 TEST(test_stripes_are_updated_by_their_hosts_in_pieces) {

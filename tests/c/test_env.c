@@ -1,10 +1,10 @@
-/* The environment: which prefix wins, what counts as a number, how a bad value is refused. */
+/* The environment: which prefix wins, which texts are numbers, how invalid values are refused. */
 #include "check.h"
 
 #include "base/options.h"
 #include "transport/pace.h"
 
-/* Sets HVDLITE_name and HOROVOD_name; NULL: unsets. */
+/* Sets HVDLITE_name and HOROVOD_name; NULL: unsets the variable. */
 static void set(const char *name, const char *own, const char *horovod) {
     const char *texts[] = {own, horovod};
     for (int i = 0; i < 2; i++) {
@@ -27,14 +27,14 @@ TEST(test_a_variable_of_hvdlite_wins_over_one_of_horovod) {
 
 enum reader { FLAG, SIZE, SECONDS };
 
-/* For an option of each type: texts with the value read from them, and refused texts with their
+/* For an option of each type: texts and the values read from them; invalid texts and their
  * errors. */
 static const struct {
     const char *name, *expected;
     const char *good[5];
     double values[5];
     const char *bad[12];
-} READERS[] = {/* HVDLITE_WINDOW=garbage once counted as 1. */
+} READERS[] = {/* HVDLITE_WINDOW=garbage once meant 1. */
                [FLAG] = {"WINDOW",
                          "expected 0 or 1",
                          {"0", "1"},
@@ -52,7 +52,7 @@ static const struct {
                             {0, 0.25, 60, 1000},
                             {"-1", "abc", "1s", "nan", "inf", "-0.5", " "}}};
 
-/* Reads all options; returns this one's value. */
+/* Reads all options; returns the value of this option. */
 static double value_of(enum reader reader, int code) {
     struct options o = OPTIONS_DEFAULT;
     FAILS(options_read(&o, ERR), code);

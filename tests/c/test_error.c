@@ -1,5 +1,5 @@
 /* Error values: codes, texts, chains of causes, long texts. The log: names of levels, dropped
- * lines, time and rank at the start of a line. */
+ * lines, time and rank at the beginning of a line. */
 #include "check.h"
 
 #include "base/log.h"
@@ -79,7 +79,7 @@ TEST(test_a_text_that_is_cut_has_whole_characters) {
     CHECK_TEXT(err.text, "'ab\xC3\xBC...', while '...'");
 }
 
-/* The end of a long chain is cut; its begin, the first cause, stays. */
+/* The end of a long chain is truncated; the beginning, which is the first cause, stays. */
 TEST(test_a_long_chain_of_causes_keeps_the_first_cause) {
     for (size_t room = 0; room < 20; room++) {
         hvd_error err;
@@ -112,7 +112,7 @@ TEST(test_levels_have_names_in_any_case) {
         CHECK_INT(log_parse(OTHERS[i], LOG_FATAL), LOG_FATAL);
 }
 
-/* Gets what log_line writes to stderr. */
+/* Returns what log_line writes to stderr. */
 static void captured(const struct log *log, enum log_level level, const char *text, char *got,
                      size_t size) {
     int saved = dup(STDERR_FILENO);

@@ -1,4 +1,4 @@
-/* The fast path between hosts of one rank each: bits of sums, and ranks that are late, leave or
+/* The fast path between hosts with one rank each: bits of sums; ranks that are late, leave or
  * join. */
 #include "handle_case.h"
 #include "random.h"
@@ -24,7 +24,7 @@ static void end(struct engine_rank *me, struct hvd_handle *h, int code) {
     check_finished(h, PATIENCE, code);
 }
 
-/* An allreduce to which `of` ranks bring 1. */
+/* Runs an allreduce in which `of` ranks contribute 1. */
 static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
     float in[N], out[N];
     for (int i = 0; i < N; i++) in[i] = 1;
@@ -34,7 +34,7 @@ static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
                (double)out[0]);
 }
 
-/* Negotiates the tensor twice, by its whole request and by its cache id; later uses need no
+/* Negotiates the tensor twice, with the whole request and with the cache id; later uses need no
  * coordinator. */
 static void open_rounds(struct engine_rank *me, struct hvd_handle *h) {
     int tries = 0;
@@ -75,10 +75,10 @@ TEST(test_the_fast_path_gives_the_bits_of_the_engine) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) ranks_run_hub(p, hosts(p), bits_main, NULL);
 }
 
-/* ---- one rank does something else ---- */
+/* ---- one rank does something different ---- */
 
 ENGINES_BY(late_main, arg, spin(ranks, rank)) {
-    /* the other ranks give up waiting for the second one */
+    /* at the second delay the other ranks give up waiting */
     static const double LATE[] = {0.05, 0.6, 0};
     DROPPED struct hvd_handle *h = named("late");
     open_rounds(me, h);
@@ -115,8 +115,8 @@ TEST(test_a_rank_that_leaves_ends_the_wait_in_a_round) {
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Uses some tensors without one rank; returns the seconds of the fastest. A rank that waits in a
- * round asks the missing rank after 0.25 s. */
+/* Uses some tensors without one rank; returns the seconds of the fastest use. A rank that waits in
+ * a round asks the missing rank after 0.25 s. */
 static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
     double least = PATIENCE;
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* The fast path in a window: however ranks mix fast path, engine and errors, each use of a name
- * has the data of that use. */
+/* The fast path in a window: for any mix of fast path, engine and errors, each use of a name gets
+ * the data of that use. */
 #include "handle_case.h"
 #include "random.h"
 
@@ -14,16 +14,16 @@ struct caller {
     float in[MOST], out[MOST_RANKS * MOST];
 };
 
-/* What the ranks do in a round. `odd`: a rank that does something else than the others. */
+/* What the ranks do in a round. `odd`: the rank that does something different. */
 struct plan {
     hvd_kind kind;
     int odd, n, root;
     bool unwaited, late, wrong, more;
 };
 
-/* The plan of a round, the same on all ranks. */
+/* Returns the plan of a round, equal on all ranks. */
 static struct plan plan_of(const struct caller *c, int round) {
-    /* the smallest is added at once, the others in chunks */
+    /* the smallest size is added in one step, the others in chunks */
     static const int SIZES[] = {1, 1000, 5001};
     const int size = c->me->ranks->size, part = round / (ROUNDS / 15);
     uint64_t random = (uint64_t)(round * CALLERS + c->number) + 1;
@@ -44,7 +44,7 @@ static float value(int rank, int round, int i) {
     return (float)((rank + 1) * (round % 97 + i % 5));
 }
 
-/* The number of rows of a rank; a row has one element. */
+/* Returns a rank's number of rows; a row has one element. */
 static int rows_of(const struct plan *plan, int rank) {
     return plan->n + (plan->more && rank == plan->odd);
 }
@@ -54,7 +54,7 @@ static int64_t out_rows_of(const struct caller *c, const struct plan *plan,
     int size = c->me->ranks->size;
     switch (plan->kind) {
     case HVD_ALLGATHER:
-        return (int64_t)plan->n * size; /* a wrong guess if ranks have different rows */
+        return (int64_t)plan->n * size; /* a wrong guess if ranks have different numbers of rows */
     case HVD_REDUCESCATTER: return request_part_rows(r, c->me->rank, size);
     default: return plan->n;
     }
@@ -66,7 +66,7 @@ static float sum_of(int size, int round, int i) {
     return sum;
 }
 
-/* The expected element i of the result on this rank. */
+/* Returns the expected element i of this rank's result. */
 static float expected(const struct caller *c, const struct plan *plan, int round, int i) {
     int size = c->me->ranks->size, self = c->me->rank, each = plan->n / size, from = 0;
     switch (plan->kind) {
@@ -123,7 +123,7 @@ static void *call(void *arg) {
     return NULL;
 }
 
-/* A caller waits for a rank that is off its core, but not for a rank that sleeps. */
+/* A caller waits for a rank that has lost its core, but not for a rank that sleeps. */
 ENGINES_BY(callers_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 5e-3, NULL}) {
     static struct caller all[MOST_RANKS][CALLERS];
@@ -148,8 +148,8 @@ TEST(test_data_of_two_uses_of_a_name_never_meet_between_hosts) {
     for (int p = 2; p <= 7; p = more_ranks(p)) run_callers(p, 1);
 }
 
-/* One rank comes to the tensor later than the other. A second tensor of a name under way is
- * refused, also while the first one waits in a round. */
+/* One rank is later than the other. A second tensor with a name under way is refused, even while
+ * the first tensor waits in a round. */
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE,
                                                                                NULL}) {
@@ -177,7 +177,7 @@ ENGINES_BY(twice_main, arg,
 
 TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
 
-/* One of several threads that submit a tensor of the same name, which may queue. */
+/* A thread that submits a tensor with the same name as other threads; the tensor may queue. */
 static void *queue_behind(void *arg) {
     struct engine_rank *me = *(struct engine_rank **)arg;
     DROPPED struct hvd_handle *h = new_handle();
@@ -210,7 +210,7 @@ enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
 static _Alignas(PAGE) float ones[2][ONES], sums[2][ONES];
 static atomic_bool frozen, thaws;
 
-/* Signal handler: stops rank 1 while it adds its chunk. */
+/* A signal handler that stops rank 1 while it adds its chunk. */
 static void freeze(int number) {
     atomic_store(&frozen, true);
     while (!atomic_load(&thaws)) clock_nap(1e-3);
@@ -232,7 +232,7 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-/* Brings rank 1 to its chunk, where it stops, and rank 0 to the wait for this chunk. */
+/* Brings rank 1 to its chunk, where it stops, and rank 0 to its wait for that chunk. */
 static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t *thread) {
     struct hvd_handle *h = last->h;
     h->tensor.request = request_of("w", ONES);
@@ -248,8 +248,8 @@ static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t
     while (!atomic_load(&frozen)) clock_nap(1e-3);
 }
 
-/* Callers wait for each other without a limit; otherwise the engine's thread would take over,
- * and meet the fault. */
+/* Callers wait for each other without a limit; otherwise the engine's thread would take over and
+ * run into the fault. */
 ENGINES_BY(killed_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
                                                                                NULL}) {
@@ -268,7 +268,7 @@ ENGINES_BY(killed_main, arg,
     CHECK_INT(last.code, me->rank ? HVD_OK : HVD_NOT_INITIALIZED);
 }
 
-/* Rank 1's engine neither receives nor answers, as after SIGSTOP. */
+/* Rank 1's engine does not receive or answer, as after SIGSTOP. */
 static int hear_nothing(struct transport *t, struct message *message, hvd_error *err) {
     return HVD_OK;
 }
@@ -317,6 +317,6 @@ TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
     in_its_chunk(killed_main);
 }
 
-/* No tensor was in the engine, so no rank asked the stopped rank, and the others waited in
- * silence. */
+/* No tensor was in the engine, so no rank asked the stopped rank, and the other ranks waited
+ * without an error. */
 TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

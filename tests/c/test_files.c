@@ -1,4 +1,4 @@
-/* A file under the user's path is opened, but not another user's file in a folder such as /tmp. */
+/* A file at the user's path is opened, but not another user's file in a folder such as /tmp. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE
 #include "check.h"
@@ -30,7 +30,7 @@ static void write_to(const char *name) {
     CHECK_INT(size_of(name), 3);
 }
 
-/* The path is a link of `owner` to the victim. A link that is not followed leaves the victim
+/* Makes the path a link of `owner` to the victim. If the link is not followed, the victim is
  * unchanged. */
 static void follows_a_link_of(int owner, bool follows) {
     REQUIRE(symlink(victim, path) == 0 && lchown(path, (uid_t)owner, (gid_t)-1) == 0);
@@ -49,7 +49,7 @@ int main(void) {
     snprintf(path, sizeof path, "%s/named", folder);
     snprintf(victim, sizeof victim, "%s/victim", folder);
     write_to(victim);
-    write_to(path); /* first the file does not exist, then it does */
+    write_to(path); /* at first the file does not exist, then it exists */
     write_to(path);
     unlink(path);
     CHECK(!file_open_named("/no/such/folder/file"));
@@ -60,7 +60,7 @@ int main(void) {
         REQUIRE(mknod(path, S_IFREG | 0666, 0) == 0 && lchown(path, NOBODY, (gid_t)-1) == 0);
         CHECK(!file_open_named(path));
         unlink(path);
-        /* only its owner may write to the folder, and is trusted */
+        /* only its owner may write to the folder, so all files in it are trusted */
         REQUIRE(chmod(folder, 0755) == 0);
         follows_a_link_of(NOBODY, true);
         write_to(victim);
@@ -68,7 +68,7 @@ int main(void) {
     }
     follows_a_link_of((int)geteuid(), true);
     write_to(victim);
-    REQUIRE(link(victim, path) == 0); /* as another user may do where the kernel permits it */
+    REQUIRE(link(victim, path) == 0); /* another user can do this if the kernel permits it */
     CHECK(!file_open_named(path));
     CHECK_INT(errno, EACCES);
     CHECK_INT(size_of(victim), 3);

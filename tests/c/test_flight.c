@@ -1,4 +1,4 @@
-/* The flight recorder: readers always see whole operations, and the last operations stay. */
+/* The flight recorder: readers always see complete operations, and the last operations are kept. */
 #include "requests.h"
 
 #include "base/clock.h"
@@ -59,7 +59,7 @@ FLIGHT_TEST(test_work_of_one_rank_is_recorded) {
     CHECK_TEXT(op.name, "update");
 }
 
-/* Later phases of an overwritten operation do not change the new one. */
+/* Later phases of an overwritten operation do not change the new operation. */
 FLIGHT_TEST(test_a_new_operation_overwrites_the_oldest) {
     struct flight_op op;
     struct request r = request_of("x", 1);
@@ -77,12 +77,12 @@ FLIGHT_TEST(test_a_repeated_tensor_counts_the_steps) {
     struct request r = request_of("x", 1);
     for (int step = 0; step < 5; step++)
         for (uint64_t hash = 1; hash < 4; hash++) flight_add(f, &r, 1, 0, step ? hash : 0);
-    CHECK_INT(f->memory->steps, 3); /* the first repeat begins the count */
-    /* another model, with another tensor */
+    CHECK_INT(f->memory->steps, 3); /* counting begins at the first repetition */
+    /* another model, with other tensors */
     for (int step = 0; step < 200; step++) flight_add(f, &r, 1, 0, 77);
     uint64_t steps = f->memory->steps;
     CHECK(steps > 180 && steps <= 203);
-    /* a metric that comes now and then does not become the mark */
+    /* a metric that is submitted only in some steps does not become the mark */
     for (int step = 0; step < 10; step++)
         for (uint64_t hash = 76; hash < (step % 3 ? 78 : 79); hash++) flight_add(f, &r, 1, 0, hash);
     CHECK_INT(f->memory->steps, steps + 10);
@@ -105,7 +105,7 @@ TEST(test_a_recorder_can_be_read_in_another_mapping) {
     CHECK(strstr(m->layout, ";phase.0 none;phase.1 waits;phase.2 agreed;phase.3 moves;phase.4 done;"
                             "phase.5 failed;kind.0 allreduce;"));
     CHECK(strstr(m->layout, ";kind.5 join;kind.32 send;kind.33 recv;kind.6 alone;"));
-    CHECK_INT(m->layout[strlen(m->layout) - 1], ';'); /* whole */
+    CHECK_INT(m->layout[strlen(m->layout) - 1], ';'); /* the text is complete */
     shmem_release(memory, sizeof *m, -1);
     flight_close(f);
 }

@@ -1,5 +1,5 @@
-/* The fusion planner: exact thresholds, tensors that can't be fused, look-ahead, numbering. And
- * how much is decided ahead, by a fixed number of bytes or by the measured rate. */
+/* The fusion planner: exact thresholds, tensors that can't be fused, look-ahead, numbering. Also
+ * how much is decided ahead, with a fixed number of bytes or with the measured rate. */
 #include "requests.h"
 
 #include "negotiation/ahead.h"
@@ -8,7 +8,7 @@
 
 enum { MOST = 40 };
 
-/* Plans the requests; `expected` has the batch of each as a digit. */
+/* Plans the requests; digit i of `expected` is the batch of request i. */
 static void plan_is(const struct request *requests, size_t threshold, const char *expected) {
     struct fusion_item list[MOST] = {0};
     size_t batch[MOST], n = strlen(expected), most = 0;
@@ -63,7 +63,7 @@ TEST(test_a_batch_has_one_kind_dtype_op_and_scale) {
     r[6] = broadcast_of("b", 4, 1);
     r[7] = broadcast_of("b", 4, 0);
     plan_is(r, 1000, "012345650");
-    r[1].priority = 9; /* priorities and shapes do not matter */
+    r[1].priority = 9; /* priorities and shapes are ignored */
     r[2] = a;
     r[2].priority = -9;
     r[2].ndim = 0;
@@ -85,7 +85,7 @@ TEST(test_tensors_that_are_not_fused) {
         plan_is(r, 1000, "0121");
     }
     r[0] = r[2] = r[1];
-    r[0].op = r[2].op = HVD_ADASUM; /* Adasum's rule is for one tensor */
+    r[0].op = r[2].op = HVD_ADASUM; /* Adasum's rule applies to single tensors */
     plan_is(r, 1000, "0121");
 }
 
@@ -160,7 +160,7 @@ TEST(test_a_fixed_limit_leaves_room_for_two_batches) {
     ahead_free(&p);
 }
 
-/* Runs a batch of so many bytes, decided when the batch before it has finished. Returns the end. */
+/* Runs a batch of `bytes` that is decided when the previous batch has finished. Returns its end. */
 static double run(struct ahead *p, size_t bytes, double rate, double now) {
     decided(p, bytes, now);
     double end = now + (double)bytes / rate;
@@ -180,12 +180,12 @@ TEST(test_the_limit_follows_the_measured_rate) {
     double now = run(&p, 10 * MIB, 1e9, 5);
     check_piece(&p, 10e6); /* 10 ms */
     now = run(&p, 64, 1e3, now);
-    /* small batches do not count, because they show the latency */
+    /* small batches do not count, because they measure the latency */
     check_piece(&p, 10e6);
     now = run(&p, 10 * MIB, 1e9, 1000); /* idle time does not count */
     check_piece(&p, 10e6);
     decided(&p, 10 * MIB, now);
-    decided(&p, 10 * MIB, now); /* this batch begins when the one before it has finished */
+    decided(&p, 10 * MIB, now); /* begins when the previous batch has finished */
     ahead_finished(&p, now + 10 * MIB / 1e9);
     ahead_finished(&p, now + 20 * MIB / 1e9);
     check_piece(&p, 10e6);
@@ -198,21 +198,21 @@ TEST(test_the_limit_follows_the_measured_rate) {
     ahead_finished(&p, now); /* no batch is under way */
 }
 
-/* The next batch is decided shortly before the end of the batch under way. */
+/* The next batch is decided shortly before the present batch ends. */
 TEST(test_the_next_piece_is_decided_late) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
-    CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is not known yet */
+    CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is unknown */
     ahead_finished(&p, 0.4);            /* 10 MiB/s: a piece takes 0.1 s */
     CHECK(ahead_takes(&p, 4 * MIB, 0.4));
     decided(&p, 2 * MIB, 1);
     CHECK_NEAR(ahead_opens(&p), 1.17, 1e-9);
     CHECK(!ahead_takes(&p, 1, 1.1) && ahead_takes(&p, SIZE_MAX, 1.18));
-    decided(&p, MIB / 2, 1.18); /* begins at 1.2, when the batch before it has finished */
+    decided(&p, MIB / 2, 1.18); /* begins at 1.2, when the previous batch has finished */
     CHECK(isinf(ahead_opens(&p)));
     ahead_finished(&p, 1.2);
     CHECK_NEAR(ahead_opens(&p), 1.22, 1e-9);
-    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* together both are one piece */
+    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* both together are one piece */
     ahead_finished(&p, 1.3);
     for (int i = 0; i < AHEAD_RATES; i++) run(&p, 10 * MIB, 1e9, 10 + i);
     decided(&p, 10000000, 40);

@@ -1,4 +1,4 @@
-/* Damaged messages, streams and mailboxes, by blind mutation of good ones; `make fuzz` goes
+/* Damaged messages, streams and mailboxes, by random mutation of valid ones. `make fuzz` goes
  * further. */
 #include "requests.h"
 
@@ -15,7 +15,7 @@ static void put_message(uint8_t *input, size_t *size, int rank, const struct wir
     *size += w->size;
 }
 
-/* All ranks submit tensors, old and new, and leave. */
+/* All ranks submit new and old tensors, and leave. */
 static size_t good_messages(uint64_t *random, uint8_t *input) {
     size_t size = 0;
     for (int turn = 0; turn < 4; turn++) {
@@ -48,7 +48,7 @@ static size_t good_operations(uint64_t *random, uint8_t *input) {
     return size;
 }
 
-/* Frames of some groups, sent in parts, and receives for some of them. */
+/* Frames of some groups, sent in parts, and receives for some of the frames. */
 static size_t good_frames(uint64_t *random, uint8_t *input) {
     size_t size = 0;
     for (int i = 0; i < 12; i++) {

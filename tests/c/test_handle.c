@@ -1,5 +1,4 @@
-/* Several threads share a handle: each learns the result of the tensor, and nothing is freed too
- * early. */
+/* Several threads share a handle: each gets the tensor's result, and nothing is freed too early. */
 #include "handle_case.h"
 
 #include "base/floats.h"
@@ -62,7 +61,7 @@ ENGINES_TEST(test_threads_share_handles, ranks_run, 1, 3) {
     }
 }
 
-/* A watcher is called once, whether the tensor is done by then or not. */
+/* A watcher is called once, whether or not the tensor is done already. */
 static void count(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
 
 ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
@@ -74,14 +73,15 @@ ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
         hvd_watch(all[i].handle, count, &calls[i]);
     }
     for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
-    check_in_order(me, "after"); /* by now the last watcher has been called */
+    check_in_order(me, "after"); /* the last watcher has been called by now */
     for (int i = 0; i < HANDLES; i++) {
         CHECK_CASE(calls[i] == 1, "%d", i);
         end(&all[i]);
     }
 }
 
-/* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
+/* In an allgather rank r contributes r + 1 rows of 3; in an alltoall it sends one row to each
+ * rank. */
 static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
                                      int64_t out_rows, const char *name) {
     struct hvd_handle *h = new_handle();
@@ -124,8 +124,8 @@ ENGINES_TEST(test_an_open_tensor_gets_an_output_from_the_engine, ranks_run, 1, 3
     check_open(kept, n, true, NULL); /* without an engine */
 }
 
-/* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all
- * ranks, its memory is not touched, and an allgather knows every rank's rows. */
+/* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all ranks,
+ * its memory is not touched, and an allgather reports every rank's rows. */
 ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
@@ -160,7 +160,7 @@ ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) 
         for (int k = 0; k < i; k++) CHECK(turns[i] != turns[k]);
 }
 
-/* Callers that step the engine beside a caller that leaves the steps to the engine's thread. */
+/* Some callers step the engine; one caller leaves the steps to the engine's thread. */
 enum { CALLERS = 3, ROUNDS = 40 };
 
 struct caller {
@@ -169,7 +169,7 @@ struct caller {
     atomic_int *driven; /* number of tensors that were done without a sleep */
 };
 
-/* Repeats, because callers may sleep each time where other processes use the core. */
+/* Repeats, because callers may always sleep if other processes use the core. */
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p++) {
         atomic_int driven = 0;
@@ -178,7 +178,7 @@ static void check_driven(int from, int to, rank_main *run) {
     }
 }
 
-/* Some ranks come late, so that a caller stops stepping before its tensor is done. */
+/* Some ranks are late, so that a caller stops stepping before its tensor is done. */
 static void drive_one(struct caller *c, int round) {
     OWN(work_free) struct work work;
     DROPPED struct hvd_handle *h = new_handle();
@@ -209,7 +209,7 @@ ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
 
 TEST(test_callers_step_the_engine) { check_driven(1, 4, callers_main); }
 
-/* A handle that is used again and again; one rank lacks the last of its tensors. */
+/* A handle is run again and again; one rank does not submit the last tensor. */
 ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     float in[64], out[64];
     DROPPED struct hvd_handle *h = new_handle();
@@ -239,7 +239,7 @@ static floats_mode floats_flushing(void) {
     _mm_setcsr(before | FLUSH);
     return before;
 }
-/* False: the library has changed the mode that the caller had set. */
+/* Returns false if the library has changed the mode that the caller had set. */
 static bool floats_restore_and_tell(floats_mode mode) {
     bool flushes = (_mm_getcsr() & FLUSH) == FLUSH;
     _mm_setcsr(mode);
@@ -253,8 +253,8 @@ static bool floats_restore_and_tell(floats_mode mode) {
 }
 #endif
 
-/* A caller whose thread flushes subnormal numbers, as TensorFlow's do, gets the same sum as the
- * other ranks. */
+/* The caller's thread flushes subnormal numbers, as TensorFlow's threads do. It must get the same
+ * sum as the other ranks. */
 ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
     const float small = 1e-41f;
     float sum[64];
@@ -294,14 +294,14 @@ TEST(test_a_waiter_goes_on_at_once_when_its_handle_is_given_up) {
     REQUIRE(thread_start(&other, wait_long, &h, "waits", ERR) == HVD_OK);
     hvd_give_up(h);
     thread_join(other);
-    threads_run(WAITERS, wait_long, same, sizeof *same); /* later waits end at once, too */
+    threads_run(WAITERS, wait_long, same, sizeof *same); /* later waits also end immediately */
     CHECK(clock_now() - begin < PATIENCE / 2);
     h->tensor.complete(h, NULL);
     check_finished(h, PATIENCE, HVD_OK);
     hvd_drop(h);
 }
 
-/* In the child the handle's mutex may be locked for ever. */
+/* In the child the handle's mutex may stay locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     struct hvd_handle *h = new_handle();
     handle_lend(h);

@@ -1,5 +1,5 @@
-/* Helpers: any number of threads gives the same bits; one engine at a time has the helpers. And
- * a rank's share of the cores. */
+/* Helpers: any number of threads gives the same bits; only one engine at a time has the helpers.
+ * Also a rank's share of the cores. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -44,7 +44,7 @@ TEST(test_parts_cover_all_bytes_once) {
 
 TEST(test_one_engine_at_a_time_has_helpers) {
     struct helpers *h = helpers_new(2, 0);
-    CHECK_INT(helpers_begin(h, 4096), 1); /* too small to need helpers */
+    CHECK_INT(helpers_begin(h, 4096), 1); /* too small for helpers */
     CHECK_INT(helpers_begin(h, LARGE), 2);
     CHECK_INT(helpers_begin(h, LARGE), 1);
     helpers_end(h, 1);
@@ -56,10 +56,10 @@ TEST(test_one_engine_at_a_time_has_helpers) {
     helpers_free(helpers_new(HELPERS_MOST, 0)); /* no helper has started */
 }
 
-/* ---- ranks on a window ---- */
+/* ---- ranks in a window ---- */
 
 struct bits {
-    unsigned char *first[MOST_RANKS]; /* by rank: the results with one thread */
+    unsigned char *first[MOST_RANKS]; /* by rank: the result with one thread */
     int threads;
 };
 
@@ -69,7 +69,7 @@ static size_t fill_values(float *values, int rank) {
     return VALUES * sizeof *values;
 }
 
-/* Two tensors; a round has parts of both. */
+/* Two tensors, with parts of both in one round. */
 static void add_all(struct ranks *ranks, int rank, void *arg) {
     struct bits *bits = arg;
     const struct comm *comm = rank_comm(ranks, rank);
@@ -114,7 +114,7 @@ TEST(test_any_number_of_threads_gives_the_same_bits) {
     }
 }
 
-/* The other rank never comes. */
+/* The other rank never takes part. */
 static void fail_alone(struct ranks *ranks, int rank, void *arg) {
     const struct comm *comm = rank_comm(ranks, rank);
     static float values[LARGE / sizeof(float)];
@@ -146,7 +146,7 @@ TEST(test_ranks_share_the_cores_that_several_may_use) {
     struct window w;
     for (int r = 0; r < 3; r++) window_init(&w, ranks, 3, r);
     w.self = 0;
-    CHECK_NEAR(cpus_share(&w), 0, 0); /* not known */
+    CHECK_NEAR(cpus_share(&w), 0, 0); /* unknown */
     for (size_t i = 0; i < 8; i++) ranks[0].cpus.usable[i] = ranks[1].cpus.usable[i] = true;
     ranks[2].cpus.usable[8] = ranks[2].cpus.usable[9] = true;
     CHECK_NEAR(cpus_share(&w), 4, 1e-9);

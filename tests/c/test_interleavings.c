@@ -1,5 +1,5 @@
-/* The ranks of a host use their shared memory in every order: no ring is lost, no message is
- * read before it is written, no slot is overwritten before all ranks have read it. */
+/* The ranks of a host use their shared memory in every order: no ring is lost, no message is read
+ * before it is written, no slot is overwritten before all ranks have read it. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -73,7 +73,7 @@ static int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *er
 
 static void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
-/* A point only once a page, to limit the number of orders. */
+/* A point only once per page, to limit the number of orders. */
 static void *turn_at(void *to) {
     if ((uintptr_t)to % 4096 < 1024) turn();
     return to;
@@ -89,7 +89,7 @@ static void *turn_at(void *to) {
 #include "collectives/window.c"
 #include "collectives/window_copies.c"
 
-/* ---- the doorbell: one sleeps, others bring work and ring ---- */
+/* ---- the doorbell: one task sleeps, the other tasks add work and ring ---- */
 
 static struct {
     struct doorbell bell;
@@ -191,9 +191,9 @@ TEST(test_messages_arrive_whole_and_in_order) {
 
 /* ---- the window: more rounds than slots ---- */
 
-enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* one round, or 2 */
+enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* one round, or two */
 
-/* The root of broadcasts may be ahead by as many rounds as there are slots. */
+/* The root of broadcasts may be ahead of other ranks by as many rounds as there are slots. */
 static const hvd_kind CALLS[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_BROADCAST,
                                  HVD_BROADCAST, HVD_BROADCAST, HVD_ALLREDUCE};
 
@@ -205,7 +205,7 @@ static struct {
     float data[TASKS_MOST][MANY];
 } host;
 
-/* Clears the slots, because the last run wrote the same values as this run will. */
+/* Clears the slots, because the previous run wrote the same values that this run will write. */
 static void open_rank(struct window_rank *rank) {
     size_t bytes = host.values * sizeof(float);
     for (int f = 0; f < WINDOW_FLAGS; f++)
@@ -223,7 +223,7 @@ static void open_host(void) {
 
 static void close_host(void) {}
 
-/* Inputs of which none equals a sum of others. */
+/* Returns inputs that never equal a sum of other inputs. */
 static float input(int rank, int call) { return (float)(1 + rank + 16 * call); }
 
 static float sum_of(int call) {

@@ -1,4 +1,4 @@
-/* Helpers in every order: each part of the work is done once, before the engine goes on; no call
+/* Helpers in every order: each part of the work is done once, before the engine continues; no call
  * of the engine is lost; all helpers end. */
 #define _GNU_SOURCE
 #include "interleave.h"
@@ -20,7 +20,7 @@
 #define helpers_end search_helpers_end
 #define helpers_do search_helpers_do
 
-/* Number of helpers started, and of helpers that can start. Helper i is task i. */
+/* Number of helpers started; number of helpers that can start. Helper i is task i. */
 static int started, can_start;
 
 static int start_task(void) { return started < can_start ? (started++, HVD_OK) : HVD_NO_MEMORY; }
@@ -45,10 +45,10 @@ enum { WORKS = 3 };
 
 static struct {
     struct helpers *h;
-    int done[HELPERS_MOST], work; /* how often each part was done; number of the work under way */
+    int done[HELPERS_MOST], work; /* by part: how often it was done; number of the present work */
 } of;
 
-/* True when helpers have done the parts that they took. */
+/* Returns whether helpers have finished the parts that they took. */
 static bool parts_are_done(const void *arg) {
     unsigned now = __atomic_load_n(&of.h->call, __ATOMIC_SEQ_CST);
     for (int i = 0; i < of.h->threads; i++)
@@ -65,7 +65,7 @@ static void count_part(const void *arg, int part, int parts) {
 static void run_works(int works) {
     int parts = search_helpers_begin(of.h, LEAST);
     REQUIRE(parts == search.n);
-    CHECK_INT(search_helpers_begin(of.h, LEAST), 1); /* another engine works alone */
+    CHECK_INT(search_helpers_begin(of.h, LEAST), 1); /* another engine works without helpers */
     for (int i = 0; i < works; i++) {
         int own = ++of.work;
         search_helpers_run(of.h, count_part, &own);

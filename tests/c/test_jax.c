@@ -1,7 +1,7 @@
 #include "check.h"
 
-/* The functions of MPI that XLA calls, on a mock of hvdlite's core, whose collectives return
- * their input. */
+/* The functions of MPI that XLA calls, on a mock of hvdlite's core whose collectives return their
+ * inputs. */
 static bool no_memory;
 #define malloc(bytes) (no_memory ? NULL : malloc(bytes))
 #define calloc(n, bytes) (no_memory ? NULL : calloc(n, bytes))
@@ -11,7 +11,7 @@ static bool no_memory;
 #undef calloc
 
 static int plans, dropped, runs;
-static bool ends; /* a run, before hvd_run returns */
+static bool ends; /* true: a run ends before hvd_run returns */
 static char planned[HVD_MAX_NAME];
 static int64_t count;
 
@@ -53,7 +53,7 @@ static struct clique *announce(void) {
     return hvdlite_jax_announce("jax.2,0", (const int[]){2, 0}, 2, 1, 7);
 }
 
-/* Announces the communicator of ranks 2 and 0, of which this rank is the second. */
+/* Announces the communicator of ranks 2 and 0, in which this rank (0) is the second. */
 static struct clique *announced(void) {
     struct clique *c = NULL;
     hvdlite_jax_begin(find, 0, 3);
@@ -63,7 +63,7 @@ static struct clique *announced(void) {
     return c;
 }
 
-/* The same, with an open group. */
+/* Like announced(), with an open group. */
 static struct clique *opened(void) {
     struct clique *c = announced();
     CHECK(hvdlite_jax_asked(c));
@@ -83,7 +83,7 @@ static int sum(const float *in, float *out, struct clique *c) {
 TEST(test_an_announced_clique_plans_a_collective_once) {
     float in[2] = {1, 2}, out[2] = {0};
     struct clique *c = announced();
-    /* XLA makes the communicator by a first sum, for which nothing is sent */
+    /* XLA makes the communicator with a first sum, for which nothing is sent */
     CHECK_INT(sum(in, out, c), 0);
     CHECK(hvdlite_jax_asked(c));
     CHECK(plans == 0 && out[1] == 2);
@@ -124,7 +124,7 @@ TEST(test_two_ranks_that_both_send_exchange_by_one_collective) {
     for (int i = 0; i < 2; i++) {
         CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
         CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
-        CHECK_TEXT(out, "message"); /* the first part, of rank 2 */
+        CHECK_TEXT(out, "message"); /* the first part is from rank 2 */
         CHECK_INT(MPIABI_Wait(&received, NULL), 0);
         CHECK_INT(MPIABI_Wait((char **)&sent, NULL), 0);
     }
@@ -155,7 +155,7 @@ TEST(test_a_clique_keeps_a_limited_number_of_plans) {
 TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = announced(), *late = announce(), *other = NULL;
-    CHECK(!hvdlite_jax_asked(late)); /* XLA has had the communicator before */
+    CHECK(!hvdlite_jax_asked(late)); /* XLA already had this communicator */
     CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &other), 0);
     CHECK_HAS(said(sum(in, out, other)), "were not announced (first device 7");
     CHECK_HAS(said(MPIABI_Bcast()), "calls a function of MPI that hvdlite does not provide");

@@ -1,5 +1,5 @@
-/* Signs of life: the end of a process is reported once, and of no other process. Silence: which
- * ranks are asked, reported and given up, and when. */
+/* Signs of life: the end of a process is reported once, and no other process is reported. Silence:
+ * which ranks are asked, reported and given up, and when. */
 #include "check.h"
 
 #include "counter.h"
@@ -13,7 +13,7 @@ enum { PROCESSES = 3 };
 
 struct deaths {
     struct counter all;
-    int of[PROCESSES]; /* written before `all` counts it */
+    int of[PROCESSES]; /* written before `all` counts the death */
 };
 
 static void died(void *arg, int rank) {
@@ -34,7 +34,7 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-/* files: the number of files that this process may open from now on. */
+/* files: how many files this process may open from now on. */
 static void see_killed(rlim_t files) {
     struct rlimit old, few;
     struct deaths d = {.of = {0}};
@@ -55,7 +55,7 @@ static void see_killed(rlim_t files) {
     end(pids[1], SIGKILL);
     CHECK(counter_reaches(&d.all, 1));
     CHECK(d.of[1] == 1);
-    kill(pids[2], SIGSTOP); /* alive */
+    kill(pids[2], SIGSTOP); /* stopped, but alive */
     end(pids[0], SIGTERM);
     CHECK(counter_reaches(&d.all, 2));
     CHECK(d.of[0] == 1 && d.of[2] == 0);
@@ -68,13 +68,13 @@ static void see_killed(rlim_t files) {
 
 TEST(test_the_end_of_a_killed_process_is_reported) { see_killed(RLIM_INFINITY); }
 
-/* The kernel refuses to poll so many files at once. */
+/* With a low limit, the kernel refuses to poll this many files in one call. */
 TEST(test_a_killed_process_is_reported_under_a_low_limit_of_open_files) {
     see_killed(PROCESSES);
     see_killed(1);
 }
 
-/* The error tells the caller that the process is not watched. */
+/* The error says that the process is not watched. */
 TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
     struct rlimit old, none;
     struct life *l = NULL;
@@ -115,7 +115,8 @@ static struct watch watch_of(double warning, double failure, double quarter) {
     return w;
 }
 
-/* Looks at rank 1 every 0.1 s until `until`; notes when each finding first came, and how often. */
+/* Looks at rank 1 every 0.1 s until `until`; notes when each finding first occurred, and how
+ * often. */
 struct course {
     double first[4];
     int count[4];
@@ -176,7 +177,7 @@ TEST(test_a_silent_rank_that_nobody_waits_for_is_not_reported) {
     CHECK(c.count[WATCH_ASK] && !c.count[WATCH_WARN] && !c.count[WATCH_FAILED]);
 }
 
-/* This rank was stopped for an hour, and has not read the answers that came meanwhile. */
+/* This rank was stopped for an hour and has not read the answers that arrived meanwhile. */
 TEST(test_a_rank_that_was_stopped_blames_nobody) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;

@@ -1,4 +1,4 @@
-/* Mailboxes: messages of any length between two threads, in order and whole. */
+/* Mailboxes: messages of any length between two threads arrive in order and complete. */
 #include "check.h"
 
 #include "base/sync.h"
@@ -14,7 +14,7 @@ static struct mailbox *mailbox_new(void) {
     return memset(box, 0, sizeof *box);
 }
 
-/* Message i: mostly short, now and then longer than the ring. */
+/* Returns the length of message i: mostly short, sometimes longer than the ring. */
 static size_t length_of(uint64_t *random, int i) {
     uint64_t bits = random_next(random) >> 20;
     if (i % 500 == 7) return MAILBOX_BYTES + bits % (2 * MAILBOX_BYTES);
@@ -67,7 +67,7 @@ BOX_TEST(test_messages_of_any_length_arrive_in_order) {
     CHECK_INT(box->written, box->read);
 }
 
-/* Another process of the user, or a wild store of a rank, has overwritten the counts. */
+/* The counts were overwritten, by another process of the user or by a bug in a rank. */
 BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
     void *data;
@@ -86,13 +86,14 @@ BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
         box->written = out.written;
         uint64_t length = i ? WRONG[i] : UINT64_MAX - 7;
         memcpy(box->bytes, &length, sizeof length);
-        bool fits = length <= MAILBOX_LONGEST; /* a valid length: the reader waits for the rest */
+        /* a valid length, so the reader waits for the rest */
+        bool fits = length <= MAILBOX_LONGEST;
         FAILS(mailbox_receive(box, &in, &data, &size, ERR), fits ? HVD_OK : HVD_INTERNAL);
         CHECK(data == NULL);
     }
 }
 
-/* Three ranks in real shared memory: each sends to each other; the long message goes in pieces. */
+/* Three ranks in real shared memory send to each other; the long message goes in pieces. */
 TEST(test_three_ranks_exchange_messages_in_shared_memory) {
     enum { N = 3, LONG = 3 * MAILBOX_BYTES };
     static char sent[LONG];
@@ -118,7 +119,7 @@ TEST(test_three_ranks_exchange_messages_in_shared_memory) {
         struct doorbell *bell = &hosts[to].window.ranks[to].doorbell;
         unsigned ticket = doorbell_listen(bell);
         OK(host_send(&hosts[self], to, sent, bytes, ERR));
-        CHECK(atomic_load(&bell->rings) != ticket); /* no sleeper misses the ring */
+        CHECK(atomic_load(&bell->rings) != ticket); /* no sleeping rank misses the ring */
         for (int looks = 0; looks < 10 && !data; looks++) {
             OK(host_receive(&hosts[to], &from, &data, &size, ERR));
             OK(host_flush(&hosts[self], ERR));

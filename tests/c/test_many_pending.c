@@ -1,4 +1,5 @@
-/* No work is quadratic in the pending tensors: 8 times as many take about 8 times as long. */
+/* No work is quadratic in the pending tensors: 8 times as many tensors take about 8 times as
+ * long. */
 #include "coordinator_case.h"
 #include "random.h"
 
@@ -8,12 +9,13 @@
 
 #include <time.h>
 
-/* Quadratic work takes 64 times as long, linear work 8; caches and a busy machine make that 16. */
+/* Quadratic work takes 64 times as long, linear work 8 times, or 16 times because of caches and a
+ * busy machine. */
 enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
 
 typedef void many(size_t n);
 
-/* CPU time of this program, so other programs do not matter. */
+/* CPU time of this program, so that other programs do not matter. */
 static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 static double least_seconds(many *run, size_t n) {
@@ -38,7 +40,7 @@ static size_t *shuffled(size_t n, uint64_t seed) {
     return order;
 }
 
-/* A function of n in a scene of its own, `s`. */
+/* Defines a function of n with a scene `s`. */
 #define MANY(name, n, config)                                                                      \
     static void name##_in(struct scene *s, size_t n);                                              \
     static void name(size_t n) {                                                                   \
@@ -54,7 +56,7 @@ static void decide_now(struct scene *s, double now) {
     OK(coordinator_decide(s->c, now, &s->out, ERR));
 }
 
-/* Each rank in its own order, with random priorities; some tensors can be fused, others not. */
+/* Each rank submits in a different order, with random priorities; some tensors can be fused. */
 MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     for (int rank = 0; rank < 2; rank++) {
         OWNED size_t *order = shuffled(n, (uint64_t)rank);
@@ -70,7 +72,7 @@ MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     CHECK(s->out.size > n);
 }
 
-/* With a stall limit and a rank that has left, each decision looks at the waiting tensors. */
+/* If there is a stall limit and a rank has left, each decision looks at the waiting tensors. */
 MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 3);
@@ -81,8 +83,8 @@ MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     CHECK_INT(s->out.size, 0);
 }
 
-/* More tensors are ready than may be decided ahead, and still more become ready; each finished
- * batch decides one. */
+/* More tensors are ready than may be decided ahead, and more and more become ready; each finished
+ * batch decides one tensor. */
 MANY(decided_late, n,
      CONFIG(1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000)) {
     for (size_t i = 0; i < n; i++) {
@@ -112,7 +114,7 @@ TEST(test_the_coordinator_is_fast_with_many_pending_tensors) {
     check_not_quadratic("all stall", all_stall);
 }
 
-/* Each tensor is too large to be fused, or leaves no room for another. */
+/* Each tensor is too large to be fused or leaves no room for another tensor. */
 static void hardly_fused(size_t n) {
     OWNED struct request *requests = room(n * sizeof *requests);
     OWNED struct fusion_item *list = room(n * sizeof *list);
@@ -144,7 +146,7 @@ static struct tensor *new_tensor(size_t i) {
     return tensor;
 }
 
-/* Finds tensors by ids in random order, as when caches have dropped most of them. */
+/* Finds tensors by ids in random order, as if caches had dropped most of them. */
 static void found_by_id(size_t n) {
     struct tensors *t = tensors_new();
     OWNED size_t *order = shuffled(n, 3);
@@ -159,7 +161,7 @@ static void found_by_id(size_t n) {
     tensors_free(t);
 }
 
-/* The zeros of a rank that has joined; the oldest finish first. */
+/* The zeros of a rank that has joined; the oldest zeros finish first. */
 static void zeros(size_t n) {
     struct tensors *t = tensors_new();
     OWNED struct tensor **all = room(n * sizeof *all);
@@ -174,7 +176,7 @@ static void failed(void *arg, const hvd_error *error) {
     free(arg);
 }
 
-/* One name, submitted again and again by an operator that fails. */
+/* An operator that fails submits one name again and again. */
 static void behind_each_other(size_t n) {
     struct tensors *t = tensors_new();
     bool held;
@@ -194,7 +196,7 @@ TEST(test_the_tensor_table_is_fast_with_many_tensors) {
     check_not_quadratic("behind each other", behind_each_other);
 }
 
-/* A message of the coordinator about n tensors, to a rank that reads as fast as it can. */
+/* A coordinator's message about n tensors, to a rank that reads it without a pause. */
 static void long_message(size_t n) {
     OWNED struct mailbox *box = aligned_alloc(64, sizeof *box);
     OWN(mail_out_free) struct mail_out out = {0};

@@ -1,5 +1,5 @@
-/* Nudges over the loopback ring the doorbell, foreign datagrams do not, and a rank that never
- * nudges is noticed. */
+/* Nudges over the loopback ring the doorbell, foreign datagrams do not; a rank that never nudges is
+ * detected. */
 #include "check.h"
 #include "counter.h"
 
@@ -41,7 +41,7 @@ static void trio_close(struct trio *t) {
     }
 }
 
-/* A test with three ranks. `before` runs between opening and start. */
+/* A test with three ranks. `before` runs between opening and starting. */
 #define TRIO_TEST(name, before)                                                                    \
     TEST_ON(name, struct trio, t, trio_open(t); before; trio_start(t), trio_close(t))
 
@@ -60,14 +60,14 @@ TRIO_TEST(test_a_rank_that_never_nudges_is_reported, ) {
     CHECK(nudges_missing(t->ranks[0]));
     nudges_send(t->ranks[2], 0, clock_now());
     CHECK(counter_reaches(&t->bells[0], 1));
-    CHECK(nudges_missing(t->ranks[0])); /* the nudge came from another rank */
+    CHECK(nudges_missing(t->ranks[0])); /* the nudge was from another rank */
     nudges_send(t->ranks[1], 0, clock_now());
     CHECK(counter_reaches(&t->bells[0], 2));
     CHECK(!nudges_missing(t->ranks[0]));
     CHECK(nudges_missing(NULL));
 }
 
-/* A rank that has just sent a message is awake, but still needs some nudges to learn that nudges
+/* A rank that has just sent a message is awake, but needs some nudges to learn that nudges
  * arrive. */
 TRIO_TEST(test_a_rank_that_is_awake_is_nudged_only_at_first, ) {
     for (int i = 0; i < 3; i++) {
@@ -76,7 +76,7 @@ TRIO_TEST(test_a_rank_that_is_awake_is_nudged_only_at_first, ) {
         CHECK(counter_reaches(&t->bells[1], i + 1));
     }
     for (int i = 0; i < 100; i++) nudges_send(t->ranks[0], 1, 1000 + 1e-6 * i);
-    nudges_send(t->ranks[2], 1, 1000); /* arrives after earlier nudges */
+    nudges_send(t->ranks[2], 1, 1000); /* arrives after the earlier nudges */
     CHECK(counter_reaches(&t->bells[1], 4));
     CHECK_INT(counter_value(&t->bells[1]), 4);
     nudges_send(t->ranks[0], 1, 1001);
@@ -143,15 +143,14 @@ TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings, ) {
     CHECK_INT(counter_value(&t->bells[1]), 0);
     send_raw(t, 1, &good, sizeof good);
     CHECK(counter_reaches(&t->bells[1], 1));
-    send_raw(t, 1, &good, sizeof good); /* the same datagram a second time */
+    send_raw(t, 1, &good, sizeof good); /* the same datagram again */
     send_raw(t, 1, &old, sizeof old);
-    nudges_send(t->ranks[2], 1, clock_now()); /* arrives after earlier nudges */
+    nudges_send(t->ranks[2], 1, clock_now()); /* arrives after the earlier nudges */
     CHECK(counter_reaches(&t->bells[1], 2));
     CHECK_INT(counter_value(&t->bells[1]), 2);
 }
 
-/* The examples in the paper: the key 00..0f, and the bytes 00..07 and 00..0f as one and two
- * words. */
+/* The paper's examples: the key 00..0f; the bytes 00..07 and 00..0f as one word and two words. */
 TEST(test_siphash_gives_the_published_values) {
     const struct siphash_key key = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}};
     CHECK(siphash(key, key.half, 1) == 0x93f5f5799a932462u);

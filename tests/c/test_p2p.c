@@ -1,16 +1,16 @@
-/* Point-to-point: order, sizes, receives from any rank, and early ends. */
+/* Point-to-point: order, sizes, receives from any rank, early ends. */
 #include "engine_case.h"
 
 #include "engine/p2p_state.h"
 #include "random.h"
 
-enum { MOST = BOUNCE_SLOTS * BOUNCE_SLOT + 30000 }; /* bytes; longer than a bounce buffer */
+enum { MOST = BOUNCE_SLOTS * BOUNCE_SLOT + 30000 }; /* bytes, more than a bounce buffer */
 
 static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
 }
 
-/* One send or receive; `bytes`: a multiple of the dtype's. */
+/* Starts one send or receive; `bytes`: a multiple of the element. */
 static int letter_start_of(hvd_dtype dtype, struct work *l, struct engine_rank *me, hvd_kind kind,
                            int peer, const char *name, int number, size_t bytes) {
     struct coll_case c = {.kind = HVD_BROADCAST, .dtype = dtype, .n = bytes / dtype_size(dtype)};
@@ -42,8 +42,8 @@ enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 2 * NSIZES };
 
 static size_t size_of(int number) { return SIZES[number % NSIZES]; }
 
-/* Each rank sends to each other rank and receives from it, odd ranks first receive; an allreduce
- * runs in between. */
+/* Each rank sends to and receives from each other rank; odd ranks first receive. An allreduce runs
+ * in between. */
 ENGINES(all_main, arg) {
     int p = me->ranks->size;
     OWNED struct work(*l)[2][EACH] = room((size_t)p * sizeof *l);
@@ -70,7 +70,7 @@ ENGINES(all_main, arg) {
 
 TEST(test_tensors_between_any_two_ranks_arrive_in_order) {
     for (int p = 2; p <= 5; p++) ranks_run(p, all_main, NULL);
-    /* on a host, through bounce buffers */
+    /* on one host, with bounce buffers */
     for (int p = 2; p <= 4; p++) ranks_run_on_window(p, all_main, NULL);
 }
 
@@ -104,7 +104,7 @@ static void check_refused(struct work *l, hvd_code code, const char *what) {
     work_free(l);
 }
 
-/* What the receiver expects, which rank comes late, and what the error says of both. */
+/* What the receiver expects, which rank is late, and what the error says about both. */
 struct mismatch {
     hvd_dtype dtype;
     size_t bytes[2];
@@ -112,7 +112,7 @@ struct mismatch {
     const char *says;
 };
 
-/* A send of uint8 and a receive that differs, whichever comes first. Later tensors still run. */
+/* A send of uint8 and a receive that differs, in either order. Later tensors must still run. */
 ENGINES(mismatch_main, arg) {
     const struct mismatch *m = arg;
     struct work first, next;
@@ -133,7 +133,7 @@ ENGINES(mismatch_main, arg) {
 static void check_mismatch(struct mismatch m) {
     for (m.late = 0; m.late < 2; m.late++) {
         ranks_run(2, mismatch_main, &m);
-        ranks_run_on_window(2, mismatch_main, &m); /* long ones through a bounce buffer */
+        ranks_run_on_window(2, mismatch_main, &m); /* long tensors go through a bounce buffer */
     }
 }
 
@@ -155,8 +155,8 @@ TEST(test_a_receive_of_another_dtype_fails_on_both_ranks) {
         .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 30000 of float16"});
 }
 
-/* Rank 0 leaves before or after the others post their receives. A tensor that it has sent still
- * arrives. */
+/* Rank 0 leaves before or after the other ranks post their receives. A tensor that rank 0 has sent
+ * must still arrive. */
 ENGINES(leave_main, arg) {
     bool before = *(const bool *)arg;
     struct work sent[MOST_RANKS], good, from, to, any;
@@ -203,7 +203,7 @@ ENGINES_TEST(test_a_stopped_engine_fails_its_receives, ranks_run, 2, 2) {
     engine_rank_stop(me);
 }
 
-/* A damaged offer, as from another version, fails the job and the receive that has matched it. */
+/* A damaged offer, as from another version, fails the job and the receive that it matches. */
 ENGINES(damaged_main, arg) {
     struct work l;
     if (me->rank != 1) return;
@@ -234,7 +234,7 @@ ENGINES_TEST(test_a_send_to_a_wrong_rank_is_refused, ranks_run, 2, 2) {
     work_free(&l);
 }
 
-/* Rank 1 submits when rank 0's flight recorder has the warning. */
+/* Rank 1 submits after the warning has appeared in rank 0's flight recorder. */
 ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
            config.options.stall_warning = 0.05) {
     struct work l;
@@ -245,7 +245,7 @@ ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
     }
     OK(letter_start(&l, me, me->rank ? HVD_SEND : HVD_RECV, 1 - me->rank, "late", 0, 10));
     engine_rank_wait(me);
-    if (me->rank == 0) { /* the warning comes after 0.05 s, or a second on a busy machine */
+    if (me->rank == 0) { /* the warning appears after 0.05 s, or after a second on a busy machine */
         CHECK_HAS(memory->trouble, "'late' has waited for ");
         CHECK_HAS(memory->trouble, " s on rank 0: a recv from rank 1");
     }

@@ -23,7 +23,7 @@ QUEUES_TEST(test_a_collective_waits_for_an_earlier_one_of_its_name) {
     CHECK(queue_next(&queues, &other) == NULL);
     CHECK(queue_ready(&queues, &first) == &first);
     CHECK(queue_next(&queues, &first) == &second);
-    CHECK(queue_next(&queues, &second) == NULL); /* the third is not ready yet */
+    CHECK(queue_next(&queues, &second) == NULL); /* the third entry is not ready yet */
     CHECK(queue_ready(&queues, &third) == &third);
     CHECK(queue_next(&queues, &third) == NULL);
 }
@@ -64,7 +64,7 @@ static void submit(struct queue_entry *entry) {
     atomic_fetch_add(&passed, 1);
 }
 
-/* Takes entries in blocks, and makes the last of each block ready first. */
+/* Takes entries in blocks and makes the last entry of each block ready first. */
 static void *bring(void *arg) {
     enum { BLOCK = 60 };
     for (int from; (from = atomic_fetch_add(&next_one, BLOCK)) < THREADS * EACH;)

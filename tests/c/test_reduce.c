@@ -1,4 +1,4 @@
-/* Reduce kernels against the slow reference: every dtype, op and scale, and integers at their
+/* Reduce kernels compared with the slow reference: every dtype, op and scale; integers at their
  * limits. */
 #include "check.h"
 
@@ -16,15 +16,15 @@ static const struct scaling SCALINGS[] = {
 };
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* False for scalings that request_check refuses, and for 16-bit ties that depend on how a factor
- * is rounded. */
+/* Returns false for scalings that request_check refuses, and for 16-bit ties that depend on how a
+ * factor is rounded. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
     return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
 }
 
-/* Combines the samples of all ranks as an algorithm does; scaled samples are widened first. The
- * memory is aligned only to an element and has no spare bytes. */
+/* Combines the samples of all ranks as an algorithm does; widens scaled samples first. The memory
+ * is aligned only to an element and has no spare bytes. */
 static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
     OWNED unsigned char *in = room(k->size * (n + 1)), *wide = room(k->wide * (n + 1) * 2);
@@ -57,8 +57,7 @@ static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
     }
 }
 
-/* reduce_all gives the same result as the single steps, also if the result replaces one of the
- * inputs. */
+/* reduce_all gives the same result as the single steps, even if the result replaces an input. */
 static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
     OWNED unsigned char *memory = room(((size_t)ranks + 1) * n * k->size);
@@ -106,7 +105,7 @@ TEST(test_every_kernel_gives_the_serial_result) {
                     }
 }
 
-/* The result for `ranks` equal integers. */
+/* Returns the result for `ranks` equal integers. */
 static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     int64_t wide = 0, in = 0, out = 0;
@@ -154,7 +153,7 @@ TEST(test_integer_products_wrap) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
 }
 
-/* Every byte other than 0 is true, also where an algorithm combines unconverted bytes. */
+/* Every byte other than 0 is true, even if an algorithm combines unconverted bytes. */
 static void check_truth(int op, const uint8_t *expected) {
     static const uint8_t A[] = {0, 1, 0, 1, 2, 0, 128, 255}, B[] = {0, 0, 1, 1, 0, 4, 64, 255};
     const struct reduce_kernels *k = reduce_kernels(HVD_BOOL, (hvd_op)op);
@@ -180,7 +179,7 @@ TEST(test_bool_sum_is_or_and_product_is_and) {
     check_truth(HVD_PRODUCT, AND);
 }
 
-/* A NaN on either side wins over any number; infinities compare as numbers. */
+/* If either value is NaN, the result is NaN; infinities compare like numbers. */
 static void check_nan(int dtype, int op) {
     static const double A[] = {NAN, 1, NAN, -INFINITY, 1}, B[] = {1, NAN, NAN, INFINITY, -2};
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
@@ -210,7 +209,7 @@ TEST(test_nan_wins_in_min_and_max) {
     }
 }
 
-/* The result of the kernels for n 16-bit values. */
+/* Returns the kernels' result for n 16-bit values. */
 static double of_halves(int dtype, int op, const double *values, int n, int64_t divisor) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     uint16_t x, out;
@@ -227,11 +226,12 @@ static double of_halves(int dtype, int op, const double *values, int n, int64_t 
 }
 
 TEST(test_sums_of_16_bit_floats_round_once) {
-    /* with 16 bits each product would be rounded, and 90000 would overflow */
+    /* with 16-bit accumulators each product would be rounded, and 90000 would overflow */
     static const double FACTORS[] = {300, 300, 0x1p-10};
-    /* rounding each sum would lose both ones */
+    /* if each sum were rounded, both ones would be lost */
     static const double BIG[] = {2048, 1, 1}, OF_BFLOAT[] = {256, 1, 1};
-    static const double LARGE[] = {40000, 40000}; /* their sum is beyond float16, not its average */
+    /* float16 can't hold their sum, but can hold their average */
+    static const double LARGE[] = {40000, 40000};
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_PRODUCT, FACTORS, 3, 1), 87.875, 0);
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_SUM, BIG, 3, 1), 2050, 0);
     CHECK_NEAR(of_halves(HVD_BFLOAT16, HVD_SUM, OF_BFLOAT, 3, 1), 258, 0);

@@ -1,7 +1,7 @@
 /* Requests: refusals, sizes, conflicts, and texts. */
 #include "requests.h"
 
-/* A copy of the request with another value in one field. */
+/* A copy of the request with a different value in one field. */
 #define WITH(r, field, value)                                                                      \
     ({                                                                                             \
         struct request odd_ = (r);                                                                 \
@@ -19,7 +19,7 @@ static const struct request SUM = {.name = "weight",
 
 static struct request of_dtype(int dtype) { return WITH(SUM, dtype, dtype); }
 
-/* Checks the code of request_check for the request in a job of 4 ranks. */
+/* Checks the code that request_check returns for the request in a job of 4 ranks. */
 static void is(int code, struct request r) {
     FAILS(request_check(&r, 4, ERR), code);
     if (code) CHECK_HAS(ERR->text, r.name);
@@ -35,7 +35,7 @@ TEST(test_good_requests_pass) {
     is(HVD_OK, broadcast_of("first", 7, 0));
     is(HVD_OK, broadcast_of("last", 7, 3));
     is(HVD_OK, many);
-    is(HVD_OK, zero);                /* a dimension of 0, so no elements */
+    is(HVD_OK, zero);                /* one dimension is 0: no elements */
     is(HVD_OK, WITH(SUM, root, 99)); /* an allreduce has no root */
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) is(HVD_OK, of_dtype(dtype));
 }
@@ -48,7 +48,7 @@ TEST(test_a_wrong_name_is_refused) {
     CHECK_HAS(ERR->text, "nnnnnnnn");
     r.name[HVD_MAX_NAME - 1] = 0;
     is(HVD_OK, r);
-    /* Of two joins with different names on the fast path one was lost once. */
+    /* One of two joins with different names was once lost on the fast path. */
     is(HVD_INVALID, WITH(request_of("second", 0), kind, HVD_JOIN));
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }
@@ -107,7 +107,7 @@ TEST(test_a_request_knows_its_elements_rows_and_bytes) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
-/* Each step changes one more field; the result is the first conflicting field. */
+/* Changes one more field in each step; the result is the first conflicting field. */
 #define CONFLICT(member, value, field)                                                             \
     do {                                                                                           \
         other.member = value;                                                                      \
@@ -142,7 +142,7 @@ TEST(test_the_first_field_that_differs_is_found) {
 TEST(test_allgather_rows_may_differ) {
     struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
     CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
-    CHECK(!request_same(&a, &b)); /* a cache hit stands for the rows, too */
+    CHECK(!request_same(&a, &b)); /* a cache hit also stands for the rows */
     CHECK_INT(request_conflict(&a, &c), FIELD_SHAPE);
     b = gather_of("y", 3, 5);
     CHECK(!request_same(&a, &b));

@@ -1,5 +1,6 @@
-/* Memory that the ranks of one host map: parts, which each rank makes and the others attach; and
- * memory that exists once, with views whose pages become private when a process writes them. */
+/* Memory that the ranks of one host map: parts, each of which one rank makes and the other ranks
+ * attach; and memory that exists once, with views whose pages become private when a process writes
+ * to them. */
 #define _DEFAULT_SOURCE /* mincore */
 #include "check.h"
 
@@ -12,7 +13,7 @@
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
 
 struct part {
-    char *memory; /* the addresses of all parts */
+    char *memory; /* address of the first of all parts */
     int fd;
 };
 
@@ -42,7 +43,8 @@ static void release_from(struct part parts[N], int first) {
     for (int i = first; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* All ranks see what one writes into any part, before or after attaching, at the same offset. */
+/* Bytes that a rank writes to any part, before or after attaching, are seen by all ranks at the
+ * same offset. */
 TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     struct part parts[N];
     if (!reserve_all(parts)) return;
@@ -59,8 +61,8 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     release_from(parts, 0);
 }
 
-/* Ranks that have attached a part keep it after its maker's end; other processes can't attach it
- * any more. */
+/* Ranks that have attached a part keep it after its maker has ended; other processes can't attach
+ * it any more. */
 TEST(test_a_part_outlives_the_rank_that_made_it) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
@@ -75,7 +77,7 @@ TEST(test_a_part_outlives_the_rank_that_made_it) {
     for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* Between containers with separate process ids a path may lead to another file. */
+/* In containers with separate process ids, a path may lead to another file. */
 TEST(test_an_address_that_leads_to_another_file_is_refused) {
     char address[SHMEM_ADDRESS];
     void *memory;
@@ -90,7 +92,8 @@ TEST(test_an_address_that_leads_to_another_file_is_refused) {
     for (int i = 0; i < 2; i++) close(fds[i]);
 }
 
-/* A descriptor number left behind would be closed a second time, when another file has it. */
+/* If a closed descriptor's number were kept, it would be closed again when another file has that
+ * number. */
 TEST(test_refused_memory_leaves_no_file) {
     struct rlimit old, small = {.rlim_cur = BYTES / 2};
     int fd = -2;
@@ -103,7 +106,7 @@ TEST(test_refused_memory_leaves_no_file) {
     CHECK_INT(fd, -1);
 }
 
-/* Reading beyond the other rank's part would be a fault. */
+/* Reading beyond the other rank's part would crash. */
 TEST(test_attaching_more_than_a_part_has_is_refused) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
@@ -115,7 +118,7 @@ TEST(test_attaching_more_than_a_part_has_is_refused) {
     release_from(parts, 0);
 }
 
-/* Large pages, where the kernel has them, change no bytes, whether written before or not. */
+/* Large pages, if the kernel has them, change no bytes, written before or not. */
 TEST(test_large_pages_keep_the_bytes) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_ADDRESS];
@@ -153,8 +156,8 @@ static long pages_of_address_space(void) {
     return pages;
 }
 
-/* The address space behind memory of an odd size, such as a flight recorder's, once stayed
- * reserved: 2 MB for each init(). */
+/* The address space after memory of an odd size, such as a flight recorder, once stayed reserved: 2
+ * MB for each init(). */
 TEST(test_memory_of_an_odd_size_is_freed_whole) {
     enum { ODD = 5000, TIMES = 200 };
     char address[SHMEM_ADDRESS];
@@ -167,11 +170,11 @@ TEST(test_memory_of_an_odd_size_is_freed_whole) {
         if (OK(shmem_map(&memory, ODD, true, address, ERR))) shmem_close(memory, ODD);
     }
     close(fd);
-    if (!CHECK_SLOW) /* sanitizers and emulators map memory themselves meanwhile */
+    if (!CHECK_SLOW) /* sanitizers and emulators also map memory meanwhile */
         CHECK(before && pages_of_address_space() < before + TIMES);
 }
 
-/* On a host with several NUMA nodes a page is on the node of its first user. */
+/* On a host with several NUMA nodes, a page is on the node of the rank that first uses it. */
 TEST(test_each_rank_allocates_its_part_of_the_window_alone) {
     const size_t bytes = window_bytes(N), part = bytes / N, pages = part / page_bytes();
     char address[SHMEM_ADDRESS];
@@ -190,11 +193,11 @@ TEST(test_each_rank_allocates_its_part_of_the_window_alone) {
     close(fd);
 }
 
-/* ---- memory that exists once on a host ---- */
+/* ---- memory that exists once per host ---- */
 
 static const size_t PAGES = 1100; /* more than one read of the page map */
 
-/* Opens two mappings of one memory, as two ranks do. */
+/* Opens two mappings of the same memory, as two ranks do. */
 static bool open_two(struct host_memory m[2]) {
     char address[SHMEM_ADDRESS];
     if (!OK(host_memory_make(&m[0], PAGES * page_bytes(), ERR))) return false;

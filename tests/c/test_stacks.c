@@ -1,5 +1,5 @@
-/* A signal appends the C stack to the file and calls both earlier handlers. On hvdlite's own
- * threads only signals of faults reach their handlers. */
+/* A signal appends the C stack to the file and calls both earlier handlers. hvdlite's own threads
+ * handle only signals of faults. */
 #define CHECK_OWN_MAIN
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"

@@ -1,5 +1,5 @@
-/* The transport by sockets: partial frames, receives posted late and in any order, several
- * groups on the same streams, and ranks that leave or die. */
+/* The transport over sockets: partial frames, receives posted late and in any order, several groups
+ * on the same streams, ranks that leave or die. */
 #define _GNU_SOURCE /* syscall */
 #include "check.h"
 
@@ -14,7 +14,7 @@
 
 enum { TINY = 1, BIG = 300007, MOST_FRAMES = 24 };
 
-/* Two ends of the streams, which this thread drives in turn. */
+/* Both ends of the streams; this thread drives them in turn. */
 struct ends {
     struct net *net[2];
     struct channel *channel[2];
@@ -47,8 +47,8 @@ static void look_at_both(struct ends *e) {
     net_look(e->net[1]);
 }
 
-/* Closes one end. One thread can't close both at once, so neither waits for the other's
- * farewell. */
+/* Closes one end. One thread can't close both ends at the same time, so neither end waits for the
+ * other's farewell. */
 static void close_end(struct ends *e, int i, bool clean) {
     channel_close(e->channel[i]);
     e->net[i]->peers[1 - i].left = true;
@@ -62,7 +62,7 @@ static void close_both(struct ends *e) {
 
 #define ENDS_TEST(name, buffer) TEST_ON(name, struct ends, e, open_ends(e, buffer), close_both(e))
 
-/* A frame as it goes from end 0 to end 1. */
+/* A frame on its way from end 0 to end 1. */
 struct transit {
     size_t n;
     unsigned char *from, *to;
@@ -108,8 +108,8 @@ static size_t length_of(uint64_t *r) {
     return LENGTHS[random_below(r, sizeof LENGTHS / sizeof *LENGTHS)];
 }
 
-/* Posts sends and receives in random order, with looks at the streams in between. `several`: a
- * second group is open, so frames without a receive are kept. */
+/* Posts sends and receives in random order and looks at the streams in between. `several`: a second
+ * group is open, so frames without a receive are kept. */
 static void run_frames(uint64_t seed, int buffer, bool several) {
     struct ends e;
     uint64_t r = seed;
@@ -141,8 +141,8 @@ TEST(test_frames_may_arrive_in_any_order) {
         run_frames(seed, seed % 3 ? TINY : SOCKETS_TCP, seed % 2);
 }
 
-/* After a group has abandoned its transfers the stream stays usable for other groups: the sender
- * sends the rest of a frame from a copy, the receiver drops it. */
+/* After a group has abandoned its transfers, other groups can still use the stream: the sender
+ * sends the rest of a frame from a copy, and the receiver drops the rest. */
 static void run_abandon(bool sender, bool receiver) {
     struct ends e;
     struct channel *c[2];
@@ -187,7 +187,7 @@ static void check_text(struct channel *c, const char *text) {
     free(p->data);
 }
 
-/* A rank may open a group late; frames that came before are kept. */
+/* A rank may open a group late; frames that arrived earlier are kept. */
 ENDS_TEST(test_frames_for_a_group_that_is_not_open_yet_are_kept, 0) {
     struct channel *c[2];
     struct frame *p;
@@ -237,7 +237,7 @@ TEST(test_a_rank_that_leaves_and_a_rank_that_dies_are_told_apart) {
     for (int how = FAREWELL; how <= STREAMS_IN_A_CHILD; how++) run_end((enum end)how);
 }
 
-/* After a network failure a stream is soon used again, and the kernel never gives it up. */
+/* After a network failure a stream soon works again; the kernel never closes it. */
 ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     int files[2], often = 0, give_up = 0;
     socklen_t size = sizeof often;
@@ -251,7 +251,7 @@ ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
 }
 
-/* Limits the memory of the process; with a sanitizer that would end the program. */
+/* Limits the process's memory, which would end the program under a sanitizer. */
 ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
     struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
@@ -278,7 +278,7 @@ ENDS_TEST(test_a_frame_longer_or_shorter_than_its_receive_is_an_error, 0) {
     CHECK(p && !p->complete && x.to[0] == 0 && e->rings[1] == 1);
 }
 
-/* The thread that completes the send need not be the one that waits for it. */
+/* Another thread may complete the send than the thread that waits for it. */
 ENDS_TEST(test_a_send_that_another_thread_completes_wakes_its_waiter, TINY) {
     OWN(transit_free) struct transit x;
     transit_new(&x, BIG, 0);
@@ -289,7 +289,7 @@ ENDS_TEST(test_a_send_that_another_thread_completes_wakes_its_waiter, TINY) {
     CHECK_INT(e->rings[0], 1);
 }
 
-/* How many of this thread's next socket calls fail, and with which errno. */
+/* How many of this thread's next socket calls fail, and the errno. */
 static int failing, why;
 
 static bool fails(void) {
@@ -305,7 +305,7 @@ ssize_t readv(int file, const struct iovec *v, int n) {
     return fails() ? -1 : (ssize_t)syscall(SYS_readv, file, v, n);
 }
 
-/* Such an error passes, but no event of the socket reports it. */
+/* Such an error is temporary, but no event of the socket reports its end. */
 TEST(test_a_stream_goes_on_after_the_kernel_lacked_memory) {
     static const int PASSING[] = {ENOBUFS, ENOMEM, EINTR};
     for (int i = 0; i < 3; i++) {

@@ -1,4 +1,5 @@
-/* Ranks joined by sockets: all agree, sleep while they wait, name the dead, and open groups. */
+/* Ranks connected by sockets: all agree, sleep while they wait, name dead ranks, and open
+ * groups. */
 #define _GNU_SOURCE /* syscall */
 #include "check.h"
 
@@ -29,7 +30,7 @@ static void close_own(struct ranks *ranks, int rank, bool clean) {
     ranks->by_tcp[rank] = NULL;
 }
 
-/* `failing`: the rank that has a wrong setting, if any. */
+/* `failing`: the rank with a wrong setting, or NULL. */
 static void check_agreement(struct ranks *ranks, int rank, void *failing) {
     struct transport *t = rank_transport(ranks, rank);
     hvd_error err = {0};
@@ -75,7 +76,7 @@ static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_rank_that_waits_for_data_uses_no_cpu) { run_on(APART, false, wait_for_data, NULL); }
 
-/* Rank 1 ends. Ranks that wait for it or open a group with it get an error that names it. */
+/* Rank 1 ends. Ranks that wait for it, or open a group with it, get an error that names it. */
 static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const int PAIR[] = {1, 2};
@@ -93,13 +94,13 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     }
     if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
     if (rank == 1) close_own(ranks, rank, false);
-    ranks_meet(ranks); /* before the others end, too */
+    ranks_meet(ranks); /* before the other ranks end, too */
     if (rank != 1) close_own(ranks, rank, false);
 }
 
 TEST(test_a_dead_rank_is_named) { run_on(APART, false, lose_rank_1, NULL); }
 
-/* Only the data stream between two ranks breaks: no rank is dead, and no rank waits for ever. */
+/* Only the data stream between two ranks breaks: no rank is dead, and no rank may wait for ever. */
 static void cut_data(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     struct transfer x = {{0}, 0, 0};
@@ -115,7 +116,7 @@ static void cut_data(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_broken_data_streams_blame_no_rank) { run_on(APART, false, cut_data, NULL); }
 
-/* Groups with their own order of ranks, whose traffic shares the job's streams. */
+/* Groups with their own order of ranks; their traffic shares the job's streams. */
 static void use_groups(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const int PAIR[] = {2, 0}, TURNED[] = {1, 2, 0};
@@ -136,7 +137,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
-        transport_close(pair, false); /* the group fails here, and the other rank learns of that */
+        transport_close(pair, false); /* the group fails here, and the other rank is told */
     } else if (in_pair) {
         FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
         CHECK_HAS(ERR->text, "rank 2 could not open");
@@ -149,7 +150,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_groups_share_the_streams_of_the_job) { run_everywhere(use_groups, NULL); }
 
-/* Rank 1 has no descriptor left for a group, which the other ranks learn. */
+/* Rank 1 has no descriptor left to open a group; the other ranks are told. */
 static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     struct rlimit old;
@@ -192,8 +193,8 @@ static struct transport *open_among_all(struct transport *t, bool window) {
     return group;
 }
 
-/* Looks at the streams as a busy engine does, or as one that sleeps after each look. No other
- * group looks. Returns the number of messages that came before the error. */
+/* Looks at the streams like a busy engine, or like an engine that sleeps after each look. No other
+ * group looks. Returns the number of messages that arrived before the error. */
 static int look_until_failure(struct transport *group, bool busy, hvd_error *err) {
     int words = 0, code = HVD_OK;
     for (double until = clock_now() + 10; !code && clock_now() < until;) {
@@ -213,7 +214,8 @@ struct how {
     enum fate fate;
 };
 
-/* Rank 1's engine does not start in a group that all have opened; its messages come first. */
+/* Rank 1's engine does not start in a group that all ranks have opened; its messages arrive
+ * first. */
 static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
@@ -227,7 +229,7 @@ static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-/* The streams of rank 1 end like those of a killed process. */
+/* Rank 1's streams end like those of a killed process. */
 static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *group = open_among_all(rank_transport(ranks, rank), how->window);
@@ -240,13 +242,13 @@ static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     if (rank != 1) CHECK_INT(look_until_failure(group, how->busy, &err), 0);
     if (rank != 1) CHECK_CODE(err.code, HVD_RANK_DEAD, err);
     if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
-    ranks_meet(ranks); /* before the others end, too */
+    ranks_meet(ranks); /* before the other ranks end, too */
     transport_close(group, false);
     close_own(ranks, rank, false);
 }
 
-/* This transport looks at its streams as soon as this thread has unmapped memory, as the engine
- * of another group might. */
+/* When this thread has unmapped memory, this transport immediately looks at its streams, as the
+ * engine of another group might. */
 static _Thread_local struct transport *looks;
 
 int munmap(void *memory, size_t bytes) {
@@ -255,7 +257,7 @@ int munmap(void *memory, size_t bytes) {
     return code;
 }
 
-/* Rank 1 tells of its failure while rank 0 closes the same group. */
+/* Rank 1 reports its failure while rank 0 closes the same group. */
 static void close_while_one_looks(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, true);
     ranks_meet(ranks);
@@ -272,7 +274,7 @@ TEST(test_messages_for_a_group_that_is_closing_do_no_harm) {
     run_on(TOGETHER, true, close_while_one_looks, &(bool){true});
 }
 
-/* The kernel reports to rank 0's job that the process of rank 1 has ended. */
+/* The kernel reports to rank 0's job that rank 1's process has ended. */
 static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);
@@ -324,7 +326,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(ERR->blamed[0], 2);
 }
 
-/* The kernel of a lost host ends no stream, so the end of the job must not wait for it. */
+/* The kernel of a lost host ends no stream, so the end of the job must not wait for that host. */
 static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     if (rank == 2) {

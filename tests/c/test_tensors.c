@@ -1,4 +1,4 @@
-/* The tensor table: duplicates, order, ids, closing, and many threads that add at once. */
+/* The tensor table: duplicates, order, ids, closing, and many threads that add at the same time. */
 #include "requests.h"
 
 #include "engine/tensors.h"
@@ -8,7 +8,7 @@ struct result {
     hvd_error error;
 };
 
-/* A tensor that its submitter keeps until it completes. */
+/* A tensor that its submitter keeps until the tensor completes. */
 struct kept {
     struct tensor tensor;
     struct result *result;
@@ -17,7 +17,7 @@ struct kept {
 static void completed(void *arg, const hvd_error *error) {
     struct kept *kept = arg;
     struct result *r = kept->result;
-    free(kept); /* from now on the table must not use it */
+    free(kept); /* the table must not use it any more */
     r->completions++;
     if (error) r->error = *error;
 }
@@ -52,7 +52,7 @@ static void add_failed(struct tensors *t, int number, struct result *result) {
     add_kept(t, kept, HVD_OK, ERR);
 }
 
-/* Checks that the tensors taken now are numbered from..to, in order. */
+/* Checks that the tensors taken now have the numbers `from` to `to`, in order. */
 static void check_taken(struct tensors *t, int from, int to) {
     struct tensor *tensor = tensors_take(t);
     for (int i = from; i <= to; i++, tensor = tensor->newer) {
@@ -80,7 +80,7 @@ TABLE_TEST(test_corked_tensors_are_taken_together) {
     for (int i = 1; i < 4; i++) {
         held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, ERR);
         CHECK(i == 3 || tensors_take(t) == NULL);
-        tensors_cork(t, false); /* a third time, as by a group of an earlier job */
+        tensors_cork(t, false); /* a third time, as from a group of an earlier job */
     }
     CHECK(held[0] && held[1] && !held[2]);
     check_taken(t, 0, 3);
@@ -97,7 +97,7 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     tensors_finish(t, tensors_find(t, "tensor.3"), NULL);
     tensors_finish(t, tensors_find(t, "tensor.0"), NULL);
     for (int i = 4; i < 7; i++) add(t, i, &results[i], HVD_OK);
-    CHECK(tensors_find(t, "tensor.2")->newer == NULL); /* the others are not taken yet */
+    CHECK(tensors_find(t, "tensor.2")->newer == NULL); /* the other tensors are not taken yet */
     check_taken(t, 4, 6);
     CHECK(tensors_find(t, "tensor.2")->newer == tensors_find(t, "tensor.4"));
     tensors_finish(t, tensors_find(t, "tensor.4"), NULL);
@@ -105,7 +105,7 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     CHECK(tensors_take(t) == NULL);
     add(t, 0, &results[7], HVD_OK);
     check_taken(t, 0, 0);
-    add(t, 8, &results[8], HVD_OK); /* this tensor is never taken */
+    add(t, 8, &results[8], HVD_OK); /* never taken */
     CHECK_INT(tensors_count(t), 6);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(tensors_count(t), 0);
@@ -116,8 +116,8 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
     }
 }
 
-/* Under one name, two failed tensors and one with data queue; a second tensor with data is refused
- * unless it asks to queue. */
+/* Two failed tensors and one tensor with data queue under one name. A second tensor with data is
+ * refused unless its `queued` is set. */
 TABLE_TEST(test_a_tensor_queues_behind_one_of_its_name_only_if_it_may) {
     struct result results[5] = {{0}};
     hvd_error err = {0};
@@ -199,8 +199,8 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     OK(tensor_fit_output(&t, splits, 1, 3, ERR));
 }
 
-/* The memory of a refused tensor stays its submitter's; the memory added to a finished tensor is
- * freed. */
+/* The submitter keeps the memory of a refused tensor; the table frees the memory that it has added
+ * to a finished tensor. */
 TABLE_TEST(test_an_encoded_message_is_freed_by_its_owner) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
@@ -263,7 +263,7 @@ TABLE_TEST(test_after_a_refusal_submissions_fail_and_old_tensors_stay) {
     CHECK_INT(late.completions, 0);
 }
 
-/* ---- many threads add while one finishes ---- */
+/* ---- many threads add while one thread finishes ---- */
 
 enum { ADDERS = 4, EACH = 500 };
 

@@ -1,5 +1,5 @@
-/* The local transport: order per pair, messages beside transfers, sleep and wake, topology, faults.
- */
+/* The local transport: order for each pair of ranks, messages and transfers, sleeping and waking,
+ * topology, faults. */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include "check.h"
 
@@ -40,7 +40,7 @@ TEST(test_a_layout_is_right_if_ranks_alternate_between_hosts) {
     CHECK(!local_hub_rank(hub, 2)->all.window);
 }
 
-/* A lane is in the order of its hosts, not of its ranks. */
+/* The ranks of a lane are in the order of their hosts, not in rising order. */
 TEST(test_a_lane_is_in_the_order_of_its_hosts) {
     static const int LOWEST[] = {0, 1, 1, 0}, LANE[] = {3, 2};
     OWN(hub_end) struct local_hub *hub = local_hub_on(4, LOWEST);
@@ -48,7 +48,7 @@ TEST(test_a_lane_is_in_the_order_of_its_hosts) {
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
 }
 
-/* A thread that spun there took 134 us instead of 13 us, because its peer got the core only
+/* When a thread spun there, it took 134 us instead of 13 us, because its peer got the core only
  * after the spin. */
 TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
@@ -96,7 +96,7 @@ static int receive_messages(struct transport *t, int size, int *from, int wanted
     return wanted;
 }
 
-/* Every rank sends transfers and messages to every rank. They arrive in order for each pair;
+/* Every rank sends transfers and messages to every rank. For each pair they arrive in order;
  * transfers and messages never mix. */
 static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
@@ -128,7 +128,7 @@ TEST(test_messages_and_transfers_do_not_mix) {
     for (int p = 2; p <= 5; p++) ranks_run(p, traffic_main, NULL);
 }
 
-/* A sleep on a ticket from before a message or a wake returns at once. */
+/* If a message or a wake came after the ticket, the sleep returns immediately. */
 static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     int peer = 1 - rank;
@@ -158,7 +158,7 @@ TEST(test_a_wake_or_a_message_ends_a_sleep) {
     transport_wake(t);
     transport_sleep(t, ticket, 60);
     ticket = transport_listen(t);
-    /* never received, and yet no leak */
+    /* never received, but must not leak */
     OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, ERR));
     transport_sleep(t, ticket, 60);
     CHECK(clock_now() - start < 20);
@@ -166,7 +166,7 @@ TEST(test_a_wake_or_a_message_ends_a_sleep) {
     CHECK(clock_now() - start < 20);
 }
 
-/* Where messages do not wake a rank, it sleeps for shorter times. */
+/* If messages do not wake a rank, the rank sleeps for shorter times. */
 TEST(test_a_rank_polls_more_often_where_messages_wake_it_less) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
@@ -204,7 +204,7 @@ TEST(test_a_wait_for_data_ends_on_an_error) {
     struct transfer y = {{0}, 0, 0}, z = {{0}, 0, 0};
     FAILS(comm_isend(&t->all, data, 1, 1, &y, ERR), HVD_TRANSPORT);
     FAILS(comm_irecv(&t->all, data, 1, 1, &z, ERR), HVD_TRANSPORT);
-    OK(transport_send(t, 1, "x", 1, ERR)); /* messages still go */
+    OK(transport_send(t, 1, "x", 1, ERR)); /* messages still work */
     transport_abandon(t);
     transport_close(t, false);
 }

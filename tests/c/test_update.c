@@ -1,5 +1,6 @@
-/* Update rules: the same bits as a plain loop, wherever the range begins and ends. float16 and
- * bfloat16 against slow arithmetic in double, which knows only three numbers of each format. */
+/* Update rules: the same bits as a plain loop, for any beginning and end of the range. float16 and
+ * bfloat16 compared with slow arithmetic in double, which uses only three numbers of each
+ * format. */
 #include "check.h"
 
 #include "kernels/half.h"
@@ -16,7 +17,7 @@ static float clipped(float x, float limit) {
     return x > limit ? limit : x < -limit ? -limit : x;
 }
 
-/* One value by the formulas of MXNet's operators. */
+/* Computes one value with the formulas of MXNet's operators. */
 static void expect(const hvd_update *u, struct model *m, int i, float gradient) {
     const float *r = u->rates;
     float lr = r[HVD_LEARNING_RATE], wd = r[HVD_WEIGHT_DECAY], mu = r[HVD_MOMENTUM],
@@ -103,7 +104,7 @@ TEST(test_a_gradient_that_is_no_number_reaches_the_weight) {
 
 struct format {
     const char *name;
-    int fraction, lowest, highest; /* bits; least and greatest exponent of a normal number */
+    int fraction, lowest, highest; /* bits; smallest and largest exponent of a normal number */
     uint16_t (*of_float)(float);
     float (*to_float)(uint16_t);
 };
@@ -114,7 +115,7 @@ static const struct format FORMATS[] = {
 };
 enum { NFORMATS = sizeof FORMATS / sizeof *FORMATS };
 
-/* The value of 16 bits, from the definition of the format. */
+/* Returns the value of 16 bits, by the definition of the format. */
 static double slow_value(const struct format *f, uint16_t bits) {
     int exponent = (bits & 0x7fff) >> f->fraction, fraction = bits & ((1 << f->fraction) - 1);
     double sign = bits & 0x8000 ? -1 : 1;
@@ -124,7 +125,7 @@ static double slow_value(const struct format *f, uint16_t bits) {
     return sign * ldexp(hidden + fraction, shift);
 }
 
-/* The nearest value of the format, ties to even; rint rounds so by default. */
+/* Returns the nearest value of the format, ties to even, which is rint's default. */
 static double slow_round(const struct format *f, double x) {
     if (x == 0 || isnan(x) || isinf(x)) return x;
     int exponent = ilogb(x) > f->lowest ? ilogb(x) : f->lowest;
@@ -156,7 +157,7 @@ TEST(test_every_16_bit_value_survives_a_round_trip) {
     }
 }
 
-/* Checks the middle between every two neighbours, and the floats beside it. */
+/* Checks the middle between every two neighbours, and the floats next to it. */
 TEST(test_ties_round_to_even) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];

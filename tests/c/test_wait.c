@@ -1,4 +1,4 @@
-/* The wait policy with the test's own clock: spin, yield, then ever longer naps; and scratch
+/* The wait policy with the test's own clock: spin, yield, then longer and longer naps; and scratch
  * memory. */
 #include "check.h"
 
@@ -6,7 +6,7 @@
 #include "base/scratch.h"
 #include "transport/wait.h"
 
-/* The phase of a wait: 0 spin, 1 yield, 2 nap. A wait never returns to an earlier phase. */
+/* Returns the phase of a wait: 0 spin, 1 yield, 2 nap. A wait never returns to an earlier phase. */
 static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
 
 static const struct wait_policy SPINS = {30e-6, 300e-6, NULL}, YIELDS = {0, 300e-6, NULL};
@@ -22,7 +22,7 @@ static void check_phases(struct wait_policy policy, int last, double longest_nap
         CHECK(next <= longest_nap);
         if (phase == 2) CHECK(next >= last_nap);
         if (phase == 2) last_nap = next;
-        if (phase == 2) CHECK(next <= waited); /* a nap is shorter than the wait so far */
+        if (phase == 2) CHECK(next <= waited); /* a nap is shorter than the time waited so far */
         last = phase;
     }
     CHECK_INT(last, 2);
@@ -58,7 +58,7 @@ TEST(test_each_wait_begins_with_spinning) {
     }
 }
 
-/* On a slow link each segment once cost 0.3 ms of yielding, a quarter of a core. */
+/* On a slow link, each segment once cost 0.3 ms of yielding: a quarter of a core. */
 TEST(test_a_stream_of_long_waits_naps_at_once) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
@@ -84,18 +84,18 @@ TEST(test_spins_yields_and_naps_return) {
     CHECK(w.since > 0);
 }
 
-/* Returns the phase of a wait that begins at the time. */
+/* Returns the phase of a wait that begins at time `now`. */
 static int first_phase(struct wait_policy policy, double now) {
     return phase_of(waiter_next(&(struct waiter){0}, now, policy, 1));
 }
 
-/* Beside other programs each yield cost a time slice, so jobs took longer than with Gloo. */
+/* If other programs ran, each yield cost a time slice, so jobs took longer than with Gloo. */
 TEST(test_after_a_yield_that_ends_late_waits_sleep_for_a_while) {
     struct crowd crowd = {0};
     struct wait_policy yields = {0, 300e-6, &crowd}, spins = {30e-6, 300e-6, &crowd};
     struct waiter early = {0}, late = {0};
     double now = clock_now();
-    waiter_do(&early, waiter_next(&early, now + 1000, yields, 1)); /* takes a negative time */
+    waiter_do(&early, waiter_next(&early, now + 1000, yields, 1)); /* measures a negative time */
     CHECK_INT(first_phase(yields, now), 1);
     waiter_do(&late, waiter_next(&late, now - 1, yields, 1));
     CHECK_INT(first_phase(yields, now), 2);
@@ -115,7 +115,7 @@ TEST(test_scratch_memory_grows_and_is_reused) {
         OK(scratch_get(&s, SIZES[i], &again, ERR));
         CHECK(again == first);
     }
-    if (!CHECK_SLOW) /* sanitizers end the program instead */
+    if (!CHECK_SLOW) /* a sanitizer would end the program */
         FAILS(scratch_get(&s, SIZE_MAX - 1000, &again, ERR), HVD_NO_MEMORY);
     scratch_free(&s);
     OK(scratch_get(&s, 10, &again, ERR));

@@ -1,4 +1,4 @@
-/* The wire format: every item is encoded and decoded; damaged messages are errors, never wild
+/* The wire format: every item is encoded and decoded; damaged messages cause errors and no invalid
  * reads. */
 #include "requests.h"
 
@@ -9,7 +9,7 @@ enum { ITEMS = 16 };
 
 static const int64_t ROWS[] = {3, 0, 17, (int64_t)1 << 40};
 
-/* An item of every type, with values at the limits of its fields. */
+/* Makes an item of every type, with values at the limits of its fields. */
 static void make_items(struct wire_item *items) {
     const struct wire_item MADE[ITEMS] = {
         {.type = WIRE_REQUEST, .id = UINT64_MAX - 1},
@@ -140,8 +140,8 @@ TEST(test_every_item_is_decoded_as_it_was_encoded) {
     }
 }
 
-/* Reads to the end or to the first error, and looks at all decoded fields. The message lies in
- * memory of exactly its size, so a sanitizer sees a read beyond it. Returns the code. */
+/* Reads to the end or to the first error, and looks at all decoded fields. The message is in memory
+ * of exactly its size, so that a sanitizer detects a read beyond it. Returns the code. */
 static int read_all(const uint8_t *bytes, size_t size) {
     OWNED uint8_t *data = room(size ? size : 1);
     if (size) memcpy(data, bytes, size);
