@@ -1,7 +1,7 @@
-"""``import torch`` calls this (entry point ``torch.backends``): it makes hvdlite's name known.
+"""Registers hvdlite as a backend of PyTorch; ``import torch`` calls this (``torch.backends``).
 
-It stands outside the package, because ``import hvdlite`` does more than a program wants that only
-imports PyTorch. Nothing of hvdlite is imported before a process group asks for it.
+The module is outside the package, because ``import hvdlite`` has effects that a program that only
+imports PyTorch does not want. hvdlite is imported only when a process group needs it.
 """
 
 import os
@@ -10,9 +10,9 @@ from datetime import timedelta
 
 
 def register_with_torch() -> None:
-    """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; again does nothing.
+    """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; a second call does nothing.
 
-    With ``HVDLITE_AS_GLOO=1`` process groups that the program calls ``gloo`` are hvdlite's as well.
+    With ``HVDLITE_AS_GLOO=1``, process groups that the program asks of ``gloo`` use hvdlite, too.
     """
     import torch.distributed as dist
 
@@ -45,9 +45,9 @@ def register_with_torch() -> None:
 
 
 def _stand_in_for_gloo(dist, make) -> None:
-    """Let PyTorch make hvdlite's group wherever it makes Gloo's for a process group.
+    """Make PyTorch create hvdlite's group wherever it would create Gloo's.
 
-    PyTorch's names and lists stay: the backend is ``gloo`` for ``get_backend()`` and for programs.
+    PyTorch's names and lists do not change: ``get_backend()`` and programs still see ``gloo``.
     """
     c10d = dist.distributed_c10d
     real, register = c10d.ProcessGroupGloo, c10d.ProcessGroup._register_backend
@@ -77,7 +77,7 @@ def _stand_in_for_gloo(dist, make) -> None:
             return getattr(real, name)
 
     def _register_backend(self, device, kind, backend=None) -> None:
-        """DistributedDataParallel takes a backend of Gloo's type for Gloo's class, in C++."""
+        """Register as a custom backend: DistributedDataParallel casts Gloo's type to its class."""
         if is_ours(backend) and kind != custom:
             kind = custom
             if self.name() in ("gloo", "undefined"):
@@ -89,11 +89,11 @@ def _stand_in_for_gloo(dist, make) -> None:
 
 
 def _correct_default(dist, group) -> None:
-    """Make hvdlite the default backend of a group for which the program named none, or several.
+    """Make hvdlite the default backend of a group if the program named no backend or several.
 
-    PyTorch has made Gloo the default of the first, nothing that of the second, and does not find
-    it there: DistributedDataParallel fails, others warn. PyTorch does not tell a backend its group,
-    which is a variable of the function that calls ``create``.
+    PyTorch sets the default to Gloo (no name) or to nothing (several names) and does not find that
+    backend in the group: DistributedDataParallel fails, other calls warn. PyTorch does not pass the
+    group to ``create``, so ``create`` reads it from a local variable of its caller.
     """
     if hasattr(group, "_set_default_backend") and group.name() in ("gloo", "undefined"):
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

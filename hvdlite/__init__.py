@@ -1,8 +1,8 @@
 """Data-parallel training over MPI or sockets.
 
 ``import hvdlite as hvd`` is all that a script needs. The first use of a name imports the module
-that defines it. So ``import hvdlite`` itself starts neither MPI nor MXNet, and the launcher, which
-is part of the package, can watch the processes of a job without being one.
+that defines the name. So ``import hvdlite`` itself starts neither MPI nor MXNet, and the launcher,
+which is part of this package, can import it without becoming a process of the job.
 """
 
 import atexit
@@ -70,7 +70,7 @@ __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _SUBMODULES)
 
 
 def _end() -> None:
-    """Tell ranks that wait in init() that this rank has ended."""
+    """At exit: tell ranks that wait in init() that this rank has ended, and finalize MPI."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.job" not in sys.modules:
         with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
@@ -83,4 +83,4 @@ def _end() -> None:
 
 atexit.register(_end)
 after_import.keep_mpi_from_children()
-mxnet_import.watch()  # lets MXNet be imported on any NumPy, and mx.kv.create("dist_sync_mpi") work
+mxnet_import.watch()  # makes `import mxnet` work on any NumPy, and mx.kv.create("dist_sync_mpi")

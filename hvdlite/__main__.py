@@ -1,4 +1,4 @@
-"""Run as ``python -m hvdlite``: the command ``hvdlite`` of this Python."""
+"""``python -m hvdlite`` runs the command ``hvdlite`` with this Python."""
 
 import sys
 

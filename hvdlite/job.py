@@ -1,4 +1,4 @@
-"""The life of a job: init, shutdown, and an exit that never hangs."""
+"""The life of a job: init(), shutdown(), and an exit that never hangs."""
 
 import atexit
 import contextlib
@@ -31,10 +31,10 @@ from hvdlite.core.world import World
 from hvdlite.exit import ancestors, ending, script_end
 from hvdlite.monitor import recorder
 
-# seconds after which a failed script ends the job
+# seconds for which a failed script waits before it ends the job
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
-STAYING_SECONDS = 0.3  # seconds to wait for ranks that stay in the job that this rank leaves
+STAYING_SECONDS = 0.3  # seconds for which go_over() waits for other ranks to leave the old job
 _UNEVEN = (
     "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
     "hvd.join() after the last one"
@@ -46,10 +46,10 @@ class _Jobs(ModuleState):
     """The jobs that this process has joined."""
 
     def begin(self) -> None:
-        self.joining = threading.RLock()  # held during init(), which two threads may call at once
+        self.joining = threading.RLock()  # held during init(), which several threads may call
         self.has_joined = False  # True: this process has ever joined a job
         self.way: Optional[Tuple[Bootstrap, Membership]] = None  # returned by _way
-        # True: the last job has failed, so other ranks may never reach its end
+        # True: the last job has failed, so other ranks may never reach their end
         self.is_broken = False
 
     def begin_child(self) -> None:
@@ -61,12 +61,12 @@ _jobs = _Jobs()
 
 
 def init(comm=None, process_sets=None) -> None:
-    """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
+    """Join the job. Collective over the ranks of ``comm``. A second call does nothing.
 
-    :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
-        those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
-    :param process_sets: a list of :class:`ProcessSet` to register at once, the same on every rank.
-        Horovod's "dynamic" is accepted; ``add_process_set`` works with and without it.
+    :param comm: None for all processes that the launcher started; a list of ranks of MPI.COMM_WORLD
+        (only these ranks call init); or an mpi4py communicator, which hvdlite duplicates.
+    :param process_sets: a list of :class:`ProcessSet` to register now, the same on every rank.
+        Horovod's "dynamic" is accepted, but ``add_process_set`` works with and without it.
     :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable is wrong.
 
     >>> import hvdlite as hvd
@@ -87,15 +87,15 @@ def init(comm=None, process_sets=None) -> None:
 
 
 def _way() -> Tuple[Bootstrap, Membership]:
-    """Return how this process joins its job, and who makes up the job."""
+    """Return how this process joins its job, and the membership of the job."""
     _jobs.way = _jobs.way or _decided_way()
     return _jobs.way
 
 
 def _decided_way() -> Tuple[Bootstrap, Membership]:
-    """Return what joins a job by MPI, or what joins it by sockets.
+    """Return the bootstrap and the membership of a job over MPI, or of a job over sockets.
 
-    Call it after ``start.decide()``, because importing the modules for MPI begins MPI.
+    Call this after ``start.decide()``, because importing the modules for MPI initializes MPI.
     """
     assert start.is_decided()
     if start.without_mpi() is None:
@@ -117,7 +117,10 @@ def membership() -> Membership:
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
-    """Report the error to the agent; return only its text if other ranks have caused it."""
+    """Report the error to the agent; return a text in place of its traceback, or None.
+
+    There is a text if other ranks have caused the error and the user wants folded tracebacks.
+    """
     failed = failure_of(error)
     others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
     if not (failed and failed.ranks and others):
@@ -155,10 +158,10 @@ def _enter(process_sets, world: World) -> None:
 
 
 def shutdown() -> None:
-    """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
+    """Leave the job; return when every rank has left, by this call or by its exit. Collective.
 
-    Tensors that all ranks have submitted are still reduced; tensors that wait for this rank fail on
-    the other ranks. ``init()`` may be called again afterwards. Without a job the call does nothing.
+    Tensors that all ranks have submitted are still processed. Tensors that wait for this rank fail
+    on the other ranks. ``init()`` may be called again afterwards. Without a job, do nothing.
     """
     if is_initialized():
         frameworks.submit_all()
@@ -166,7 +169,7 @@ def shutdown() -> None:
 
 
 def begin_to_leave() -> None:
-    """Let ranks fail, too, that wait for this rank in a process set without a dead rank."""
+    """After a death: make ranks that wait for this rank fail, also in sets without a dead rank."""
     lib.hvd_leave(lib.HVD_ALL_GROUPS, b"it goes on without the dead")
 
 
@@ -177,7 +180,10 @@ def leave_broken() -> None:
 
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:
-    """Leave and free everything. Return False, and free nothing, if other ranks stay too long."""
+    """Leave and free everything; return True if no rank failed.
+
+    If other ranks do not leave in time, free nothing and return False.
+    """
     lib.hvd_leave(lib.HVD_ALL_GROUPS, reason.replace("\0", "\\0").encode(errors="replace"))
     deadline = time.monotonic() + patience
     while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, BRIEFLY):
@@ -195,9 +201,9 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
 
 
 def go_over(place: start.Place, patience: float) -> None:
-    """Leave this process's job, if there is one, for another job, all of whose ranks call this.
+    """Leave this process's job, if any, and join another job; all ranks of that job call this.
 
-    Ranks of the old job that stay behind fail as if this rank had died.
+    Ranks that stay in the old job fail as if this rank had died.
 
     :param patience: seconds to wait for the other job's ranks.
     """
@@ -213,12 +219,12 @@ def go_over(place: start.Place, patience: float) -> None:
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register functions of a framework: to wait, and to call before and after this process leaves.
+    """Register a framework's functions, called to wait for its work, and before and after leaving.
 
-    From now on this process leaves the job before the exit functions registered so far run. MXNet's
-    exit function waits for all its operations, so operations that can't complete must fail first.
+    From now on this process leaves the job before the exit functions registered so far run: MXNet's
+    exit function waits for all operations, so operations that can't complete must fail before it.
 
-    :param after: called at exit only.
+    :param after: called only at exit.
     """
     frameworks.register(frameworks.Framework(wait, before, after))
     _run_first_at_exit()
@@ -230,7 +236,7 @@ def _run_first_at_exit() -> None:
 
 
 def _watch_end_of_a_worker() -> None:
-    """Leave when multiprocessing ends this process; a forked process runs no exit functions."""
+    """Leave when multiprocessing ends this process, because a forked process skips atexit."""
     process = sys.modules.get("multiprocessing.process")
     if process and process.parent_process():
         util = importlib.import_module("multiprocessing.util")
@@ -252,11 +258,11 @@ def _leave_at_end(failed: Optional[script_end.Failure]) -> bool:
 
 
 def at_exit() -> None:
-    """Leave the job, or end it, as the script has ended. The interpreter calls this."""
+    """Leave or end the job, because the script has ended. The interpreter calls this at exit."""
     failed = script_end.failure()
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
-    # now, before other ranks fail because of it; sys.excepthook gets no SystemExit and may be the
-    # user's
+    # Reported now, before other ranks fail because of this rank. sys.excepthook does not do so for
+    # SystemExit, or if the user has replaced it.
     if failed:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
@@ -272,7 +278,7 @@ def at_exit() -> None:
         if clean:
             frameworks.after_exit()
     elif step == ending.END_THOSE_IN_INIT:
-        # another rank failed first and may need time to report
+        # another rank failed first, and may need this time to report its failure
         if failed and failed.error and failure_of(failed.error):
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False
@@ -289,11 +295,11 @@ def at_exit() -> None:
 
 
 def _may_have_others(well: bool) -> bool:
-    """Tell whether ranks may wait for this process, though it may never have called init().
+    """Return True if ranks may wait for this process, even if it has never called init().
 
-    False for a child of a rank, because ranks wait only for the rank itself.
+    Return False for a child of a rank, because ranks wait only for the rank itself.
 
-    :param well: the script has not failed: only its launcher ends the ranks that wait in MPI_Init.
+    :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
     """
     runs_or_can_begin = start.ranks_of_mpi() or (well and start.has_launcher_of_mpi())
     can_tell = start.without_mpi() is not None or runs_or_can_begin
@@ -303,8 +309,7 @@ def _may_have_others(well: bool) -> bool:
 
 
 def _leave_before_threads_are_joined() -> None:
-    """Leave if the script has failed, because its threads may wait for ranks that wait for this
-    process."""
+    """Leave if the script has failed, because its threads may wait for ranks that wait for it."""
     main = threading.main_thread()
     if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
         at_exit()
@@ -320,19 +325,18 @@ def _last_words() -> str:
 
 
 def _end_job(code: int) -> None:
-    """End all ranks by force, because MPI is broken, or MPI_Finalize would wait for ranks that
-    compute."""
+    """Force all ranks to end: MPI is broken, or MPI_Finalize would wait for computing ranks."""
     recorder.before_leaving()
     script_end.flush(_last_words())
     if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
-        os._exit(code)  # not MPI_Abort, on which some mpiruns kill every process without warning
+        os._exit(code)  # after MPI_Abort, some mpiruns kill every process without warning
     bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
 
 
 _run_first_at_exit()
-# Python waits for threads before it calls exit functions. This function, registered last, is called
-# first, before Python waits for the threads of executors. Python 3.8 lacks the hook, and an exit
-# function would come too late.
+# Python waits for threads before it calls atexit functions. The hook below runs earlier. Hooks run
+# in reverse order, so it runs before the imported module's hook, which waits for executor threads.
+# Python 3.8 lacks such hooks.
 with contextlib.suppress(AttributeError, RuntimeError):
     importlib.import_module("concurrent.futures.thread")
     threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]

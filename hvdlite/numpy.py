@@ -1,13 +1,13 @@
-"""Collectives on NumPy arrays. No MXNet needed.
+"""Collectives on NumPy arrays. MXNet is not needed.
 
-Each call waits until the work is done. The forms that end in ``_async`` return a handle, for
-``poll`` and ``synchronize``, at once.
+Each call waits until the work is done. The forms that end in ``_async`` do not wait; they return a
+handle for ``poll`` and ``synchronize``.
 
-Element types: float16, float32, float64, uint8, int8, int16, int32, int64 and bool, and the
-bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory
-layout. ``out`` receives the result and is returned; it has the result's shape and dtype and may be
-the input itself. A grouped call starts all its arrays at once; its error names every array that
-failed.
+Dtypes: float16, float32, float64, uint8, int8, int16, int32, int64, bool, and the bfloat16 of
+ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory layout. ``out``
+receives the result and is returned; it must have the result's shape and dtype, and may be the input
+itself. A grouped call starts the collectives of all its arrays together; its error names every
+array that failed.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.shared_memory import shared_bytes
 
-globals().update(VALUES)  # makes Min, Max, ... names of this module, too
+globals().update(VALUES)  # adds Min, Max, ... to this module
 
 
 def allreduce(
@@ -38,12 +38,13 @@ def allreduce(
 
     :param array: of the same shape and dtype on every rank.
     :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after the prescale, before the sum; int64 wraps before an Average divides it.
+    :param prescale_factor: finite and the same on every rank, as ``postscale_factor``. Integers are
+        truncated after the prescaling, before the sum; int64 wraps before an Average divides.
     :raises ValueError: an argument is wrong; nothing has been sent.
-    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or the transport failed.
+    :raises hvdlite.HvdliteError: the ranks disagree, a rank has left, or the transport failed.
 
-    A call that is repeated with the same ``name`` and arguments is checked only the first time.
+    Repeated calls with the same ``name`` and arguments are cheaper, because they are not checked
+    again.
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
@@ -58,18 +59,18 @@ def allreduce_plan(
 ) -> Callable[[], np.ndarray]:  # fmt: skip
     """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    Each call takes the values that ``array`` has at that time. Ranks may call ``allreduce`` with
-    the same ``name`` instead. Without a name all calls are named after the line that makes the
-    plan::
+    Each call uses the values that ``array`` has at that time. Other ranks may instead call
+    ``allreduce`` with the same ``name``. Without a name, all calls are named after the line that
+    makes the plan::
 
         average = hvd.numpy.allreduce_plan(x, "x", out=x)
         for x[:] in batches:
             average()
 
-    :param array: and ``out``: contiguous, in C order. The function keeps both in use. Without
-        ``out`` each call returns a new array.
-    :raises ValueError: as :func:`allreduce`. The returned function raises all other errors; also
-        one if another thread is running it.
+    :param array: contiguous in C order, as is ``out``. The function keeps references to both.
+        Without ``out`` each call returns a new array.
+    :raises ValueError: as :func:`allreduce`. The returned function raises all other errors; it also
+        raises if another thread is running it.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
     full, memory, *how = described("allreduce", array, None, call)
@@ -89,14 +90,14 @@ def allreduce_plan(
 
 
 def empty_shared(shape, dtype=float) -> np.ndarray:
-    """Return a new array in memory that all ranks of its host map; every rank makes the call.
+    """Return a new array in memory that all ranks of the host map. Collective.
 
-    :func:`allreduce` into the array itself, ``out=array``, or a part of it that is the same on
-    every rank, then copies nothing. The memory is freed with the last array that uses it. If
-    ranks share no memory (one rank on each host, a later job) the array is an ordinary one.
+    :func:`allreduce` with ``out=array`` copies nothing if every rank gives this array, or the same
+    part of it. The memory is freed with the last array that uses it. If ranks share no memory (one
+    rank on each host; a later job), the array is an ordinary array.
 
-    :param shape: and ``dtype``: as for ``numpy.empty``, the same on every rank.
-    :raises hvdlite.HvdliteError: they are not the same.
+    :param shape: as for ``numpy.empty``, like ``dtype``; the same on every rank.
+    :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     private = dense(np.empty(shape, dtype))
     memory = shared_bytes(private.nbytes, f"{private.shape} {private.dtype}")
@@ -120,12 +121,12 @@ def reducescatter(
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+    """Return this rank's rows of the result of :func:`allreduce`; any ``op`` except Adasum.
 
     Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
     get one more.
 
-    :param array: of at least one dimension; all arguments and errors are those of
+    :param array: of at least one dimension; all other arguments and the errors are as for
         :func:`allreduce`.
     """
     if name is None:
@@ -152,8 +153,8 @@ def broadcast(
 ) -> np.ndarray:  # fmt: skip
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank.
 
-    :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :raises ValueError: ``root_rank`` is not in the set; otherwise as :func:`allreduce`.
+    :param root_rank: a rank of the job, even if ``process_set`` is given.
+    :raises ValueError: as :func:`allreduce`; or ``root_rank`` is not in the set.
     """
     if name is None:
         name = recurring_name("broadcast", process_set)
@@ -166,7 +167,7 @@ def allgather(
 ) -> np.ndarray:  # fmt: skip
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank.
 
-    :param array: of the same dtype, and of the same shape but for the first dimension; a 0-d one
+    :param array: of the same dtype, and of the same shape except the first dimension; a 0-d array
         counts as one row.
     :return: an array of shape (rows of all ranks, ...), in the order of ranks.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
@@ -193,11 +194,11 @@ def alltoall(
     """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
     :param array: of at least one dimension; all but the first are the same on every rank.
-    :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
-        Rows left over are not sent. Without ``splits`` all ranks receive equally many.
+    :param splits: how many rows go to each rank: the first rows to rank 0, the next to rank 1, and
+        so on. Remaining rows are not sent. Without ``splits`` all ranks get the same number.
     :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent.
-    :raises ValueError: as :func:`allreduce`; ``splits`` ask for more rows than there are; without
-        ``splits`` the rows do not divide evenly.
+    :raises ValueError: as :func:`allreduce`; or the sum of ``splits`` is larger than the number of
+        rows; or without ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
     if name is None:
@@ -213,9 +214,9 @@ grouped_allgather_async = grouped_allgather.start
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank has made this call.
+    """Wait until every rank has made this call.
 
-    :param process_set: the ranks that take part; only they make the call.
+    :param process_set: the ranks that take part; only these ranks make the call.
     :raises hvdlite.HvdliteError: a rank has left.
     """
     nothing = np.empty(0, np.uint8)
@@ -223,12 +224,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Join: this rank has no more data. Wait for all ranks, and return the last that joined.
+    """Tell the other ranks that this rank has no more data; return the last rank that joined.
 
-    Until the last rank joins, this rank contributes zeros to the other ranks' allreduces with op
-    Sum, Average (over the ranks that still have data) or Adasum. Other collectives are an error on
-    those ranks.
-    For ranks with different numbers of batches, at the end of an epoch::
+    Call it at the end of an epoch if ranks have different numbers of batches. It waits until all
+    ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with op
+    Sum, Average (over the ranks that still have data) or Adasum. Other collectives raise there::
 
         for batch in batches:
             ...
@@ -236,7 +236,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
         last = hvd.join()
         hvd.broadcast_parameters(params, root_rank=last)  # it has taken every step
 
-    :param process_set: the ranks that take part; only they make the call.
+    :param process_set: the ranks that take part; only these ranks make the call.
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
@@ -246,7 +246,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     return process_set.ranks[last[0]]
 
 
-# These return a Handle.
+# These functions return a Handle.
 
 
 def _reduce(

@@ -1,4 +1,4 @@
-"""hvdlite for JAX: the collectives of programs on several processes, and Horovod's names.
+"""hvdlite for JAX: runs the collectives of programs of several processes; has Horovod's names.
 
 Import it before jax, and call ``hvd.init()`` before JAX's first computation.
 """

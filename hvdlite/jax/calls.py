@@ -1,4 +1,4 @@
-"""hvdlite's collectives inside programs that run on one process alone: custom calls of XLA."""
+"""hvdlite's collectives inside programs that run on a single process, as custom calls of XLA."""
 
 import ctypes
 import functools
@@ -23,10 +23,10 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthrea
 
 
 class Collective(NamedTuple):
-    """A collective on several arrays; equal on all ranks.
+    """The description of a collective on several arrays, the same on all ranks.
 
     :param kind: a kind of the core, such as ``lib.HVD_ALLREDUCE``.
-    :param name: the name of the tensors, which get ``[0]``, ``[1]``, ... after it.
+    :param name: the tensors are named ``name[0]``, ``name[1]``, ...
     :param root: the root of a broadcast, a rank of the process set.
     """
 
@@ -59,9 +59,10 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype for elements of a dtype, and how many of them one element is.
+    """Return the core's dtype for elements of a dtype, and how many of its elements make up one.
 
-    Complex numbers are pairs. Unsigned numbers are signed ones, whose sums have the same bits.
+    A complex number is two floats. Unsigned numbers are sent as signed numbers, because sums of
+    both have the same bits.
 
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
@@ -77,7 +78,7 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
 
 
 def build() -> Path:
-    """Return the C part, compiled for the installed jaxlib, once.
+    """Return the path of the C part; compile it for the installed jaxlib if needed.
 
     :raises RuntimeError: as ``training.compiled.build``.
     """
@@ -100,9 +101,9 @@ def _register() -> None:
 
 
 def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
-    """Return the results of a collective on arrays in a program, as arrays of the same dtypes.
+    """Add a collective to a program; return its results, arrays of the same dtypes.
 
-    :param after: arrays that are computed before the collective begins.
+    :param after: arrays that XLA must compute before the collective begins.
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
@@ -112,7 +113,7 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
         dtype, parts = carried(array.dtype, c)
         how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
-    # Other collectives work on rows, before which vmap would put the batch's dimension.
+    # Other collectives work on rows, the first dimension, before which vmap would put the batch.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
     return call(

@@ -1,9 +1,10 @@
-"""The communicators of XLA's programs: the C library learns their members, and their groups open.
+"""Tells the C library the members of XLA's communicators, and opens the core's groups for them.
 
 XLA makes a communicator by MPI_Comm_split, which tells a process its own place but not the other
-members. So each executable is read when a client of jaxlib makes it, and for each new list of
-members XLA makes its communicator at once, while the library knows the list. Nothing is sent.
-Before the first run of a program its ranks meet, and open a group of the core for each list.
+members. So this module reads each executable that a client of jaxlib makes. For each new list of
+members it announces the list to the library and makes XLA create the communicator, which sends
+nothing. Before the first run of a program, its ranks meet and open a group of the core for each
+list.
 """
 
 import contextlib
@@ -27,27 +28,28 @@ from hvdlite.core.native import call, lib
 from hvdlite.jax import replica_groups
 from hvdlite.jax.library import PATH, core_function
 
-TARGET = "hvdlite_collective"  # XLA's name of hvdlite's custom calls
+TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
 _MAKERS = "compile_and_load", "deserialize_executable"
 _LOOK_MS = 500
 
 
 @dataclass(eq=False)
 class _Clique:
-    """A communicator of XLA's."""
+    """A communicator of XLA."""
 
-    address: ctypes.c_void_p  # in the library
+    address: ctypes.c_void_p  # address of the clique in the library
     ranks: List[int]  # in the order of the devices
-    thread: Optional[threading.Thread] = None  # runs its programs
-    opened: Any = None  # True: its group is open; an exception: opening has failed
+    thread: Optional[threading.Thread] = None  # the only thread that may run its programs
+    opened: Any = None  # True: its group is open; an exception: opening has failed; None: neither
 
 
 class Cliques:
     """The communicators of this process, and the threads that use them.
 
-    XLA does not say which program a collective is of, so two threads could swap theirs, where ranks
-    run them in different orders. So each communicator is of one thread. ``jit`` runs a program
-    without Python, once it has run it in the same context: so each thread has a context of its own.
+    XLA does not tell which program a collective belongs to. If two threads ran programs, and ranks
+    ran them in different orders, the collectives of the two could be mixed up. So each communicator
+    belongs to one thread. ``jit`` skips Python, and so this check, if it has run the program in the
+    same context before. So each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """
@@ -58,14 +60,14 @@ class Cliques:
         self._library.hvdlite_jax_asked.restype = ctypes.c_bool
         self._rank, self._patience = topology.rank(), patience
         self._library.hvdlite_jax_begin(core_function, self._rank, topology.size())
-        self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the numbers of the devices
-        self._programs: Dict[int, List[_Clique]] = {}  # by id()
+        self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
+        self._programs: Dict[int, List[_Clique]] = {}  # by the id() of the executable
         self._lock = threading.RLock()
         self._warming = threading.local()
         self._context, self._contexts = jax.make_user_context(), itertools.count(1)
 
     def watch(self, client: type, executable: type) -> None:
-        """Learn of every executable that a client of jaxlib makes, and of its first run."""
+        """Hook the functions of jaxlib that make and run executables."""
         for name in _MAKERS:
             setattr(client, name, self._watched(getattr(client, name)))
         execute = executable.execute_sharded  # type: ignore[attr-defined]
@@ -81,7 +83,7 @@ class Cliques:
         executable.execute_sharded = checked  # type: ignore[attr-defined]
 
     def enter_thread(self) -> None:
-        """Let this thread run programs of several processes."""
+        """Allow this thread to run programs of several processes."""
         if self._context.value is None:
             self._context(next(self._contexts)).__enter__()
 
@@ -90,7 +92,7 @@ class Cliques:
         def making(client, what, *args, **named):
             executable = make(client, what, *args, **named)
             devices = named.get("executable_devices", args[0] if args else ())
-            # an executable that is gone may have had the same id()
+            # a deleted executable may have had the same id()
             self._programs.pop(id(executable), None)
             if not getattr(self._warming, "now", False) and hasattr(executable, "hlo_modules"):
                 self._announce(executable, list(devices))
@@ -99,9 +101,9 @@ class Cliques:
         return making
 
     def _announce(self, executable, devices: List[Any]) -> None:
-        """Have XLA make the communicators that a program needs in this process.
+        """Make XLA create the communicators that a program needs in this process.
 
-        :param devices: the devices of the program, in its order.
+        :param devices: the devices of the program, in the program's order.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
         several = len({device.process_index for device in devices}) > 1
@@ -123,7 +125,7 @@ class Cliques:
                     cliques += [clique] * (len(ranks) > 1)
 
     def _clique(self, devices: Sequence[Any], ranks: List[int]) -> _Clique:
-        """Return the communicator of these devices; have XLA make a new one."""
+        """Return the communicator of these devices; make XLA create it if it is new."""
         key = tuple(device.id for device in devices)
         if key in self._known:
             return self._known[key]
@@ -141,7 +143,7 @@ class Cliques:
         )
         if not address:
             raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
-        with ThreadPoolExecutor(1) as other:  # has none of the caller's settings of JAX
+        with ThreadPoolExecutor(1) as other:  # a thread without the caller's settings of JAX
             problem = other.submit(self._warm, devices).exception()
         if not self._library.hvdlite_jax_asked(address) or problem:
             raise RuntimeError(
@@ -152,9 +154,9 @@ class Cliques:
         return self._known[key]
 
     def _open(self, clique: _Clique) -> None:
-        """Open the communicator's group, once; its other ranks do so, too.
+        """Open the communicator's group, unless it is open. Collective over its ranks.
 
-        :raises jax.errors.JaxRuntimeError: a rank has not come, or has ended.
+        :raises jax.errors.JaxRuntimeError: a rank did not make this call in time, or has ended.
         """
         if clique.opened is None:
             try:
@@ -167,7 +169,7 @@ class Cliques:
             raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {clique.opened}")
 
     def _check_thread(self, clique: _Clique) -> None:
-        """Have this thread own the communicator; raise RuntimeError if it may not."""
+        """Make this thread the communicator's thread; raise RuntimeError if that is not allowed."""
         here = threading.current_thread()
         with self._lock:
             if clique.thread is None or not clique.thread.is_alive():
@@ -184,11 +186,11 @@ class Cliques:
             raise RuntimeError(f"{what}: {why}")
 
     def _warm(self, devices: Sequence[Any]) -> None:
-        """Run the smallest program that asks for this communicator: one number, sent nowhere."""
+        """Run the smallest program that needs this communicator: one number, which is not sent."""
         self._warming.now = True
         mesh = Mesh(np.array(devices, dtype=object), ("all",))
 
-        def joined(x):  # a sum on one device asks for no communicator
+        def joined(x):  # a sum on one device would need no communicator
             return jax.lax.psum(x, "all") if mesh.size > 1 else jax.lax.ppermute(x, "all", [(0, 0)])
 
         mapped = jax.shard_map(joined, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
@@ -196,14 +198,15 @@ class Cliques:
 
 
 def _open_among(ranks: List[int], patience: float) -> int:
-    """Return the core's number of a group of these ranks, in this order. Only they call it.
+    """Open a group of these ranks, in this order; return its number in the core.
 
-    A rank that has begun to open a group can't stop. So the ranks agree first, by JAX's service,
-    which keeps the first value that a key gets: the last rank to come writes the group's number, or
-    the first rank whose time is up writes who is missing. All read the same.
+    Only these ranks make the call. A rank that has begun to open a group can't stop. So the ranks
+    first agree by JAX's service, which keeps the first value of a key. The last rank to arrive
+    writes the group's number, or the first rank whose time is up writes which ranks are missing.
+    All ranks read the same value.
 
     :param patience: seconds that a rank waits for the others.
-    :raises RuntimeError: a rank has not come; all that have come raise it.
+    :raises RuntimeError: a rank did not arrive; all ranks that arrived raise this.
     :raises hvdlite.HvdliteError: the job has failed.
     """
     if ranks == list(range(topology.size())):
@@ -216,7 +219,7 @@ def _open_among(ranks: List[int], patience: float) -> int:
             call(lib.hvd_check)
             here = service.key_value_dir_get(f"{place}/here/")
             missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
-            # another rank may write the key first, or nobody within this time
+            # errors: another rank has written the key first; nobody wrote it within this time
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 if not missing:
                     number = service.key_value_increment("hvdlite/groups", 1)
@@ -231,10 +234,10 @@ def _open_among(ranks: List[int], patience: float) -> int:
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 verdict = service.blocking_key_value_get(f"{place}/verdict", _LOOK_MS)
     except jax.errors.JaxRuntimeError:
-        call(lib.hvd_check)  # raises the error of the rank whose end has ended the service
+        call(lib.hvd_check)  # raises hvdlite's error if a rank's end has ended the service
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
-    # Numbers of hvdlite.torch's groups count from 0, so these begin high, but number * size has to
-    # fit into an int (SocketWorld).
+    # hvdlite.torch numbers its groups from 0, so these numbers begin high. number * size must fit
+    # into an int (SocketWorld).
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))

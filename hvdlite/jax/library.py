@@ -1,4 +1,4 @@
-"""The C library that jaxlib loads as its MPI, and the functions of the core that it needs.
+"""Makes jaxlib load hvdlite's C library as its MPI, and gives that library the core's functions.
 
 ``python -m hvdlite.jax.library`` prints the library's path, for MPITRAMPOLINE_LIB.
 """
@@ -14,9 +14,9 @@ PATH = files.shipped("_hvdlite_jax")
 
 
 def choose(must: bool = False) -> None:
-    """Have jaxlib load the library, unless jaxlib has been loaded.
+    """Make jaxlib load the library, unless jaxlib has been loaded already.
 
-    :raises ImportError: it has been loaded without the library, and ``must``.
+    :raises ImportError: with ``must``, if jaxlib was loaded without the library.
     """
     if PATH is None:
         if must:
@@ -34,7 +34,7 @@ def choose(must: bool = False) -> None:
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 def core_function(name: bytes) -> int:
-    """Return the address of a function of the core, for a C library that asks for it by name."""
+    """Return the address of the core's function with this name, for C libraries."""
     from hvdlite.core.native import address_of
 
     return address_of(name.decode())

@@ -1,8 +1,8 @@
-"""Collectives on arrays and pytrees of JAX that are this process's own, outside and inside ``jit``.
+"""Collectives on arrays and pytrees of JAX that only this process has, outside and inside ``jit``.
 
-Outside, an array's memory is sent as it is. Inside a program that runs on this process alone, a
-collective is a custom call of XLA. Programs that run on several processes use JAX's own, such as
-``jax.lax.psum``, which go through hvdlite after ``hvd.init()``.
+Outside, hvdlite sends an array's memory without a copy. Inside a program that runs on this process
+only, a collective is a custom call of XLA. Programs that run on several processes use JAX's own
+collectives, such as ``jax.lax.psum``, which hvdlite runs after ``hvd.init()``.
 """
 
 from typing import Any, List, Optional, Sequence
@@ -20,7 +20,7 @@ from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.jax.calls import Collective, carried, run
 
-_ALIGNED = 64  # bytes; JAX takes over memory that is aligned so
+_ALIGNED = 64  # bytes; JAX uses memory with this alignment without a copy
 
 
 def allreduce(
@@ -28,14 +28,14 @@ def allreduce(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """Return ``op`` over all ranks of each array of a pytree, by default the average.
+    """Return each array of a pytree reduced over all ranks by ``op``, by default the average.
 
-    All arrays are reduced in one operation. Under ``grad`` the gradient is reduced likewise.
+    All arrays are reduced in one operation. ``grad`` reduces the gradient in the same way.
 
     :param tree: an array, a number, or a pytree of them; shapes and dtypes are equal on all ranks.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: as for ``hvdlite.numpy.allreduce``, with ``name`` and the errors. A
-        failure inside a program is a ``jax.errors.JaxRuntimeError``, or a ValueError.
+    :param prescale_factor: like ``name`` and the errors, as for ``hvdlite.numpy.allreduce``. A
+        failure inside a program raises ``jax.errors.JaxRuntimeError`` or ValueError.
     """
     op, scales = op_of(average, op), (float(prescale_factor), float(postscale_factor))
     name = tensor_name("allreduce", name, process_set)
@@ -65,8 +65,8 @@ def allgather(
 ) -> Any:
     """Return the arrays of all ranks joined along the first dimension.
 
-    Outside programs the first dimensions may differ by rank; inside they are equal. Arguments and
-    errors: see :func:`allreduce`.
+    Outside programs the first dimensions may differ by rank; inside they must be equal. Arguments
+    and errors: see :func:`allreduce`.
     """
     name = tensor_name("allgather", name, process_set)
     return _mapped(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
@@ -78,7 +78,7 @@ def reducescatter(
 ) -> Any:  # fmt: skip
     """Return this rank's rows of the result of :func:`allreduce`, which has the same arguments.
 
-    Inside programs the rows divide evenly.
+    Inside programs the rows must divide evenly among the ranks.
     """
     name = tensor_name("reducescatter", name, process_set)
     scales = float(prescale_factor), float(postscale_factor)
@@ -91,8 +91,8 @@ def alltoall(
 ) -> Any:  # fmt: skip
     """Send rows to each rank; return the rows from all ranks. See also :func:`allreduce`.
 
-    :param splits: how many rows of one array go to each rank, outside of programs; by default the
-        rows divide evenly.
+    :param splits: how many rows of one array go to each rank (only outside programs). Without
+        ``splits`` the rows must divide evenly.
     :return: with ``splits`` a pair: the rows, and how many each rank sent.
     """
     name = tensor_name("alltoall", name, process_set)
@@ -130,7 +130,7 @@ def _own(collective: Collective, leaf: Any) -> np.ndarray:
 
 
 def _carrier(collective: Collective, array: np.ndarray) -> np.ndarray:
-    """Return the array as the core sees it: a complex number is a row of two."""
+    """Return the array as the core sees it: a complex number is a row of two floats."""
     dtype, parts = carried(array.dtype, collective)
     return dense((array[..., None] if parts > 1 else array).view(dtype))
 
@@ -153,7 +153,7 @@ def _outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
 
 
 def _room_for(array: np.ndarray) -> np.ndarray:
-    """Return an array like it, at an address at which JAX can take the memory over."""
+    """Return a new array like this, aligned so that JAX can use the memory without a copy."""
     room = np.empty(array.nbytes + _ALIGNED, np.uint8)
     begin = -room.ctypes.data % _ALIGNED
     return room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -173,7 +173,7 @@ def _forward(collective: Collective, *arrays):
 
 
 def _backward(collective: Collective, _, grads):
-    """Horovod's gradients, scale included, as in docs/training.md."""
+    """Return gradients with Horovod's scale: docs/training.md, "Gradients through collectives"."""
     kind, name, ps, op, scales, root = collective
     own = collective._replace(name=f"{name}.grad")
     average = Collective(lib.HVD_ALLREDUCE, own.name, ps, Average)

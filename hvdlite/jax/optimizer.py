@@ -1,4 +1,4 @@
-"""DistributedOptimizer: a transformation of Optax, fed with gradients averaged over ranks."""
+"""DistributedOptimizer: an optimizer of Optax, with gradients averaged over ranks."""
 
 from typing import Any, Optional
 
@@ -35,16 +35,16 @@ def DistributedOptimizer(
 
         optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
 
-    ``update`` works inside and outside ``jit``, in programs of this process alone. The state is the
-    state of the optimizer, so it is saved and loaded alike. To average once in k steps, use
-    ``optax.MultiSteps(optimizer, k)``.
+    ``update`` works inside and outside ``jit``, in programs of this process only. The state is the
+    given optimizer's state, so it is saved and loaded in the same way. To average once in k steps,
+    use ``optax.MultiSteps(optimizer, k)``.
 
     :param optimizer: an optimizer of Optax: a pair of functions ``init`` and ``update``.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average, Sum or Adasum.
-    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
-        multiplied by f / size after it.
-    :param process_set: the ranks that average; a rank outside of it trains alone.
+    :param gradient_predivide_factor: f: gradients are divided by f before the sum, and multiplied
+        by f / size after the sum.
+    :param process_set: the ranks that average; a rank outside of the set trains alone.
     :param name: the name of the tensors, equal on all ranks; by default how many optimizers the
         process has made.
     :raises ValueError: an argument is wrong.

@@ -1,8 +1,8 @@
-"""The devices that each collective of a compiled program joins, read from the text of its HLO.
+"""Reads the devices of each collective of a compiled program from the text of the program's HLO.
 
-XLA writes them in four ways: as lists, as reshaped and transposed ranges, as axes of a mesh, and
-not at all, for permutations. An unknown way raises an error. The C library refuses a collective
-that is missed here.
+XLA writes the devices in three ways: as lists, as reshaped and transposed ranges, or as axes of a
+mesh. It does not write the devices of permutations. Any other way raises an error. If this module
+misses a collective, the C library refuses to run it.
 """
 
 import math
@@ -22,16 +22,16 @@ _MESH = re.compile(
     r"\((?:([\d,]+)|\[([\d,]+)\](?:T\(([\d,]+)\))?)\))? ?\{([^}]*)\}"
 )
 _SHAPE = re.compile(r"\b(pred|bf16|[a-z]\d+)\[([\d,]*)\]")
-# most elements of a sum, or bytes of others: XLA passes the count to MPI as an int
+# most elements of a reduction, most bytes of other collectives: XLA passes the count as an int
 _MOST = (1 << 31) - 1
 
 
 def of(text: str, count: int) -> List[Tuple[int, ...]]:
-    """Return the groups of all collectives, without repetitions: indices of the program's devices.
+    """Return the groups of all collectives, each once, as indices of the program's devices.
 
     :param text: the module's HLO after optimization.
     :param count: the number of the program's devices.
-    :raises RuntimeError: a collective is too large or of float16, or its devices are unreadable.
+    :raises RuntimeError: a collective is too large or of float16, or its devices can't be read.
     """
     found: List[Tuple[int, ...]] = []
     for line in text.split("\n"):
@@ -45,7 +45,7 @@ def of(text: str, count: int) -> List[Tuple[int, ...]]:
 def _check(head: str, kind: str) -> None:
     """Raise RuntimeError if XLA can't pass the result, described in ``head``, to MPI."""
     for dtype, dims in _SHAPE.findall(head.partition("=")[2]):
-        bits = int(re.sub(r"\D", "", dtype) or 8)  # pred is a byte
+        bits = int(re.sub(r"\D", "", dtype) or 8)  # pred has no number; it is one byte
         each = 1 if "reduce" in kind else max(bits // 8, 1)
         if math.prod(_integers(dims)) * each > _MOST:
             raise RuntimeError(
@@ -91,9 +91,9 @@ def _groups(line: str, count: int) -> Any:
 def _along(axes: str, chosen: str) -> np.ndarray:
     """Return the groups along some axes of a mesh, or along parts of axes.
 
-    ``'x':(2)4`` is the part of axis x that has 2 before it and the size 4. Devices whose
-    coordinates are equal outside of the chosen parts are a group, in the order of the coordinates
-    inside.
+    ``'x':(2)4`` is a part of axis x: the axis is split into (2, 4, rest); 4 is the part. Devices with
+    equal coordinates outside the chosen parts are a group, in the order of their coordinates inside
+    the chosen parts.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'?([^',=]+)'?=(\d+)", axes)}
     outside = dict(zip(sizes, np.indices(tuple(sizes.values())).reshape(len(sizes), -1)))
@@ -105,5 +105,5 @@ def _along(axes: str, chosen: str) -> np.ndarray:
         inside.append(outside[name] // step % size)
         outside[name] = outside[name] - inside[-1] * step
         count *= size
-    # lexsort's last key counts most
+    # lexsort sorts by its last key first
     return np.lexsort([*inside[::-1], *[*outside.values()][::-1]]).reshape(-1, count)

@@ -1,6 +1,6 @@
-"""Collectives of float16 and of smaller floats, which XLA can't pass to MPI.
+"""Converts collectives of float16 and smaller floats, which XLA can't pass to MPI.
 
-They are gathered as integers of the same bits, and reduced as float32 and rounded once.
+Gathers move integers with the same bits. Reductions reduce float32 values and round once.
 """
 
 from functools import partial
@@ -21,10 +21,10 @@ _REDUCTIONS = (
 
 
 def translate() -> None:
-    """Change JAX's own collectives for CPUs; those that XLA's partitioner adds do not change."""
+    """Convert JAX's own collectives on CPUs, but not those that XLA's partitioner adds."""
     for name in _GATHERS + _REDUCTIONS:
         primitive = getattr(parallel, f"{name}_p", None)
-        if primitive:  # JAX 0.7.2 lacks some
+        if primitive:  # JAX 0.7.2 lacks some of these
             rule = partial(_lower, _lowerings[primitive].rule, name in _GATHERS)
             mlir.register_lowering(primitive, rule, platform="cpu")
 

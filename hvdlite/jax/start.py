@@ -1,4 +1,4 @@
-"""init() and shutdown(): the job's ranks become the processes of JAX, with hvdlite as its MPI."""
+"""init() and shutdown(): make the job's ranks the processes of JAX, with hvdlite as JAX's MPI."""
 
 import contextlib
 import math
@@ -18,18 +18,18 @@ from hvdlite.jax.library import choose
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _SILENCE = "HVDLITE_DATA_TIMEOUT_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
-_kept: List[Cliques] = []  # at most one, because JAX uses it until the process ends
+_kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, and make JAX's processes its ranks: ``jax.process_index() == hvd.rank()``.
+    """Join the job, and make its ranks JAX's processes: ``jax.process_index() == hvd.rank()``.
 
-    Afterwards ``jax.devices()`` are those of all ranks, and hvdlite runs all collectives that XLA
-    puts into programs of several processes. Collective. Each thread that runs programs of several
-    processes makes the call; a second call in one thread does nothing.
+    Afterwards ``jax.devices()`` has the devices of all ranks, and hvdlite runs all collectives that
+    XLA puts into programs of several processes. Collective. Each thread that runs programs of
+    several processes must make the call; a second call in the same thread does nothing.
 
-    A rank that others wait for is late after HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, and lost if it is
-    silent for HVDLITE_DATA_TIMEOUT_SECONDS; this call sets both to 60 if they are not set.
+    A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
+    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set.
 
     :param comm: like ``process_sets`` and the errors, as for ``hvdlite.init``.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
@@ -64,14 +64,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def _finish() -> None:
-    """Wait for the programs under way: other ranks may wait for this rank's part of them."""
+    """Wait for the programs in progress, because other ranks may wait for this rank's part."""
     for array in jax.live_arrays():
         with contextlib.suppress(Exception):
             array.block_until_ready()
 
 
 def _join() -> None:
-    """Have JAX's processes meet, unless the program has done so."""
+    """Connect JAX's processes (jax.distributed), unless the program has done so."""
     if jax.distributed.is_initialized():
         found, here = jax._src.distributed.global_state, (hvdlite.rank(), hvdlite.size())
         if (found.process_id, found.num_processes) != here:
@@ -98,7 +98,7 @@ def _join() -> None:
 
 
 def shutdown() -> None:
-    """Leave the job and JAX's; do nothing if the process is in none. Collective."""
+    """Leave hvdlite's job and JAX's; do nothing if the process is in no job. Collective."""
     if hvdlite.is_initialized() and hvdlite.size() > 1 and jax.distributed.is_initialized():
         jax.distributed.shutdown()
     hvdlite.shutdown()

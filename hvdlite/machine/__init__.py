@@ -1,1 +1,1 @@
-"""This machine and others: files, processes, NUMA nodes, the hosts of a job, and their facts."""
+"""Facts about this machine and other hosts: files, processes, NUMA nodes, lists of hosts."""

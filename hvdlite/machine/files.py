@@ -1,7 +1,7 @@
-"""Opens the files that hvdlite writes outside of its own folders.
+"""Opens the files that hvdlite writes outside of its own folders, safely.
 
-In a folder such as /tmp another user may already have made a file or a link with the same name. An
-error in writing names the file; Python's own does not if the disk is full.
+In a folder such as /tmp another user may already have made a file or a link with the same name.
+``writing`` adds the file's path to errors, because Python's error for a full disk has no path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NotWritten(Exception):
 def text_of(path: str) -> str:
     """Return the file's text without the byte-order mark that some editors put in front.
 
-    pathlib, which can do this, takes 3 ms to import.
+    This module avoids pathlib, because its import takes 3 ms.
     """
     with open(path, encoding="utf-8-sig") as file:
         return file.read()
@@ -32,7 +32,7 @@ def text_of(path: str) -> str:
 
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
-    """Raise NotWritten for an OSError of the block, which writes ``path``."""
+    """Turn an OSError of the block, which writes ``path``, into NotWritten."""
     try:
         yield
     except OSError as error:
@@ -40,9 +40,9 @@ def writing(path) -> Iterator[None]:
 
 
 def create(path, mode: str = "x") -> Any:
-    """Open a file whose name hvdlite has chosen: a new one, for this user alone.
+    """Create and open a file whose name hvdlite has chosen; only this user may read it.
 
-    :raises FileExistsError: the name is taken, perhaps by a link.
+    :raises FileExistsError: there is a file or a link with this name.
     """
 
     def new(name: str, flags: int) -> int:
@@ -52,9 +52,9 @@ def create(path, mode: str = "x") -> Any:
 
 
 def open_named(path, mode: str = "w", **how) -> Any:
-    """Open a file that the user has named, like ``open``, but never another user's.
+    """Like ``open``, for a file that the user has named, but refuse another user's file.
 
-    :raises PermissionError: any user may write to its folder, and the file or link is another's.
+    :raises PermissionError: any user may write to the folder, and another user owns the file.
     """
 
     def own(name: str, flags: int) -> int:
@@ -72,7 +72,7 @@ def open_named(path, mode: str = "w", **how) -> Any:
 def refuse_strangers(path) -> os.stat_result | None:
     """Raise PermissionError for another user's file in a folder where any user may write.
 
-    Return the state of the file, or of the link itself; None: there is no such file.
+    Return lstat() of the file, or None if there is no such file.
     """
     folder = os.stat(os.path.dirname(os.path.abspath(path)))
     try:
@@ -95,7 +95,7 @@ def refuse_strangers(path) -> os.stat_result | None:
 
 
 def make_named_folder(path) -> None:
-    """Make a folder that the user has named, unless it is there.
+    """Make a folder that the user has named, unless it exists.
 
     :raises PermissionError: as for ``open_named``.
     """
@@ -104,9 +104,9 @@ def make_named_folder(path) -> None:
 
 
 def make_private_folder(path) -> None:
-    """Make a folder for this user alone; another process of this user may have made it.
+    """Make a folder that only this user may use, unless this user has made it before.
 
-    :raises PermissionError: it is another user's, or others may write to it.
+    :raises PermissionError: another user owns the folder, or others may write to it.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)
@@ -116,7 +116,7 @@ def make_private_folder(path) -> None:
 
 
 def shipped(stem: str) -> str | None:
-    """Return the path of the library of this name that was installed with hvdlite, or None."""
+    """Return the path of the library with this name in hvdlite's installation, or None."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     names = sorted(name for name in os.listdir(folder) if name.startswith(f"{stem}."))
     return os.path.join(folder, names[0]) if names else None

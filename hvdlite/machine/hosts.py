@@ -1,4 +1,4 @@
-"""The hosts of a job: reads lists of them, and makes the ssh command that reaches them."""
+"""The hosts of a job: reads lists of hosts, and makes the ssh command that reaches a host."""
 
 import os
 import re
@@ -8,13 +8,13 @@ from typing import List, NamedTuple, Optional
 
 from hvdlite.machine.files import text_of
 
-# a larger number is taken for an ssh port, because MXNet's host files have `host:port`
+# a larger number is probably an ssh port, because MXNet's host files have `host:port`
 MOST_SLOTS = 1024
 _LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slots
 
 
 class Host(NamedTuple):
-    """A host of the job; without slots it gets an equal share of the processes."""
+    """A host of the job. A host without slots gets an equal share of the processes."""
 
     name: str
     slots: Optional[int] = None
@@ -28,7 +28,7 @@ class SSH(NamedTuple):
     identity: Optional[str] = None
 
     def command(self) -> List[str]:
-        """Return the ssh command up to the host's name; it never asks a question."""
+        """Return the ssh command up to the host's name, with options so that ssh never asks."""
         options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
         options += ["-o", "ConnectTimeout=10"]
         options += ["-p", str(self.port)] if self.port else []
@@ -37,14 +37,14 @@ class SSH(NamedTuple):
 
 
 def users_ssh(port: Optional[int] = None, identity: Optional[str] = None) -> SSH:
-    """Return the ssh that HVDLITE_SSH names, or ``ssh``."""
+    """Return the ssh program from HVDLITE_SSH, or ``ssh``, with this port and identity."""
     return SSH(shlex.split(os.environ.get("HVDLITE_SSH") or "ssh"), port, identity)
 
 
 def named(text: str, slots: Optional[int] = None) -> Host:
-    """Check a host's name, and return the host. A name is NAME or USER@NAME.
+    """Check a host's name, NAME or USER@NAME; return the host.
 
-    A name that begins with - would be an option of ssh.
+    A name must not begin with -, because ssh would take it for an option.
 
     >>> named("me@server-1", 4)
     Host(name='me@server-1', slots=4)
@@ -69,7 +69,7 @@ def parse_list(text: str) -> List[Host]:
 
 
 def read_file(path: str) -> List[Host]:
-    """Read a host file: one host a line, as `host slots=4` or `host:4`; # starts a comment."""
+    """Read a host file. A line is `host slots=4` or `host:4`; # starts a comment."""
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -114,12 +114,12 @@ def _checked(hosts: List[Host], where: str) -> List[Host]:
 
 
 def is_here(name: str) -> bool:
-    """Tell whether the name is that of this machine: a socket can be bound to its address."""
+    """Return True if the name is this machine's: a socket can be bound to the name's address."""
     if name in ("localhost", socket.gethostname()):
         return True
     try:
         with socket.socket() as sock:
             sock.bind((socket.gethostbyname(name), 0))
         return True
-    except (OSError, UnicodeError):  # UnicodeError: the name is too long for a host's
+    except (OSError, UnicodeError):  # UnicodeError: the name is too long
         return False

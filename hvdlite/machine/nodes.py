@@ -1,4 +1,4 @@
-"""The NUMA nodes of this host: the cores of each, and what a process has there."""
+"""The NUMA nodes of this host: their cores, and a process's threads and memory on them."""
 
 import glob
 from typing import Collection, Dict, FrozenSet, List, Optional, Set, Tuple
@@ -7,7 +7,7 @@ from hvdlite.machine.files import text_of
 from hvdlite.machine.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
-# bytes, and part of a process's memory, from which on memory on other nodes matters
+# memory on other nodes is reported from this many bytes and this part of a process's memory on
 LEAST, _SHARE = 64 << 20, 0.2
 Core = FrozenSet[int]  # the numbers of its hardware threads
 
@@ -29,9 +29,9 @@ def _core_of(thread: int) -> Tuple[str, ...]:
 
 
 def nodes(allowed: Collection[int]) -> List[List[Core]]:
-    """Return the cores of each NUMA node that has some of these hardware threads.
+    """Return, for each NUMA node with some of these hardware threads, the node's cores.
 
-    One list with all cores, if the kernel does not tell.
+    If the kernel does not tell the nodes, return one list with all cores.
     """
     found = [cores(numbers(text_of(f"{path}/cpulist")) & set(allowed)) for path in _folders()]
     return [each for each in found if each] or [cores(allowed)]
@@ -42,7 +42,7 @@ def _folders() -> List[str]:
 
 
 def numbers(text: str) -> Set[int]:
-    """Return the numbers of a list as the kernel writes it.
+    """Parse a list of numbers in the kernel's format.
 
     >>> sorted(numbers("0-2,8")), numbers("")
     ([0, 1, 2, 8], set())
@@ -72,10 +72,10 @@ def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optio
 
 
 def misplaced(process: int) -> str:
-    """Return texts about what a process has on several NUMA nodes; empty: nothing, or unknown.
+    """Return a text if a process's threads or memory are on several NUMA nodes; else "".
 
-    Threads and private memory count; libraries and memory that ranks share do not. The kernel
-    walks through all pages of the process, which delays the process's page faults.
+    Libraries and memory that ranks share do not count. The kernel walks through all pages of the
+    process, which delays the process's page faults.
     """
     if len(_folders()) < 2:
         return ""
@@ -109,7 +109,7 @@ def _nodes_of_threads(process: int) -> Set[int]:
 
 
 def _nodes_of_memory(process: int) -> Dict[int, int]:
-    """Return the bytes of private memory on each node: numa_maps of proc_pid_numa_maps(5)."""
+    """Return the bytes of private memory on each node, from numa_maps: proc_pid_numa_maps(5)."""
     found: Dict[int, int] = {}
     for line in text_of(f"{PROC}/{process}/numa_maps").splitlines():
         words = dict(word.partition("=")[::2] for word in line.split())

@@ -1,7 +1,7 @@
 """Describes a host: versions, MPI, cores, interfaces, shared memory.
 
-This is also a program: the launcher sends it to Python on other hosts, which may lack hvdlite. So
-it imports only the standard library. MPI and MXNet would also take seconds to import.
+This module is also a program: the launcher sends it to Python on other hosts, which may lack
+hvdlite. So it imports only the standard library. Importing MPI and MXNet would also take seconds.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ FRAMEWORKS = {  # frameworks besides MXNet -> distributions that provide them
 
 
 def versions():
-    """Return the versions that must be equal on all hosts; None if this host lacks one."""
+    """Return the versions that must be equal on all hosts; None for a package that is missing."""
     return {
         "Python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "hvdlite": _version_in("hvdlite", "_version.py"),
@@ -46,9 +46,9 @@ def _version_in(package, file):
 
 
 def why_no_mxnet():
-    """Return why MXNet's library can't be loaded, such as a missing libgomp; None: it can.
+    """Return why MXNet's library can't be loaded, such as a missing libgomp; None if it can.
 
-    Another process tries to load it, as importing MXNet would take seconds.
+    Another process only loads the library, because importing MXNet would take seconds.
     """
     found = importlib.util.find_spec("mxnet")
     if not found or not found.origin:
@@ -63,7 +63,7 @@ def why_no_mxnet():
 
 def installed(framework):
     """Return the version of one of the FRAMEWORKS; None if it is not installed."""
-    # here, because describe() must also run on an old Python, which lacks it
+    # imported here, because describe() must also run on an old Python without this module
     import importlib.metadata
 
     for distribution in FRAMEWORKS[framework]:
@@ -75,14 +75,14 @@ def installed(framework):
 
 
 def shipped_folder():
-    """Return the folder of the libraries for frameworks that hvdlite's installation compiled."""
+    """Return the folder of the framework libraries that were compiled at hvdlite's installation."""
     return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "compiled")
 
 
 def cache_folders():
-    """Return the folders for what hvdlite compiles for the installed framework, the best first.
+    """Return the folders where hvdlite may keep files that it compiles later, the best first.
 
-    The last is for a user whose home is missing, read-only or full.
+    The last folder is for users whose home is missing, read-only or full.
     """
     if os.environ.get(CACHE):
         return [os.path.expanduser(os.environ[CACHE])]
@@ -92,7 +92,7 @@ def cache_folders():
 
 
 def torch_stem(version):
-    """Return the stem of a compiled backend's name; PyTorch 2.13.0+cpu counts as 2.13.0."""
+    """Return the first part of a compiled backend's name; 2.13.0+cpu counts as 2.13.0."""
     return f"{TORCH_MODULE}-torch{version.partition('+')[0]}-{sys.implementation.cache_tag}"
 
 
@@ -119,7 +119,7 @@ def torch_backend(version):
 
 
 def find_program(name):
-    """Return an MPI program's path, first from this Python's environment, then from PATH."""
+    """Return the path of an MPI program beside this Python or on PATH, or None."""
     import shutil  # here, so that agents, which ask only for versions, start 2 ms sooner
 
     here = os.path.dirname(sys.executable)
@@ -177,7 +177,7 @@ def ipv6_addresses():
 
 
 def is_on(name, address, networks):
-    """Tell whether an interface is one of these networks: eth0, 10.1.0.0/16, 10.1.0.7."""
+    """Return True if an interface is in one of these networks: eth0, 10.1.0.0/16, 10.1.0.7."""
     return name in networks or any(_is_in(address, each) for each in networks)
 
 
@@ -202,7 +202,10 @@ def source_towards(host):
 
 
 def why_not_loaded(without_mpi=False):
-    """Return why ranks can't load hvdlite here. Another process tries, as loading starts MPI."""
+    """Return why ranks can't load hvdlite here, or None.
+
+    Another process tries to load it, because loading it may initialize MPI.
+    """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
     module = "hvdlite.core.native" if without_mpi else "hvdlite.bootstrap.mpi"
     line = [sys.executable, "-c", f"import {module}"]
@@ -212,12 +215,12 @@ def why_not_loaded(without_mpi=False):
 
 
 def starts_without_mpi():
-    """Tell whether hvdlite's C library for jobs without MPI is here."""
+    """Return True if hvdlite's C library for jobs without MPI is installed."""
     return importlib.util.find_spec("hvdlite._hvdlite_core") is not None
 
 
 def describe(load=False, without_mpi=False):
-    """Return all facts about this host; ``load`` adds two that take long to find."""
+    """Return all facts about this host; ``load`` adds two facts that take long to find."""
     import glob
 
     try:

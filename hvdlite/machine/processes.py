@@ -1,4 +1,4 @@
-"""This process's heap, its parent processes, and the environment they were started with."""
+"""This process's heap, its ancestors, and the environment variables of other processes."""
 
 import ctypes
 import os
@@ -8,10 +8,10 @@ from hvdlite.machine.files import text_of
 
 
 def with_own(name: str) -> List[int]:
-    """Return this process, its parent and so on, as long as they have the same value of the
-    variable.
+    """Return this process and its ancestors up to the first that lacks this process's value.
 
-    :raises OSError: no /proc.
+    :param name: the variable whose value is compared.
+    :raises OSError: there is no /proc.
     """
     line = [os.getpid()]
     while has_own(parent(line[-1]), name):
@@ -20,7 +20,7 @@ def with_own(name: str) -> List[int]:
 
 
 def has_own(pid: int, name: str) -> bool:
-    """Tell whether a process was started with this process's value of the variable."""
+    """Return True if a process was started with this process's value of the variable."""
     entry = os.fsencode(name) + b"=" + os.environb[os.fsencode(name)]
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -31,7 +31,7 @@ def has_own(pid: int, name: str) -> bool:
 
 def parent(pid: int) -> int:
     """Return the parent's process id; 0 for the first process of the system."""
-    if pid == os.getpid():  # without reading a file, because a rank asks twice a second
+    if pid == os.getpid():  # reads no file, because each rank calls this twice a second
         return os.getppid()
     return int(stat_of(f"/proc/{pid}/stat")[1])
 
@@ -39,7 +39,7 @@ def parent(pid: int) -> int:
 def stat_of(path: str) -> List[str]:
     """Return the fields after the name in the stat file of a process or thread: proc_pid_stat(5).
 
-    Field 0 is the state, field 3 of the manual.
+    Element 0 is the state, which is field 3 in the manual.
     """
     return text_of(path).rpartition(")")[2].split()
 
