@@ -91,9 +91,9 @@ def _groups(line: str, count: int) -> Any:
 def _along(axes: str, chosen: str) -> np.ndarray:
     """Return the groups along some axes of a mesh, or along parts of axes.
 
-    ``'x':(2)4`` is a part of axis x: the axis is split into (2, 4, rest); 4 is the part. Devices with
-    equal coordinates outside the chosen parts are a group, in the order of their coordinates inside
-    the chosen parts.
+    ``'x':(2)4`` is a part of axis x: the axis is split into (2, 4, rest); 4 is the part. Devices
+    with equal coordinates outside the chosen parts are a group, in the order of their coordinates
+    inside these parts.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'?([^',=]+)'?=(\d+)", axes)}
     outside = dict(zip(sizes, np.indices(tuple(sizes.values())).reshape(len(sizes), -1)))
