@@ -21,7 +21,7 @@ HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
-# no contraction, so that every compiler's code gives the same bits
+# for equal bits from all compilers
 FLOATS = ["-ffp-contract=off", "-fno-math-errno"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
