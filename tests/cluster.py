@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""A cluster on one machine: hosts with their own name, address, /dev/shm, processes and sshd.
+"""A cluster on one machine: hosts with separate names, addresses, /dev/shm, processes and sshd.
 
     python tests/cluster.py -- hostname                     one command on host h0
     python tests/cluster.py --hosts 4 --rate 1gbit -- bash  a shell there; links of 1 Gbit/s
 
-Each host is a set of Linux namespaces that live as long as one process, its sshd; a switch (a
-bridge in a network namespace of its own) joins them. When that process goes, all of the host goes:
-every process in it, its addresses, its mounts and its shared memory. The command runs on h0 and
-finds in its environment:
+Each host is a set of Linux namespaces that exist while one process, its sshd, runs. A switch, which
+is a bridge in another network namespace, connects the hosts. When its sshd ends, the kernel removes
+all of the host: processes, addresses, mounts and shared memory. The command runs on h0 with these
+variables:
 
     CLUSTER_HOSTS   a host file: h0 to h3, one slot each
-    CLUSTER_SSH     an ssh command that reaches every host without a question (also HVDLITE_SSH)
-    CLUSTER_DISK    a folder that has other contents on each host; all other files are shared
+    CLUSTER_SSH     an ssh command that reaches every host without questions (also HVDLITE_SSH)
+    CLUSTER_DISK    a folder with different contents on each host; all other files are shared
 
-Needs root, iproute2, util-linux and OpenSSH's server. ``missing()`` says what of that is not there.
+It needs root, iproute2, util-linux and OpenSSH's server; ``missing()`` tells what is missing.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional
 
-# .1 is h0. The namespaces see no other network, so this one collides with none.
+# .1 is h0. The namespaces have no other network, so the addresses can't conflict.
 NETWORK = "10.77.0"
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -54,10 +54,9 @@ Host *
     LogLevel ERROR
 """
 
-# The commands that a host runs before its sshd. A host has a /proc of its own, so that ps there
-# shows only the host's processes. The user's shell would read its files at each ssh: pyenv, for
-# one, takes a lock in them, and a host that is killed meanwhile leaves the lock behind, and each
-# later ssh waits for a minute.
+# The commands that a host runs before its sshd. A host has a separate /proc, so ps shows only the
+# host's processes. The shell's startup files are hidden: some take a lock (pyenv does), and a host
+# that is killed meanwhile would leave the lock behind, for which each later ssh waits a minute.
 BOOT = """\
 set -e
 exec 2>>{state}/{name}.log
@@ -74,7 +73,7 @@ exec {sshd} -D -e -f {state}/sshd_config
 
 
 def missing(*tools: str) -> Optional[str]:
-    """Say what this machine lacks to make a cluster with these tools; None if it lacks nothing."""
+    """Return what this machine lacks for a cluster with these tools; None if it lacks nothing."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     tools = ("ip", "tc", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd", *tools)
@@ -91,12 +90,12 @@ def missing(*tools: str) -> Optional[str]:
 
 
 def can_filter() -> bool:
-    """Tell whether :meth:`Cluster.firewall` works here."""
+    """Return whether :meth:`Cluster.firewall` works on this machine."""
     return bool(shutil.which("iptables", path=_search_path()))
 
 
 def _search_path() -> str:
-    """Where the tools are: an ordinary user's PATH lacks the folders of ip, tc and sshd."""
+    """Return a PATH with the folders of ip, tc and sshd, which an ordinary user's PATH lacks."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -109,10 +108,10 @@ def _die_with_parent() -> None:
 
 
 class Cluster:
-    """``with Cluster(4) as cluster: cluster.run(["hostname"])``; h0 is where commands run.
+    """``with Cluster(4) as cluster: cluster.run(["hostname"])`` runs a command on host h0.
 
-    :param rate: of each host's link, as tc writes it ("1gbit"); None leaves the links as they are.
-    :param burst: how much an idle link takes at once, above its rate.
+    :param rate: the rate of each host's link, as tc writes it ("1gbit"); None: no limit.
+    :param burst: how much data an idle link takes at full speed, above its rate.
     """
 
     def __init__(self, hosts: int = 4, rate: Optional[str] = None, burst: str = "32kb"):
@@ -124,7 +123,7 @@ class Cluster:
         self.ssh = f"ssh -F {self.state}/ssh_config"
         self._rate, self._burst = rate, burst
         self._processes: List[subprocess.Popen] = []
-        # process ids of the first process of the switch and of each host
+        # process ids of the first process in the namespaces of the switch and of each host
         self._first: List[int] = []
         self._pids: Dict[str, int] = {}
         self._switch = 0  # process id of the first process of the switch
@@ -146,7 +145,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End every process of every host; the namespaces go with them."""
+        """End every process of every host; then the kernel removes the namespaces."""
         for pid in self._first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -156,13 +155,13 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """End a host and close its connections; ``power``: close none, as in a power cut."""
+        """End a host. Its connections are closed, unless ``power``, which emulates a power cut."""
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
 
     def restart(self, host: str) -> None:
-        """Start a host again that was lost."""
+        """Start a lost host again."""
         # the kernel may take a moment to remove the old link
         old = [*self._on_switch(), "ip", "link", "delete", host]
         subprocess.run(old, stderr=subprocess.DEVNULL, env=_environment())
@@ -170,12 +169,11 @@ class Cluster:
         self._plug_in(host, self.addresses[self.names.index(host)])
 
     def link(self, host: str, up: bool) -> None:
-        """Switch a host's link off at the switch's end, or on again."""
+        """Switch a host's link on or off, at the end of the switch."""
         _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
 
     def firewall(self, host: str, only_new: bool = False) -> None:
-        """Let a host drop all packets to and from itself, or only new connections; ssh still
-        passes."""
+        """Make a host drop all packets except those of ssh, or only new connections except ssh."""
         for way in ("INPUT", "OUTPUT"):
             rule = ["-A", way, "-o" if way == "OUTPUT" else "-i", "eth0"]
             for side in ("--sport", "--dport"):
@@ -190,20 +188,19 @@ class Cluster:
         return ["nsenter", "-t", str(self._switch), "-n"]
 
     def command(self, argv: List[str], host: str = "h0", cwd: Optional[str] = None) -> List[str]:
-        """Return the command that runs ``argv`` on a host; without ``folder`` it runs in this
-        folder."""
+        """Return the command that runs ``argv`` on a host, by default in the current folder."""
         spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", f"--wd={cwd or os.getcwd()}"]
         return ["nsenter", "-t", str(self._pids[host]), *spaces, "--", *argv]
 
     def environment(self) -> Dict[str, str]:
-        """Return what a command on a host needs to find the others."""
+        """Return the environment with which a command on a host finds the other hosts."""
         return {
             **_environment(),
             "CLUSTER_HOSTS": str(self.hostfile),
             "CLUSTER_DISK": str(self.disk),
             "CLUSTER_SSH": self.ssh,
             "HVDLITE_SSH": self.ssh,
-            # Process ids are alike on all hosts, and Open MPI names its folders after them.
+            # Open MPI names folders after process ids, which may be equal on several hosts.
             "TMPDIR": str(self.disk),
         }
 
@@ -215,14 +212,14 @@ class Cluster:
     def processes(self, host: str) -> List[str]:
         """Return the command lines of the processes on a host, without its sshd.
 
-        The sshd takes the place of init there, and notices a little late that a process has ended.
+        The sshd is the host's init, which reaps ended processes a little late.
         """
         found = self.run(["ps", "-e", "-o", "args="], host, capture_output=True, text=True)
         others = ("sshd", "<defunct>", "ps -e -o")
         return [line for line in found.stdout.splitlines() if not any(o in line for o in others)]
 
     def clear(self, host: str) -> None:
-        """End what runs on a host, except its sshd, and remove the files in its /dev/shm."""
+        """End all processes of a host except its sshd, and remove the files in its /dev/shm."""
         self.run(["sh", "-c", "kill -KILL -1; rm -rf /dev/shm/*"], host, capture_output=True)
 
     def shared_memory(self, host: str) -> List[str]:
@@ -242,13 +239,13 @@ class Cluster:
             _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path])
 
     def _start(self, argv: List[str]) -> int:
-        """Start unshare and return the process id of its child, the first in the new namespaces."""
+        """Start unshare; return the process id of its child, the first in the new namespaces."""
         process = subprocess.Popen(
             argv,
             preexec_fn=_die_with_parent,
             env=_environment(),
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # unshare grumbles when its child is killed
+            stderr=subprocess.DEVNULL,  # unshare prints an error when its child is killed
         )
         self._processes.append(process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -309,7 +306,7 @@ def _comm(pid: int) -> str:
 
 @contextlib.contextmanager
 def or_skip(hosts: int, *tools: str):
-    """Give a test a cluster; skip the test where these tools can make none."""
+    """Yield a cluster; skip the test if the machine lacks what a cluster needs."""
     import pytest  # cluster.py itself runs without pytest
 
     lacks = missing(*tools)
@@ -320,7 +317,7 @@ def or_skip(hosts: int, *tools: str):
 
 
 def wait_for(ready, what: str, seconds: float = 10):
-    """Call ``ready`` again and again; return the first value that is true."""
+    """Call ``ready`` until it returns a true value; return this value."""
     deadline = time.monotonic() + seconds
     while True:
         value = ready()

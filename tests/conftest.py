@@ -1,4 +1,4 @@
-"""Settings of all Python tests. Those under parallel/ run in MPI jobs and have their own."""
+"""Settings of all Python tests; parallel/ and contract/, which run in MPI jobs, have more."""
 
 import os
 import signal
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-# An empty folder name means that failures write no reports
+# With this folder, failures write no reports
 os.environ.setdefault("HVDLITE_REPORTS", os.devnull)
 LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
-if LEAN not in (PATH or ""):  # tests/lean makes imports of the started processes faster
+if LEAN not in (PATH or ""):  # tests/lean makes imports faster in processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, PATH]))
 
-# With ``pytest -n 3``, as in ``make test``, tests of a group run one after the other. They share
-# emulated hosts, or what a fixture makes once for a file; or they need all cores or most memory.
+# With ``pytest -n 3``, as in ``make test``, tests of a group run one after the other, because they
+# share emulated hosts or a module's fixture, or because they need all cores or most memory.
 GROUPS = {
     "hosts": (
         "benchmarks",
@@ -37,8 +37,8 @@ GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C through: a shell that starts the tests in the background has the tests, and all
-    that they start, ignore Ctrl-C."""
+    """Handle SIGINT: a shell that starts the tests in the background makes the tests, and all
+    processes that they start, ignore SIGINT."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail where the groups have no effect: pytest-xdist marks tests of a group in their names."""
+    """Fail if the groups have no effect: pytest-xdist appends its group to a test's name."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

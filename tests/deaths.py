@@ -1,7 +1,7 @@
-"""Jobs in which a rank dies at a random moment: each wait of each other rank has to end in time.
+"""Jobs in which a rank dies at a random moment: all waits of the other ranks must end in time.
 
-``python tests/deaths.py --cases 500`` prints the longest of each class, and each case beyond its
-limit with the stacks of its ranks.
+``python tests/deaths.py --cases 500`` prints the longest waits of each class of cases, and each
+case beyond its limit with the stacks of its ranks.
 """
 
 import argparse
@@ -37,7 +37,7 @@ GROUPS = (["world"], ["set"], ["group"], ["world", "set"], ["world", "group"],
 
 
 class Ended(NamedTuple):
-    """How a case ended: seconds from the death to the last wait's end, and the last process's."""
+    """How a case ended: seconds from the death to the end of the last wait and last process."""
 
     case: dict
     waits: float
@@ -47,7 +47,7 @@ class Ended(NamedTuple):
     story: str  # the events and their seconds after the death
 
     def is_late(self, more: float = 0.0) -> bool:
-        """Tell whether the case hung, or took ``more`` seconds longer than is documented."""
+        """Return whether the case hung or took more than ``more`` seconds beyond its limits."""
         late = max(self.waits - self.limit, self.job - job_limit_of(self.case))
         return bool(self.trouble) or late > more
 
@@ -64,7 +64,7 @@ def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
             "groups": rng.choice((["torch"], ["world", "torch"])) if torch else rng.choice(GROUPS),
             "threads": rng.choice((1, 1, 2)),
             "how": rng.choice(HOWS),
-            "when": rng.choice(WHENS[torch:]),  # PyTorch's own store waits for half an hour
+            "when": rng.choice(WHENS[torch:]),  # not init: PyTorch's store waits for 30 minutes
             "victim": rng.randrange(ranks),
             "then": rng.choice(("raise", "shutdown", "end")),
             "helpers": 1 + i % 2,
@@ -126,7 +126,7 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
 
 def limit_of(case: dict) -> float:
     """Return the documented seconds from the death until all waits of other ranks have ended."""
-    if case["when"] == "init":  # a rank that has begun init() is awaited for ten seconds more
+    if case["when"] == "init":  # ranks wait 10 s longer for a rank that has begun init()
         return INIT + (11 if case["how"] == "SIGSTOP" else 2)
     return 1.25 * SILENCE + 1 if case["how"] == "SIGSTOP" else SOON
 
@@ -139,7 +139,7 @@ def job_limit_of(case: dict) -> float:
 
 
 def run(case: dict) -> Ended:
-    """Run a case to its end, or for ``HANGS`` seconds; leave nothing behind."""
+    """Run a case to its end, or for ``HANGS`` seconds; then end all its processes."""
     job = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
         case = {**case, "folder": folder}
@@ -212,7 +212,7 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
 
 
 def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
-    """Tell whether all others have left: then MPI waits for a stopped rank as for one that
+    """Return whether all others have left: MPI then waits for a stopped rank as for one that
     computes."""
     others = [of for rank, of in events.items() if rank != case["victim"]]
     ended = len(others) == case["ranks"] - 1 and all(

@@ -1,6 +1,6 @@
-"""What tests of MXNet 1 need in order to pass with MXNet 2, whose Gluon takes mx.np arrays alone.
+"""Make tests for MXNet 1 pass with MXNet 2, whose Gluon takes only mx.np arrays.
 
-When this has been imported, blocks and parameters take mx.nd arrays as well.
+After the import of this module, blocks and parameters also take mx.nd arrays.
 """
 
 import functools
@@ -13,7 +13,7 @@ metric = mx.gluon.metric if MXNET2 else mx.metric
 
 
 def __getattr__(name: str):
-    """Give amp to those who ask: with it imported, custom operators crash MXNet 1 at exit."""
+    """Import amp only for users of it: with amp, custom operators crash MXNet 1 at exit."""
     if name == "amp":
         return importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
     raise AttributeError(name)
@@ -32,7 +32,7 @@ def _converting(method):
 
 
 def _convert(owner, name: str) -> None:
-    """Also in its subclasses: Gluon has given most of those a copy of the method."""
+    """Convert a method in a class and its subclasses: Gluon has copied it to most of these."""
     if name in vars(owner):
         setattr(owner, name, _converting(vars(owner)[name]))
     for subclass in owner.__subclasses__():
@@ -40,7 +40,7 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
-    # scripts for MXNet 2 call it, because without it no optimizer takes Gluon's arrays
+    # as scripts for MXNet 2 do: otherwise no optimizer takes Gluon's arrays
     mx.npx.set_np()
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")

@@ -1,11 +1,11 @@
-"""hvdlite.torch and the backend of torch.distributed on a GPU: right values, and times beside Gloo.
+"""Check hvdlite.torch and the backend of torch.distributed on a GPU, and measure times, Gloo's too.
 
-    make test-gpu                         build/gpu.json, and a table
-    python tests/gpu.py --device cpu      the same on the CPU: all but the GPU's own copies
+    make test-gpu                         write build/gpu.json and print a table
+    python tests/gpu.py --device cpu      the same on the CPU, without copies from and to a GPU
 
-Two ranks share one GPU, which NCCL refuses: their tensors go through pinned memory of the host. One
-rank has NCCL beside hvdlite. What ranks compute is compared with one process on the joined batch.
-It needs no network: a Python with PyTorch and NumPy, and cffi.
+Two ranks share one GPU, which NCCL refuses, so their tensors pass through pinned host memory. Jobs
+of one rank use NCCL with hvdlite. Results are compared with those of one process on the joined
+batch. This needs Python with PyTorch, NumPy and cffi, but no network.
 """
 
 import argparse
@@ -27,11 +27,11 @@ LIMIT = 90  # seconds that one program may take
 
 
 def on_rank(program: str, file: Path, device: torch.device) -> None:
-    """Run a program's checks as a rank; write what each came to."""
+    """Run a program's checks as a rank; write the result of each check to a file."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     of_group = program.startswith("cpu:")
     if of_group:
-        import hvdlite.torch.backend  # noqa: F401  registers the backend, where no installation does
+        import hvdlite.torch.backend  # noqa: F401  registers the backend if hvdlite is not installed
 
         group(program)
     found = {}
@@ -46,7 +46,7 @@ def on_rank(program: str, file: Path, device: torch.device) -> None:
 
 
 def run(program: str, folder: Path, device: str) -> Dict[str, Any]:
-    """Start the ranks of a program; return what rank 0 found, with the others' failures."""
+    """Start the ranks of a program; return rank 0's results and the failures of other ranks."""
     ranks, file = RANKS[program], folder / "gpu-check.json"
     for old in folder.glob("gpu-check.*"):
         old.unlink()

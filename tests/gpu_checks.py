@@ -1,4 +1,4 @@
-"""What ranks check with tensors on a GPU, or on the CPU: values beside one process, and times."""
+"""Checks with tensors on a GPU or on the CPU: results equal those of one process; times."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ CHECKS: Dict[str, List[Callable]] = {}
 
 
 def check(program: str) -> Callable:
-    """Add a function of device, rank and size to what the ranks of a program run, in this order."""
+    """Return a decorator that appends a function of device, rank and size to a program's checks."""
 
     def add(function: Callable) -> Callable:
         CHECKS.setdefault(program, []).append(function)
@@ -51,7 +51,7 @@ def train(model, optimizer, batches, scaler: Any = None, passes: int = 1) -> Lis
 
 
 def alone(device, size: int, dtype=torch.float32, steps: int = STEPS) -> List[torch.Tensor]:
-    """Return the weights that one process comes to on the batches of all ranks."""
+    """Return the weights that one process trains on the batches of all ranks."""
     model = network().to(device, dtype)
     rows = [joined(size, step).to(device, dtype) for step in range(steps)]
     return train(model, torch.optim.SGD(model.parameters(), 0.1, 0.9), rows)
@@ -74,7 +74,7 @@ def expect_equal(found, expected) -> None:
 
 
 def delayed(device, function: Callable) -> Any:
-    """Call it on a stream of its own, behind a kernel that runs for milliseconds."""
+    """Call the function on a new stream, behind a kernel that runs for milliseconds."""
     if device.type == "cpu":
         return function()
     stream = torch.cuda.Stream()
@@ -87,7 +87,7 @@ def delayed(device, function: Callable) -> Any:
 
 
 def milliseconds(device, call: Callable, barrier: Callable) -> float:
-    """Return the median time of a call that ends when its result is there."""
+    """Return the median time of a call until its result is complete."""
     taken = []
     for number in range(13):
         barrier()
@@ -234,7 +234,7 @@ def nccl_moves_the_data(device, rank, size):
     movers = [agreement.made for agreement in delegate._agreements.made.values()]
     assert [type(mover._group).__name__ for mover in movers] == ["ProcessGroupNCCL"], movers
     assert hvd.nccl_built() and hvd.cuda_built()
-    # Integers are averaged through the host, which defines how they are rounded.
+    # Averages of integers are computed on the host, because NCCL would round them differently.
     whole, before = torch.full((3,), 7, device=device), movers[0]._turn
     expect_equal(hvd.allreduce(whole, op=hvd.Sum), 7)
     expect_equal(hvd.allreduce(whole, op=hvd.Average), 7)
@@ -245,7 +245,7 @@ def nccl_moves_the_data(device, rank, size):
 
 
 def group(backend: str) -> None:
-    """Join the group of a backend, once in each process."""
+    """Join the process group of a backend, only once per process."""
     if not dist.is_initialized():
         dist.init_process_group(backend)
 
@@ -331,7 +331,7 @@ OF_GROUPS = [
     verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
     fsdp2_comes_to_what_one_process_does,
 ]  # fmt: skip
-RANKS = {  # what a rank of each program runs: hvdlite.torch, or torch.distributed with a backend
+RANKS = {  # program (hvdlite.torch, or a backend of torch.distributed) -> number of ranks
     "hvdlite.torch": 2,
     "hvdlite.torch by NCCL": 1,
     "cpu:hvdlite,cuda:hvdlite": 2,

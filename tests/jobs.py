@@ -1,4 +1,4 @@
-"""Starts MPI jobs for the tests: a time limit, one text of all output, and nothing left behind."""
+"""Start MPI jobs for tests, with a time limit, all output as one text, and nothing left behind."""
 
 import json
 import os
@@ -21,8 +21,8 @@ MPI_SETTINGS = {
     "HVDLITE_REPORTS": os.devnull,  # most tests want no reports of failures
     **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
-MARK = "HVDLITE_TEST_JOB"  # set in each process of a job, so that processes left behind are found
-STARTS = 5  # how often mpirun is started at most
+MARK = "HVDLITE_TEST_JOB"  # set in each process of a job, to find processes left behind
+STARTS = 5  # the most attempts to start mpirun
 
 
 class Job(NamedTuple):
@@ -33,15 +33,15 @@ class Job(NamedTuple):
     seconds: float
 
     def lines(self, start: str) -> List[str]:
-        """The lines of the output that begin with `start`, without it, in order of appearance.
+        """Return the rest of each line of the output that begins with `start`, in order.
 
-        hvdliterun puts the rank before each line.
+        The label of the rank that hvdliterun puts before each line is removed.
         """
         lines = (re.sub(r"^\[\d+\] ", "", line) for line in self.output.splitlines())
         return [line[len(start) :] for line in lines if line.startswith(start)]
 
     def results(self) -> Dict[int, dict]:
-        """What each rank gave to :func:`report`, its calls joined."""
+        """Return rank -> all values that the rank has passed to :func:`report`."""
         results: Dict[int, dict] = {}
         for line in self.lines("RESULT "):
             rank, values = json.loads(line)
@@ -50,13 +50,13 @@ class Job(NamedTuple):
 
 
 def report(rank: int, **values) -> None:
-    """For scripts: one line, in one write, that the outer test reads with ``Job.results()``."""
+    """Print values of a script as one line in one write; the test gets them as Job.results()."""
     sys.stdout.write(f"\nRESULT {json.dumps([rank, values])}\n")
     sys.stdout.flush()
 
 
 def find_mpirun() -> str:
-    """The launcher beside this Python, else that of PATH."""
+    """Return the path of mpirun, from the folder of this Python or else from PATH."""
     beside = str(Path(sys.executable).parent)
     for path in (beside, None):
         for name in ("mpirun", "mpiexec"):
@@ -67,10 +67,10 @@ def find_mpirun() -> str:
 
 
 def mpirun(ranks: int, *command: str, **options) -> Job:
-    """Run ``python *command`` on so many ranks; fail the test if anything outlives the job.
+    """Run ``python *command`` on `ranks` ranks; fail the test if anything outlives the job.
 
-    An mpirun that reads the network's interfaces while another test takes an emulated host away
-    starts nothing: then another is started. Options as for :func:`start_mpirun`.
+    mpirun fails if another test removes an emulated host while mpirun reads the network
+    interfaces; it is then started again. Options as for :func:`start_mpirun`.
     """
     for _ in range(STARTS):
         job = start_mpirun(ranks, *command, **options)
@@ -90,10 +90,10 @@ def start_mpirun(
 ) -> Job:
     """Run mpirun once.
 
-    :param timeout: seconds, then everything is killed and the test fails.
+    :param timeout: seconds after which everything is killed and the test fails.
     :param while_running: called with the launcher's process as soon as it runs.
-    :param options: of mpirun.
-    :param launcher: a command that takes mpirun's place.
+    :param options: options of mpirun.
+    :param launcher: a command that replaces mpirun.
     """
     job = uuid.uuid4().hex
     settings = {**os.environ, **MPI_SETTINGS, MARK: job, **(env or {})}
@@ -124,7 +124,7 @@ def start_mpirun(
 
 
 def alone(code: str, *arguments: str, **env) -> str:
-    """The output of a script, which must end well; without mpirun a process is a job of one."""
+    """Run code in a new process, a job of one rank; check that it succeeds; return its output."""
     ended = subprocess.run(
         [sys.executable, "-c", code, *arguments], env={**os.environ, **env}, timeout=120,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -140,9 +140,9 @@ def script(ranks: int, name: str, *arguments: str, **options) -> Job:
 
 
 def assert_pieces_run(page: str, folder: Path) -> int:
-    """Run the Python code of a page of docs/ on two ranks; return how many pieces it has.
+    """Run the Python code of a page of docs/ on two ranks; return the number of pieces.
 
-    Ranks that MPI has started refuse elastic training.
+    A page with elastic training needs hvdliterun, because ranks that MPI starts refuse it.
     """
     file = ROOT / "docs" / f"{page}.md"
     elastic = "@hvd.elastic.run" in file.read_text()
@@ -155,7 +155,7 @@ def assert_pieces_run(page: str, folder: Path) -> int:
 
 
 def whole_program(framework: str) -> str:
-    """The program of README.md (PyTorch) or of docs/programs.md (the other frameworks)."""
+    """Return a framework's program from README.md (PyTorch) or docs/programs.md (others)."""
     pages = (ROOT / "README.md").read_text() + (ROOT / "docs" / "programs.md").read_text()
     codes = re.findall(r"^```python\n(.*?)^```", pages, re.M | re.S)
     (code,) = [code for code in codes if f"\nimport {framework}\n" in code.replace(" as mx", "")]
@@ -164,7 +164,7 @@ def whole_program(framework: str) -> str:
 
 
 def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
-    """Run a whole program on two ranks; the next job continues from its checkpoint."""
+    """Run a whole program on two ranks, `jobs` times; later jobs resume from its checkpoint."""
     code = whole_program(framework)
     (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{code}")
     for _ in range(jobs):
@@ -174,7 +174,7 @@ def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
 
 
 def processes_of(mark: str) -> List[int]:
-    """The processes that have this in their environment, such as a job's mark."""
+    """Return the processes that have this text, such as a job's mark, in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -186,12 +186,12 @@ def processes_of(mark: str) -> List[int]:
 
 
 def leftovers_in_shm() -> set:
-    # A folder hvdlite-NUMBER is of an agent of hvdliterun, which none of these jobs has.
+    # Folders hvdlite-NUMBER belong to agents of hvdliterun, which these jobs do not use.
     return {path.name for path in Path("/dev/shm").glob("hvdlite-*-*")}
 
 
 def kill_all(process: subprocess.Popen, job: str) -> str:
-    """Kill what belongs to the job, whichever process group it is in; return its output."""
+    """Kill all processes of the job, in any process group; return the job's output."""
     for pid in {process.pid, *processes_of(job)}:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -202,7 +202,7 @@ def kill_all(process: subprocess.Popen, job: str) -> str:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Tell whether `condition` becomes true in that time."""
+    """Return whether `condition` becomes true within `seconds`."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
@@ -217,7 +217,7 @@ def check_nothing_left(process, job: str, shared_memory: set, output: str) -> No
         kill_all(process, job)
         raise AssertionError(f"processes {left} outlived their job\n{output}")
 
-    # wait: shared memory of other jobs here is unlinked within milliseconds
+    # other jobs on this machine unlink their shared memory within milliseconds, so wait
     def no_new_memory() -> bool:
         return not leftovers_in_shm() - shared_memory
 
@@ -225,11 +225,11 @@ def check_nothing_left(process, job: str, shared_memory: set, output: str) -> No
 
 
 def assert_passed(job: Job) -> Job:
-    """Fail, showing the output, unless the job ended well; return it otherwise."""
+    """Return the job if it succeeded; otherwise fail with its output."""
     assert job.status == 0, f"exit status {job.status} after {job.seconds:.1f} s\n{job.output}"
     return job
 
 
 def rank_commands(arguments: Sequence[str]) -> List[str]:
-    """The arguments of Python that run tests/parallel, or some of it, on each rank."""
+    """Return the arguments of Python that run pytest with these arguments on each rank."""
     return ["-m", "pytest", "-p", "no:cacheprovider", *arguments]

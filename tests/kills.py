@@ -1,4 +1,4 @@
-"""Ranks that die at random: as many as ``KILLS`` says, at moments that ``SEED`` picks."""
+"""Ranks killed at random: ``KILLS`` is their number, and ``SEED`` selects the moments."""
 
 import os
 import random
@@ -12,11 +12,11 @@ def wanted(by_default: int) -> int:
 
 
 def kill_many(sizes: Dict[str, int], job: Callable[[str, int], List[float]], kills: int) -> None:
-    """Run jobs until so many of their ranks have been killed; print how long the others took.
+    """Run jobs until `kills` ranks have been killed; print how long the other ranks needed.
 
-    :param sizes: where a job may run, and how many ranks it has there.
-    :param job: called with one of these and how many ranks shall die; returns for each that died in
-        training the seconds until the others had ended a step.
+    :param sizes: place of a job -> number of its ranks.
+    :param job: called with a place and the number of ranks to kill; returns, for each rank killed
+        during training, the seconds until the other ranks had completed a step.
     """
     seed = int(os.environ.get("SEED", time.time()))
     random.seed(seed)

@@ -1,6 +1,6 @@
-"""What tests of the collectives need of each library: arrays from NumPy and back.
+"""Adapters of each library for tests of collectives: they convert arrays from and to NumPy.
 
-bfloat16, which NumPy has not, is given and read as float32.
+bfloat16, which NumPy lacks, is converted from and to float32.
 """
 
 import importlib
@@ -20,27 +20,27 @@ def library(cls):
 
 
 def imported(name: str):
-    """The module, or None where it is not wanted or not installed."""
+    """Return the module, or None if it is not wanted or not installed."""
     try:
         if name == "jax" and name in WANTED:
-            importlib.import_module("hvdlite.jax")  # hvdlite.jax has to be imported before jax
+            importlib.import_module("hvdlite.jax")  # must be imported before jax
         return importlib.import_module(name) if name in WANTED else None
     except ImportError:
         return None
 
 
 def first_of(result):
-    """The tensors of a result: of an alltoall those that came, without their numbers."""
+    """Return the tensors of a result as a list, of an alltoall without the row counts."""
     return result if isinstance(result, list) else [result[0] if type(result) is tuple else result]
 
 
 class Library:
     dtypes = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
     in_place = has_0d = True
-    compiles = False  # True: calls are compiled to a graph, and TensorFlow checks them, too
+    compiles = False  # True: TensorFlow, which may check calls before hvdlite does
     prepares = False  # True: a repeated allreduce is described and checked only once
     compresses = False  # True: a call takes compression=
-    graphs = False  # True: traces a graph for each shape, which is slow: gets fewer cases
+    graphs = False  # True: each shape needs a new graph, which is slow, so there are fewer cases
     moved: tuple = ()  # dtypes that can be moved but not summed
     asks_for_rows = False  # True: starting waits until all ranks have sent their row counts
     errors: tuple = ()
@@ -51,7 +51,7 @@ class Library:
     def call(self, verb: str, *arrays, dtype=None, **options):
         """Do one collective on NumPy arrays; return NumPy arrays.
 
-        Its inputs stay as they are, and its results are of their type and dtype.
+        Check that it does not change its inputs and that results have their type and dtype.
         """
         made = [self.make(a, dtype) for a in arrays]
         grouped = verb.startswith("grouped")
@@ -84,7 +84,7 @@ mx = imported("mxnet")
 if mx:
     import hvdlite
 
-    BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # how MXNet 1.9.1 gives bfloat16 to NumPy
+    BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # MXNet 1.9.1's dtype of bfloat16 in NumPy
 
     class MXNet(Library):
         hvd = hvdlite
@@ -125,7 +125,7 @@ if mx:
 
     @library
     class NP(MXNet):
-        """By the same calls as NDArray: of the dtypes it has some."""
+        """Only some dtypes, because the calls are the same as with NDArray."""
 
         module = mx.np
         dtypes = ("float16", "float32", "int64", "bool")
@@ -165,7 +165,7 @@ if jax:
     jax.config.update("jax_enable_x64", True)
 
     class OfTrees:
-        """A call takes all arrays of a tree at once: it is the grouped one, too."""
+        """Give each verb also as its grouped form: hvdlite.jax takes all arrays of a tree."""
 
         def __getattr__(self, verb):
             return getattr(hvdlite.jax, verb.replace("grouped_", ""))
@@ -248,7 +248,7 @@ if tf:
 
 
 def libraries_that(suit):
-    """Of these the test is."""
+    """Return a parametrization of a test with each library for which suit(library) is true."""
     return pytest.mark.parametrize("lib", [lib for lib in LIBRARIES if suit(lib)], ids=str)
 
 
@@ -259,7 +259,7 @@ of_frameworks = libraries_that(lambda lib: not isinstance(lib, NumPy))
 
 
 def every_dtype_of(dtypes=None, moved=False):
-    """Each library with each of its dtypes, or of those that are given."""
+    """Parametrize with each library and each of its dtypes, or those of them in `dtypes`."""
     pairs = [
         (lib, dtype)
         for lib in LIBRARIES

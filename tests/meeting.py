@@ -1,8 +1,8 @@
-"""Lets every rank of an MPI job run the same tests with pytest; a conftest.py imports its hooks.
+"""pytest hooks with which all ranks of an MPI job run the same tests; a conftest.py imports them.
 
-Rank 0 writes what pytest writes; another rank is heard only when a test fails on it. After each
-test the ranks wait for each other. When they do not meet, because a rank failed half-way and left
-the others in a collective, the failed rank ends the job.
+Rank 0 prints pytest's output; other ranks print only failures. After each test the ranks wait for
+each other. If they do not meet, because a rank failed and left the other ranks in a collective, the
+failed rank ends the job.
 """
 
 import io
@@ -14,8 +14,8 @@ from mpi4py import MPI
 
 from hvdlite import job
 
-TIMEOUT_SECONDS = 120  # of one test; after it the rank's process ends, which ends the job
-# how long a rank whose test has failed waits for the others to finish the test
+TIMEOUT_SECONDS = 120  # limit of one test, after which the rank's process ends, and so the job
+# how long a rank whose test has failed waits for other ranks to finish the test
 MEETING_SECONDS = 10
 
 everyone = MPI.COMM_WORLD.Dup()
@@ -62,13 +62,13 @@ def pytest_runtest_protocol(item, nextitem):
 
 
 def meet(seconds: float) -> bool:
-    """Tell whether all ranks come here in that time."""
+    """Return whether all ranks make this call within `seconds`."""
     until = time.monotonic() + seconds
     barrier = everyone.Ibarrier()
     while not barrier.Test():
         if time.monotonic() > until:
             return False
-        time.sleep(1e-3)  # MPI has no wait with a time limit
+        time.sleep(1e-3)  # poll, because MPI has no wait with a time limit
     return True
 
 
@@ -84,15 +84,15 @@ def size() -> int:
 
 @pytest.fixture(scope="session")
 def several() -> None:
-    """For tests that need at least two ranks."""
+    """Skip the test on one rank."""
     if everyone.size < 2:
         pytest.skip("needs two ranks")
 
 
 @pytest.fixture
 def report_parity(capsys):
-    """Prints by how much the ranks differ from one process alone, without ``pytest -s``, and checks
-    that it is no more than a bound."""
+    """Return a function that prints, even without ``pytest -s``, the difference between the ranks
+    and one process, and checks its bound."""
 
     def check(name: str, difference: float, bound: float) -> None:
         line = f"PARITY {everyone.size} ranks, {name}: {difference:.2e} (at most {bound:.0e})"

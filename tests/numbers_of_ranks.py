@@ -1,4 +1,4 @@
-"""Test data that a rank can compute for every rank, and the expected results of reductions."""
+"""Test data of all ranks, which each rank can compute, and expected results of reductions."""
 
 import functools
 import hashlib
@@ -8,20 +8,20 @@ import numpy as np
 import hvdlite as hvd
 from hvdlite.core.shared_memory import own_host
 
-# Shapes without elements, with one, with an odd number, with many dimensions, and above the size at
-# which the algorithm changes.
+# Shapes with no element, one, an odd number, many dimensions, and above the size at which the
+# algorithm changes.
 SHAPES = ((), (1,), (3, 0, 2), (0,), (3, 5, 7), (17,), (70_001,), (1, 2, 1, 2, 1, 2))
 MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-51}
 
 
 def host_dtype(dtype: str) -> str:
-    """In which NumPy holds it."""
+    """Return the NumPy dtype that holds values of this dtype."""
     return "float32" if dtype == "bfloat16" else dtype
 
 
 def kept(function):
-    """Make the function's results once for all libraries; nobody may change these results."""
+    """Cache the function's results for all libraries, as read-only arrays."""
 
     @functools.lru_cache(maxsize=256)
     def made(*arguments):
@@ -34,9 +34,9 @@ def kept(function):
 
 @kept
 def numbers(dtype: str, shape, rank: int) -> np.ndarray:
-    """Small whole numbers, exact in every dtype, and so are their sums over a few ranks.
+    """Return small whole numbers; every dtype holds them and their sums over ranks exactly.
 
-    Of dtypes that are only moved the largest.
+    For dtypes that are only moved, not summed, return the largest numbers.
     """
     random = np.random.RandomState(1000 * rank + int(np.prod(shape)) % 997)
     low, high = (0, 2) if dtype == "bool" else (0 if dtype.startswith("uint") else -8, 9)
@@ -46,7 +46,7 @@ def numbers(dtype: str, shape, rank: int) -> np.ndarray:
 
 @kept
 def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
-    """What a reduction gives; integers are truncated when scaled and divided, and wrap."""
+    """Return the expected result of a reduction; scaled or averaged integers are truncated."""
     everyone = np.stack([numbers(dtype, shape, r) for r in range(hvd.size())])
     if dtype == "bool":
         return (np.any if op in ("Sum", "Max") else np.all)(everyone, axis=0)
@@ -59,13 +59,13 @@ def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
 
 
 def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The rule of Maleki et al. (2020), section 3."""
+    """Combine two vectors by the rule of Maleki et al. (2020), section 3."""
     dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
     return (1 - dot / (2 * aa) if aa else 1) * a + (1 - dot / (2 * bb) if bb else 1) * b
 
 
 def adasum(vectors) -> np.ndarray:
-    """Host by host: pairs beyond a power of two first, then neighbours, and neighbours of those."""
+    """Return the Adasum: ranks sorted by host; extra pairs beyond a power of two are first."""
     hosts = hvd.allgather_object(own_host().number)
     ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
     vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]
@@ -79,20 +79,20 @@ def adasum(vectors) -> np.ndarray:
 
 
 def part_of(rows: int, rank: int, size: int) -> slice:
-    """The rows of a reducescatter that a rank gets."""
+    """Return the rows that a rank gets from a reducescatter."""
     each, longer = divmod(rows, size)
     first = rank * each + min(rank, longer)
     return slice(first, first + each + (rank < longer))
 
 
 def same_everywhere(array) -> bool:
-    """Tell whether all ranks have the same bits."""
+    """Return whether all ranks have the same bits."""
     bits = hashlib.sha1(np.asarray(array).tobytes()).digest()
     return len(set(hvd.allgather_object(bits))) == 1
 
 
 def close(got, expected, dtype: str, note="") -> None:
-    """Of this dtype and shape, and equal but for one rounding."""
+    """Assert that `got` has this dtype and shape and equals `expected` but for one rounding."""
     got = np.asarray(got)
     assert got.dtype == host_dtype(dtype) and got.shape == np.shape(expected)
     # comparing bytes takes a tenth of the time of assert_allclose
@@ -109,9 +109,10 @@ NORM_EPSILON = 1e-5  # epsilon of the batch normalisation
 
 
 def check_far_from_zero(normalise) -> None:
-    """Check ``normalise(x, dy)``, which returns y and dx of this rank's (rows, 8, 8, channels).
+    """Check ``normalise(x, dy)``, which returns y and dx for this rank's (rows, 8, 8, channels).
 
-    The mean is 1000 deviations; ranks differ in means and in rows; the last channel is constant.
+    The mean is 1000 standard deviations; ranks have different means and numbers of rows; the last
+    channel is constant.
     """
     randoms = [np.random.RandomState(r) for r in range(hvd.size())]
     parts = [1000 + r / 2 + random.randn(2 + 3 * r, 8, 8, 3) for r, random in enumerate(randoms)]

@@ -1,6 +1,6 @@
-"""Starts ranks as torchrun does, by variables alone, in an environment without mpi4py.
+"""Start ranks as torchrun does, with only environment variables and without mpi4py.
 
-Unlike torchrun this ends no rank when another fails: each has to find its own way out.
+Unlike torchrun, this does not end other ranks when a rank fails: they must end by themselves.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ WITHOUT_MPI = {"HVDLITE_TEST_WITHOUT_MPI": "1"}
 
 
 def free_port() -> int:
-    """A port p with p + 1 free, too."""
+    """Return a free port p for which p + 1 is free, too."""
     while True:
         with socket.socket() as one, socket.socket() as next_one:
             one.bind(("127.0.0.1", 0))
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def variables(rank: int, size: int, port: int, host: str = "127.0.0.1") -> Dict[str, str]:
-    """Torchrun's, and those of the tests."""
+    """Return the variables of torchrun and of the tests."""
     found = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
     return {
         **MPI_SETTINGS,
@@ -52,10 +52,10 @@ def start_ranks(
     prefixes: Optional[Sequence[Sequence[str]]] = None,
     host: str = "127.0.0.1",
 ) -> List[Job]:
-    """Run ``python *command`` as these ranks of a job; fail if one outlives the time.
+    """Run ``python *command`` as ranks of a job; fail if a rank takes longer than `timeout`.
 
-    :param ranks: those that come; None: all.
-    :param prefixes: for each rank, what goes before its command.
+    :param ranks: the ranks that are started; None: all.
+    :param prefixes: for each rank, words before its command.
     """
     mark, port, begun = uuid.uuid4().hex, free_port(), time.monotonic()
     shared_memory = jobs.leftovers_in_shm()
@@ -79,7 +79,7 @@ def start_ranks(
 
 
 def on_carrier(carrier: str, ranks: int, *command: str, **options) -> Job:
-    """Run ``python *command`` on ranks that MPI joins, or sockets where there is no MPI."""
+    """Run ``python *command`` on ranks that MPI joins, or, without MPI, sockets."""
     if carrier == "mpi":
         return jobs.mpirun(ranks, *command, **options)
     ended = start_ranks(ranks, *command, **options)
@@ -88,12 +88,12 @@ def on_carrier(carrier: str, ranks: int, *command: str, **options) -> Job:
 
 
 def results(ended: Iterable[Job]) -> Dict[int, dict]:
-    """What these ranks gave to ``report``; all must have ended well."""
+    """Return what the ranks have passed to ``report``; all ranks must have succeeded."""
     return {rank: each for job in ended for rank, each in jobs.assert_passed(job).results().items()}
 
 
 def results_without(dead: Iterable[int], ended: Sequence[Job]) -> Dict[int, dict]:
-    """The same, of all but these ranks, which none of them may be."""
+    """Return the results of all ranks but the dead ones, after checking that they are complete."""
     left = {rank: job for rank, job in enumerate(ended) if rank not in dead}
     found = results(left.values())
     assert found.keys() == left.keys(), [job.output for job in left.values()]

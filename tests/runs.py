@@ -1,7 +1,7 @@
-"""``python -m runs RUN ...`` on each rank of a job: pytest, run after run, in the same process.
+"""Run pytest several times in one process: ``python -m runs RUN ...`` on each rank of a job.
 
-A run is a JSON list of variables and of pytest's arguments. hvdlite is initialized anew for each
-run and reads the variables then. MXNet, whose import takes longer than most runs, stays imported.
+A RUN is a JSON list of environment variables and arguments of pytest. hvdlite is initialized again
+for each run. MXNet, whose import takes longer than most runs, stays imported.
 """
 
 import json

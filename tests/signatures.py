@@ -1,4 +1,4 @@
-"""Public names as text: what a call of theirs takes."""
+"""Signatures of public names as text."""
 
 import inspect
 

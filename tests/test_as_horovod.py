@@ -1,4 +1,4 @@
-"""Scripts of Horovod's, unchanged, with hvdlite in its place."""
+"""Unchanged scripts for Horovod run with hvdlite."""
 
 import json
 import os
@@ -14,7 +14,7 @@ SCRIPT = str(TESTS / "scripts" / "clips_sums.py")
 
 
 def weights_of(results: dict) -> np.ndarray:
-    """The weights, which are the same on all ranks."""
+    """Return the weights; check that they are equal on all ranks."""
     every = [np.concatenate(values["weights"]) for values in results.values()]
     for other in every[1:]:
         np.testing.assert_array_equal(every[0], other)
@@ -27,7 +27,7 @@ def trained(ranks: int, **env) -> dict:
 
 @pytest.fixture(scope="module")
 def alone() -> dict:
-    """What one process trains on all the rows."""
+    """Return the results of one process that trains on all rows."""
     return trained(1)
 
 
@@ -41,8 +41,8 @@ def test_a_script_that_clips_sums_trains_as_one_process(alone):
     assert (norms > ranks).all()  # otherwise nothing has been clipped
 
 
-def test_a_script_that_clips_sums_clips_too_little_on_averages(alone):
-    """Why sums are what a script for Horovod gets."""
+def test_a_script_that_clips_sums_trains_wrong_with_averages(alone):
+    """This is why scripts for Horovod get sums."""
     lax = trained(2, HVDLITE_HOROVOD_SUMS="0")
     np.testing.assert_allclose(lax[0]["norms"][0], alone[0]["norms"][0], 1e-5)
     assert np.abs(weights_of(lax) - weights_of(alone)).max() > 0.01
@@ -81,7 +81,7 @@ print(importlib.util.find_spec("horovod.nothing"), horovod.run.__name__)
 
 
 def test_importing_as_horovod_loads_neither_mxnet_nor_mpi():
-    """Without MXNet and MPI, until a script asks for them."""
+    """They are loaded when the script imports horovod.mxnet."""
     ended = python("-c", BY_AN_IMPORT)
     assert ended.returncode == 0, ended.stderr
     lines = [line for line in ended.stdout.splitlines() if "src/storage" not in line]
@@ -102,14 +102,14 @@ print("RESULT", [horovod.rank(), horovod.__version__])
 """
 
 
-def test_a_rank_finds_where_it_is_in_horovods_variables(tmp_path):
+def test_horovods_environment_variables_have_the_ranks_place(tmp_path):
     (tmp_path / "where.py").write_text(WHERE)
     job = assert_passed(mpirun(2, str(tmp_path / "where.py")))
     for rank in (0, 1):
         assert f"RESULT [{rank}, '0.28.1']" in job.output
 
 
-def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path):
+def test_an_already_imported_horovod_is_an_error(tmp_path):
     (tmp_path / "horovod.py").write_text("")
     ended = python("-c", "import horovod, hvdlite.as_horovod", cwd=tmp_path)
     assert "ImportError: horovod is imported already (" in ended.stderr
@@ -142,10 +142,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
-def test_programs_run_as_under_python_itself(tmp_path, how):
-    """With workers of all kinds: forkserver's server imports what ``__main__`` names.
+def test_programs_run_as_with_python_itself(tmp_path, how):
+    """They can start workers in all ways; the server of forkserver imports the main module.
 
-    Python itself starts no other workers than forked ones from a folder's ``__main__.py``.
+    From a folder's ``__main__.py``, Python itself can only fork workers.
     """
     contexts = "fork" if how == ["folder"] else "fork,spawn,forkserver"
     (tmp_path / "folder").mkdir()
@@ -183,14 +183,14 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_starts_ranks_by_horovod_run(tmp_path):
-    """MPI ended these: the variables that keep a process alone from sockets had reached them."""
+def test_horovod_run_starts_ranks(tmp_path):
+    """The ranks must not inherit variables with which a lone process keeps MPI from sockets."""
     (tmp_path / "starts.py").write_text(STARTS_RANKS)
     ended = python("-m", "hvdlite.as_horovod", "starts.py", cwd=tmp_path)
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
 
 
-def test_a_wrong_value_of_the_variable_is_an_error():
+def test_a_wrong_value_of_hvdlite_horovod_sums_is_an_error():
     ended = python(
         "-c",
         "import hvdlite as hvd, mxnet as mx; hvd.init()\n"

@@ -1,4 +1,4 @@
-"""What users are told of ranks that come late, and of groups opened or closed meanwhile."""
+"""Late ranks are named in warnings and errors; groups may be opened or closed in other threads."""
 
 import pytest
 from jobs import assert_passed, mpirun, script
@@ -21,8 +21,7 @@ if hvd.rank() != 1: wait_for("something else")
 else: other.join()
 report(hvd.rank(), **errors)
 """
-# One thread of a rank closes a group while another one ends the job, over sockets; repeated with
-# different delays in between.
+# One thread closes a group while another thread ends the job, over sockets, with varying delays.
 CLOSED_APART = """
 import threading
 from jobs import report
@@ -46,7 +45,7 @@ report(0, lives=life + 1)
 """
 
 
-def test_a_late_rank_is_named():
+def test_a_warning_names_a_late_rank():
     job = assert_passed(mpirun(3, "-c", LATE, env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}))
     lines = [line for line in job.output.splitlines() if "has waited for" in line]
     print("\n".join(lines))
@@ -57,7 +56,7 @@ def test_a_late_rank_is_named():
 
 
 @pytest.mark.parametrize("prefix", ["HVDLITE", "HOROVOD"])
-def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
+def test_after_the_stall_shutdown_time_a_late_rank_is_an_error(prefix):
     env = {f"{prefix}_STALL_CHECK_TIME_SECONDS": "0", f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "1"}
     job = mpirun(3, "-c", LATE, env=env)
     for rank in (0, 2):
@@ -67,19 +66,19 @@ def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
-    """Formerly, the opening thread went on with memory of the job that the other had freed."""
+    """The opening thread must not use memory of the job after the other thread has freed it."""
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
     job = assert_passed(script(2, "opened_meanwhile", "shuts down", env=env))
     assert job.results()[0]["text"] == "the job ended during this call"
 
 
 def test_closing_a_group_while_the_job_ends_is_safe():
-    """Formerly, the group used the job's sockets after another thread had freed these sockets."""
+    """The group must not use the job's sockets after the other thread has freed them."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 
 
-def test_leaving_a_job_while_a_group_is_opened_ends():
-    """Nobody left the group, for whose end the job waited for ever."""
+def test_leaving_a_job_while_a_group_is_opened_does_not_hang():
+    """The job must not wait forever for the end of a group that no thread has left."""
     job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]

@@ -1,4 +1,4 @@
-"""``hvdlite-bench`` on real ranks, and benchmarks/ with hvdlite, MPI and nobody to talk to."""
+"""``hvdlite-bench`` on real ranks, and benchmarks/ with hvdlite, MPI and a single process."""
 
 import csv
 import json
@@ -60,7 +60,7 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     assert "p50 ms" in job.output and "peak memory by rank" in job.output
 
 
-def test_zero_copy_without_shared_memory_falls_back_and_is_called_so(tmp_path):
+def test_zero_copy_without_shared_memory_is_shown_as_not_shared(tmp_path):
     command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
     job = assert_passed(
         mpirun(
@@ -93,9 +93,7 @@ def worker(ranks: int, library: str, tmp_path, suite: str, idle: float = 0) -> d
         (5, "ps", {"allreduce.private", "step.trainer"}),
     ],
 )  # fmt: skip
-def test_the_benchmark_runs_the_same_work_with_each_library(
-    processes, library, cases_it_has, tmp_path
-):
+def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_it_has, tmp_path):
     kept = worker(processes, library, tmp_path, "small", idle=0.1)
     assert kept["ranks"] == 2
     assert {row["name"].rpartition(".float32")[0] for row in kept["rows"]} == cases_it_has
@@ -107,7 +105,7 @@ def test_the_benchmark_runs_the_same_work_with_each_library(
     assert ("bandwidth" in kept) == (library == "alone")
 
 
-def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(tmp_path):
+def test_execute_returns_exit_status_or_time_out_and_output_of_a_failed_job(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
     assert "exit status 1\nno such library" in execute(crash, {}, 30)
     hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]
@@ -115,7 +113,7 @@ def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(
 
 
 def made_up(seconds: float) -> dict:
-    """What a worker would have written, were every case that fast."""
+    """Return the results that a worker would write if every case took `seconds`."""
     kept = {"step": {"speed_kept": 0.93, "alone": 2.2e-3}}
     rows = [{"name": c.name, "p50": seconds, **kept.get(c.kind, {})} for c in plan.speed()]
     return {"rows": rows, "machine": {"cores": "2", "processor": "P"}, "versions": {"MPI": "MPI"}}
@@ -158,7 +156,7 @@ def test_benchmark_rounds_alternate_and_are_merged(tmp_path, monkeypatch):
     assert third == {"ours": 5, "theirs": 6}
 
 
-def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
+def test_a_table_is_written_between_the_marks_of_a_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table -->\nold\n<!-- end -->\nb\n")
     harness.show("new\\1\n", page)
@@ -168,14 +166,14 @@ def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
         harness.show("new", page)
 
 
-def test_every_work_of_the_report_is_measured():
+def test_every_case_of_the_report_is_measured():
     names = {case.name for case in plan.speed()}
     assert {row.ours for row in report.ROWS} | {row.theirs for row in report.ROWS} <= names
     assert {case for _, _, case in report.STEPS} <= names
 
 
 def rows_of_page(module: str, arguments: list, folder) -> list:
-    """Run a benchmark between hosts; return the rows that it puts into a page, the titles first."""
+    """Run a benchmark between hosts; return the rows that it writes to a page, titles first."""
     lacks = cluster.missing()
     if lacks:
         pytest.skip(lacks)
@@ -184,13 +182,13 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     command = [sys.executable, "-m", f"benchmarks.{module}", "--rate=1gbit", f"--page={page}"]
     done = subprocess.run([*command, *arguments], cwd=ROOT, timeout=LIMIT)
     assert done.returncode == 0
-    # otherwise its rows would be put into docs/hosts.md
+    # otherwise its rows would later be written to docs/hosts.md
     (harness.BUILD / "hosts-1gbit.json").unlink()
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 
 def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
-    """Two hosts of two ranks: time, a late rank, bytes and CPU, beside MPI."""
+    """The rows of two hosts with two ranks are times, a late rank, bytes and CPU."""
     arguments = ["--layout=2x2", "--bytes=40000", "--only=hvdlite", "--only=tcp", "--rounds=1"]
     rows = [row.split(" | ") for row in rows_of_page("hosts", arguments, tmp_path) if "2x2" in row]
     assert [row[1] for row in rows] == [
@@ -207,7 +205,7 @@ def calls_of(*seconds, sent=2_000_000):
     return [{"seconds": each, "sent": sent, "busy": 0.1} for each in seconds]
 
 
-def test_the_tables_about_hosts_are_made_from_measurements():
+def test_the_table_of_hosts_shows_medians_and_ratios():
     bound = 1_500_000 / harness.bytes_a_second("200mbit")
     runs = [
         {"hvdlite": {"sizes": {"1000000": calls_of(bound, 3 * bound)}, "late": [0.0005]}},
@@ -222,8 +220,8 @@ def test_the_tables_about_hosts_are_made_from_measurements():
     assert "| 4x1 | CPU seconds a GB | 25.0 |  | 25.0 |  |  |" in text
 
 
-def test_the_page_about_updates_shows_time_and_speedup():
-    """ShardedTrainer takes 2 ms, all others take 8 ms; the bandwidth of memory is 1 GB/s."""
+def test_the_tables_of_updates_show_time_and_speedup():
+    """ShardedTrainer takes 2 ms, other trainers take 8 ms; the memory bandwidth is 1 GB/s."""
     found = {}
     for suite, updates in plan.UPDATES.items():
         for contestant in plan.UPDATING:

@@ -1,4 +1,4 @@
-"""Jobs that MXNet's own launcher has started, with a scheduler and servers beside the workers."""
+"""Jobs that MXNet's launcher starts, with a scheduler and servers in addition to the workers."""
 
 import sys
 
@@ -30,8 +30,8 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
-def test_the_workers_are_one_job_and_servers_end_with_it(imports, options):
-    """Formerly, each worker trained by itself, and the servers waited for ever."""
+def test_workers_are_ranks_of_one_job_and_servers_end_with_it(imports, options):
+    """Otherwise each worker would train alone, and the servers would wait forever."""
     workers = 2 + len(options) // 2
     job = assert_passed(beside_servers(workers, f"{imports}\n{SUM}", *options))
     total = float(sum(range(workers + 1)))
@@ -63,8 +63,8 @@ except hvd.HvdliteError as error: report(os.getpid(), refused=str(error))
 """
 
 
-def test_a_store_of_the_servers_beside_ranks_is_refused_not_waited_for():
-    """MXNet can make only one store of servers in a process; a second one waits for ever."""
+def test_init_after_making_a_store_of_servers_is_refused():
+    """A process can have only one store of servers, and a second one would wait forever."""
     own = "import mxnet as mx\nkv = mx.kv.create('dist_sync')"
     refused = assert_passed(beside_servers(2, own + BEGIN)).results().values()
     assert len(refused) == 2
@@ -94,7 +94,7 @@ NOBODY = {  # at this address there is no scheduler, server or other worker
         ),
     ],
 )
-def test_the_wait_for_workers_that_never_come_ends(servers, told):
+def test_waiting_for_workers_that_never_come_times_out(servers, told):
     port = {"DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NUM_SERVER": servers}
     said = alone(BEGIN, **NOBODY, **port, PYTHONPATH=str(TESTS))
     assert all(each in said for each in told), said

@@ -1,7 +1,7 @@
-"""Ranks are killed and training goes on: from the last commit, with the right bits.
+"""Ranks are killed, and training goes on from the last commit with the right bits.
 
 ``KILLS=200 pytest tests/test_elastic.py -s`` kills 200 ranks at random moments, and prints how
-long each recovery took. ``SEED`` picks other moments.
+long each recovery took. ``SEED`` selects other moments.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from kills import kill_many, wanted
 from places import results_without, start_ranks
 
 KILLS = wanted(6)
-SECONDS = 120  # limit of a job on a busy machine; only a job that hangs reaches it
+SECONDS = 120  # limit of a job, long enough for a busy machine
 NUMPY, MODELS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "models"))
 
 
 def assert_went_on(ended, dead) -> None:
-    """The remaining ranks trained on, and a process set has their new numbers."""
+    """Check that the remaining ranks trained on and that a process set has their new numbers."""
     found, size = results_without(dead, ended), len(ended)
     ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
     for result in found.values():
@@ -34,12 +34,12 @@ def assert_went_on(ended, dead) -> None:
 
 
 @pytest.mark.parametrize("dead", ["0", "2", "1,2", "0,1"])
-def test_the_others_go_on_from_the_last_commit(dead):
+def test_survivors_go_on_from_the_last_commit(dead):
     assert_went_on(start_ranks(4, NUMPY, dead, "5", "12"), set(map(int, dead.split(","))))
 
 
-def test_the_others_go_on_when_a_script_has_ended_well():
-    """Formerly, the others failed in the middle of training, and the job's exit code was 0."""
+def test_other_ranks_go_on_when_the_script_of_a_rank_has_ended():
+    """Otherwise the other ranks would fail during training, and the job's exit code would be 0."""
     found = results_without({1}, start_ranks(3, NUMPY, "1", "5", "12", env={"EXITS": "1"}))
     assert {rank: each["size"] for rank, each in found.items()} == {0: 2, 2: 2}
 
@@ -48,7 +48,7 @@ def test_the_others_go_on_when_a_script_has_ended_well():
     "trainer, dead",
     [("DistributedTrainer", 0), ("DistributedTrainer", 1), ("ShardedTrainer", 0), ("optimizer", 1)],
 )
-def test_a_net_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(trainer, dead):
+def test_survivors_train_gluon_on_from_the_last_commit(trainer, dead):
     ended = start_ranks(3, MODELS, "gluon", str(dead), "5", trainer)
     for result in results_without({dead}, ended).values():
         assert result["went_on"] == [0, 4]
@@ -63,7 +63,7 @@ RUNS = """if True:
 
 
 @pytest.mark.parametrize("env", [{}, {"HVDLITE_ELASTIC": "1"}], ids=["run", "init"])
-def test_over_mpi_elastic_training_says_what_starts_it(env):
+def test_the_error_of_elastic_training_over_mpi_names_the_right_command(env):
     job = mpirun(2, "-c", RUNS, env=env)
     assert job.status != 0 and "TRAINED" not in job.output
     assert (
@@ -77,7 +77,7 @@ def test_a_process_without_a_launcher_trains_alone():
 
 
 class Killer(threading.Thread):
-    """Kills so many ranks of a job at random moments, some of them together."""
+    """Kill `kills` ranks of a job at random moments, some of them together."""
 
     def __init__(self, folder, ranks: int, kills: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Killer(threading.Thread):
 
 
 def kill_at_random(folder, ranks: int, kills: int) -> list:
-    """Return for each kill the seconds until those left had ended a step of training."""
+    """Return for each kill the seconds until the remaining ranks had completed a training step."""
     folder.mkdir()
     killer = Killer(folder, ranks, kills)
     ended = start_ranks(
@@ -113,7 +113,7 @@ def kill_at_random(folder, ranks: int, kills: int) -> list:
 
 
 @pytest.mark.timeout(60 + SECONDS * KILLS)
-def test_random_kills_lose_no_commit_hang_nothing_and_leave_the_right_bits(tmp_path):
+def test_random_kills_lose_no_commit_and_cause_no_hang(tmp_path):
     folders = (tmp_path / str(n) for n in itertools.count())
     sizes = {f"{ranks} ranks": ranks for ranks in (2, 3, 4)}
 

@@ -1,4 +1,4 @@
-"""How jobs end: a rank that leaves while others wait for it, and work that is pending."""
+"""How jobs end: ranks that leave while other ranks wait for them, pending work, and exit codes."""
 
 import re
 
@@ -38,7 +38,7 @@ def check_left(job, how: str, wait: str) -> None:
         assert f"tensor '{TENSORS[wait]}" in text
         assert f"can't complete: rank 1 left the job ({REASONS[how]}" in text
         assert text.endswith(") before submitting it")
-    # a trainer has several tensors, and each rank may have waited for another one
+    # a trainer has several tensors, and the ranks may have waited for different ones
     if wait != "trainer":
         assert texts[0] == texts[2]
 
@@ -46,7 +46,7 @@ def check_left(job, how: str, wait: str) -> None:
 @pytest.mark.parametrize(
     "how, wait", [*(("raise", wait) for wait in TENSORS), ("end", "mxnet"), ("end", "trainer")]
 )
-def test_others_learn_why_the_rank_that_they_wait_for_has_left(how, wait):
+def test_the_error_of_waiting_ranks_says_why_a_rank_has_left(how, wait):
     job = script(3, "leave", how, wait)
     check_left(job, how, wait)
     assert (job.status == 0) == (how == "end")
@@ -65,20 +65,20 @@ def test_opening_a_group_with_a_rank_that_has_left_is_an_error(how):
 
 @every_carrier
 @pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
-def test_waiting_ranks_learn_how_a_rank_has_left(how, carrier):
+def test_the_error_of_waiting_ranks_says_how_a_rank_has_left(how, carrier):
     job = on_carrier(carrier, 3, LEAVE, how, "numpy")
     check_left(job, how, "numpy")
     ends_well = how in ("caught exit", "exit 0", "shutdown")
     assert (job.status == 0) == ends_well
-    if ends_well:  # those who stay may go on, but not with what needs rank 1
+    if ends_well:  # the remaining ranks may go on, but collectives that need rank 1 are errors
         for result in job.results().values():
             assert "rank 1 left the job" in result["again"]
 
 
 def test_an_operator_that_fails_on_one_rank_is_an_error_on_all():
-    """MXNet then never runs our operation there: the others are told, and the rank raises.
+    """MXNet never runs the collective on the rank that failed, so other ranks must get an error.
 
-    MXNet drops the operation in a thread of its own, before the script ends or after.
+    A thread of MXNet drops the operation, before or after the script ends.
     """
     job = script(3, "leave", "failed operator", "mxnet")
     texts = {rank: result["text"] for rank, result in job.results().items()}
@@ -90,8 +90,8 @@ def test_an_operator_that_fails_on_one_rank_is_an_error_on_all():
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_init_after_shutdown_begins_a_new_job(ranks):
-    """What all have pushed is done before; mpi4py works beside and after."""
+def test_init_after_shutdown_starts_a_new_job(ranks):
+    """shutdown() completes pending work; mpi4py works before and after it."""
     ways = "pushed_then_shutdown+shutdown_at_work+mpi4py_after_us"
     job = assert_passed(script(ranks, "exits", f"{ways}+pushed_then_end"))
     expected = {"pushed": True, "again": float(ranks), "at_work": True, "mpi4py": True}
@@ -100,7 +100,7 @@ def test_init_after_shutdown_begins_a_new_job(ranks):
 
 
 def test_pending_work_that_cannot_complete_is_reported_at_exit():
-    """The interpreter ends in seconds, and says what was lost."""
+    """The interpreter must not hang."""
     job = script(3, "exits", "pending_for_ever")
     assert "can't complete" in job.output, job.output
     print("pending at exit:", next(x for x in job.output.splitlines() if "can't complete" in x))
@@ -123,7 +123,7 @@ def test_an_exception_ends_the_job_while_other_ranks_compute():
 
 
 def test_an_exception_ends_the_job_while_threads_of_the_rank_wait():
-    """Python waits for them before it calls exit functions."""
+    """Python waits for threads before it calls exit functions, so these can't end the job."""
     job = script(2, "exits", "one_raises_while_its_threads_wait")
     assert job.status != 0
     assert (
@@ -144,7 +144,7 @@ def test_a_failing_exit_does_not_wait_for_computing_ranks(how, code):
 
 @pytest.mark.parametrize("where, code", [("left", 3), ("stays", 3), ("waits", 1)])
 def test_a_rank_that_fails_when_others_have_left_ends_the_job(where, code):
-    """Formerly, the failed rank waited in MPI_Finalize until the others had computed."""
+    """The failed rank must not wait in MPI_Finalize until the other ranks have computed."""
     name = "one_fails_when_others_have_left_and_compute_for_long"
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = script(2, "exits", name, where, env=env)
@@ -166,9 +166,9 @@ REGISTERS = "import atexit; atexit.register(save)\n"
     "code", [BEGINS + SAVES + REGISTERS, SAVES + REGISTERS + BEGINS], ids=["after", "before"]
 )
 def test_an_exception_in_an_exit_function_is_a_failure(code):
-    """Python prints it and ends with exit code 0.
+    """Python itself prints it and ends with exit code 0.
 
-    What was registered before hvdlite runs after hvdlite's own, when the job has been left.
+    A function registered before hvdlite's runs later, when the rank has left the job.
     """
     job = mpirun(3, "-c", code)
     assert "RuntimeError: the model was not saved" in job.output
@@ -185,10 +185,7 @@ def test_an_exception_in_an_exit_function_is_a_failure(code):
     ],
 )
 def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text, carrier):
-    """Over MPI, too, where it waits for the others when MPI ends, and they would for it in init().
-
-    One exits as by argparse.
-    """
+    """Otherwise it would wait in MPI_Finalize, and the other ranks would wait for it in init()."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
     assert text in job.output, job.output
@@ -199,8 +196,8 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
 
 
 @every_carrier
-def test_a_late_rank_0_learns_of_a_rank_that_failed_before_init(carrier):
-    """Without MPI rank 0 waited in init() for HVDLITE_INIT_TIMEOUT_SECONDS: rank 1 had ended."""
+def test_a_late_rank_0_gets_an_error_about_a_rank_that_failed_before_init(carrier):
+    """Otherwise, without MPI, rank 0 would wait for rank 1 until init() times out."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "0.5"}
     job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
     assert job.status != 0 and "RuntimeError: no data here" in job.output, job.output
@@ -216,7 +213,7 @@ def test_a_rank_outside_the_list_given_to_init_may_end_first():
 
 
 def test_init_joins_a_process_and_the_processes_it_spawned():
-    """Each is alone, or not, in its own MPI.COMM_WORLD, and both wait for both."""
+    """Each process is alone in its MPI.COMM_WORLD; a merged communicator joins both."""
     job = assert_passed(script(1, "spawned"))
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
 
@@ -236,5 +233,5 @@ assert ended() is None  # as by MXNet's own
 
 
 def test_gradients_in_shared_memory_alive_at_exit_do_not_crash():
-    """Gradients of a parameter that something keeps do."""
+    """A gradient stays alive at exit if, for example, a module keeps its parameter."""
     assert alone(OUTLIVES) == ""

@@ -1,4 +1,4 @@
-"""The flight recorder: what a report says of ranks that stand still or die, under plain mpirun."""
+"""The flight recorder: reports about ranks that stand still or die, hvdlite-top and hvdlite-why."""
 
 import os
 import pty
@@ -19,11 +19,11 @@ def only(folder, pattern: str) -> str:
 
 
 def part_of(text: str, rank: int) -> str:
-    """What a report has of one rank, below the summary."""
+    """Return the part of a report about one rank, below the summary."""
     return text.split(f"---- rank {rank} ")[1].partition("\n---- ")[0]
 
 
-def test_a_stall_is_reported_with_stacks_and_does_not_end_the_job(tmp_path):
+def test_a_stall_report_has_stacks_and_the_job_goes_on(tmp_path):
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
     job = assert_passed(script(3, "recorded", "stalls", str(tmp_path), env=env))
     stalls = [path.read_text() for path in tmp_path.glob("hvdlite-report-*-stall-*.txt")]
@@ -41,7 +41,7 @@ def test_a_stall_is_reported_with_stacks_and_does_not_end_the_job(tmp_path):
     assert all(result["heard"] for result in job.results().values()), "the script's own handler"
 
 
-def test_stacks_are_written_while_threads_end():
+def test_writing_stacks_while_threads_end_does_not_crash():
     code = """if True:
         import _thread, os, time
         import hvdlite as hvd
@@ -62,7 +62,7 @@ def test_stacks_are_written_while_threads_end():
     assert alone(code) == "lives\n"
 
 
-def test_survivors_report_who_died_and_its_last_operation(tmp_path):
+def test_a_failure_report_of_survivors_has_the_dead_ranks_last_operation(tmp_path):
     recorded = str(TESTS / "scripts" / "recorded.py")
     start_ranks(3, recorded, "dies", str(tmp_path), env={"HVDLITE_REPORTS": str(tmp_path)})
     text = only(tmp_path, "hvdlite-report-*-failure.txt")
@@ -73,8 +73,8 @@ def test_survivors_report_who_died_and_its_last_operation(tmp_path):
     assert "allreduce.late" not in dead
 
 
-def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
-    """The recorder keeps the texts in one buffer."""
+def test_stall_reports_of_shorter_and_shorter_names_are_right(tmp_path):
+    """The recorder writes all names to one buffer, so a short name may not show the old rest."""
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.3"}
     assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
     # On a loaded machine other tensors may stall, too.
@@ -86,7 +86,7 @@ def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
         assert re.search(line, told, re.M), told
 
 
-def test_a_file_that_is_no_flight_recorder_is_refused(tmp_path):
+def test_a_file_that_is_not_a_flight_recorder_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"hvdlite flight 0;bytes 1;" + bytes(4000))
     with pytest.raises(memory.NoRecorder, match="is not a flight recorder"):
         memory.Recorder(str(tmp_path / "x"))
@@ -127,12 +127,12 @@ def test_the_report_names_the_rank_that_a_transfer_waits_for():
     assert live.wait_of(one, [one]) == live.Wait(3.0, [2], one.ops[0])
 
 
-def test_no_rank_is_blamed_for_an_operation_of_a_smaller_group():
+def test_no_rank_is_blamed_for_an_operation_of_a_process_set():
     one = snapshot(0, [op("a", "waits", 1, 98, group=7)])
     assert live.wait_of(one, [one]).ranks == []
 
 
-def test_the_straggler_is_found_by_aligned_clocks():
+def test_the_straggler_is_found_with_aligned_clocks():
     def ops(late: float) -> list:  # the clock of rank 1 is 5 s ahead
         return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
 
@@ -164,7 +164,7 @@ def test_top_sorts_ranks_by_a_column():
     assert rows.COLUMNS[-2].text(second) == "has ended"
 
 
-def test_keys_choose_what_top_shows():
+def test_keys_select_what_top_shows():
     view = top.View()
     for key in ("x", keys.DOWN, "j", "j", "k", "s"):  # with three ranks, "j" stops at the last one
         view = top.pressed(view, key, [2, 0, 1])
@@ -208,8 +208,8 @@ def test_top_in_a_terminal_obeys_keys(width):
     assert ("pid" in text) == (width == 200)
 
 
-def test_top_attaches_to_a_process_and_prints_what_it_read():
-    """A job of one: the program finds the recorder of this very process."""
+def test_top_prints_the_recorder_of_a_process_as_json():
+    """The job has one rank, which starts hvdlite-top for its own process."""
     code = """
 import os, subprocess, sys, numpy, hvdlite as hvd
 hvd.init()
@@ -231,7 +231,7 @@ print(left.returncode, left.stderr)
 
 
 def test_top_shows_ranks_of_other_hosts(tmp_path):
-    """What stands for ssh drops the host's name, and finds a job that this program does not see."""
+    """A fake ssh runs the command on this host, so both hosts report the same rank."""
     ssh = tmp_path / "ssh"
     ssh.write_text(
         "#!/bin/sh\n"
@@ -254,8 +254,8 @@ hvd.shutdown()
     assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
 
 
-def test_top_says_that_a_host_has_vanished(tmp_path, monkeypatch):
-    """Formerly, the program showed the host's last report as news."""
+def test_top_shows_that_a_host_no_longer_answers(tmp_path, monkeypatch):
+    """Otherwise the host's last report would seem to be new."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho '[]'; exec sleep 60\n")
     ssh.chmod(0o755)
@@ -280,7 +280,7 @@ def test_wrong_hosts_and_options_are_refused(program, option, monkeypatch, capsy
     assert "'-1': expected a number of at least 0" in capsys.readouterr().err
 
 
-def test_top_says_how_to_get_its_library(monkeypatch, capsys):
+def test_without_rich_the_error_of_top_says_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich", None)
     assert top.main([]) == 2
     assert "pip install rich" in capsys.readouterr().err
@@ -291,13 +291,12 @@ def test_a_snapshot_can_be_sent_as_text():
     assert memory.from_line(memory.to_line([one])) == [one]
 
 
-def test_a_missing_folder_for_reports_is_made(tmp_path, monkeypatch):
-    """Formerly, the folder was not made, and the user heard of no report."""
+def test_a_missing_folder_for_reports_is_created(tmp_path, monkeypatch):
     monkeypatch.setenv(report.FOLDER, str(tmp_path / "a b" / "reports"))
     report.create("job", "failure").close()
 
 
-def test_a_report_of_one_rank_names_what_is_under_way():
+def test_a_report_of_one_rank_names_operations_in_progress():
     one = snapshot(0, [op("a", "moves", 3, 99.0, batch=2, agreed=99.1, started=99.2)])
     text = report.text("tensor 'a' has waited", [one])
     assert "under way: 'allreduce a' (4.0 kB, batch 2, moving)" in text

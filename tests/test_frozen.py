@@ -1,7 +1,7 @@
-"""A rank that is stopped (SIGSTOP): the others wait with words, then raise, or go on with it.
+"""A rank is stopped by SIGSTOP: other ranks warn, then raise an error or go on if it wakes.
 
-``FREEZES=40 pytest tests/test_frozen.py -s`` stops so many at random and prints how long the others
-took; ``SEED`` picks other moments.
+``FREEZES=40 pytest tests/test_frozen.py -s`` stops 40 ranks at random and prints how long the other
+ranks waited; ``SEED`` selects other moments.
 """
 
 import os
@@ -25,7 +25,7 @@ def limits(warning: str, data: str) -> dict:
 
 
 def freeze(folder, frozen: int, comes_back: bool, ranks=3, size=1000, window="1", after=0.3):
-    """Return the job, and the longest wait of another rank in seconds."""
+    """Stop a rank; return the job and the longest wait of another rank in seconds."""
     env = {**limits("1", "120" if comes_back else "3"), "HVDLITE_WINDOW": window}
     long = "4" if comes_back else "0"
     job = script(ranks, "frozen", str(frozen), f"{after}", long, str(size), str(folder), env=env)
@@ -41,15 +41,15 @@ def freeze(folder, frozen: int, comes_back: bool, ranks=3, size=1000, window="1"
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_the_others_name_the_stopped_rank_and_raise(frozen, tmp_path):
-    """Formerly, with rank 0, the coordinator, stopped, others waited for ever without a word."""
+def test_other_ranks_warn_of_the_stopped_rank_and_raise(frozen, tmp_path):
+    """Rank 0 is the coordinator, whose stop must not keep other ranks waiting silently."""
     job, _ = freeze(tmp_path, frozen, comes_back=False)
     warned = {line.split("rank ")[1][0] for line in job.output.splitlines() if "Is the pro" in line}
     assert warned == {str(rank) for rank in {0, 1, 2} - {frozen}}, job.output
 
 
 @pytest.mark.timeout(60 + 120 * FREEZES)
-def test_random_freezes_are_named_or_do_no_harm(tmp_path):
+def test_random_freezes_are_reported_or_do_no_harm(tmp_path):
     seed = int(os.environ.get("SEED", time.time()))
     random.seed(seed)
     print(f"\nSEED={seed}")
@@ -95,14 +95,14 @@ ELASTIC = """if True:
 """
 
 
-def test_a_rank_that_wakes_too_late_does_not_train_alone(tmp_path):
-    """The others ended with an error; the rank that woke took them for dead and trained on."""
+def test_an_elastic_rank_that_wakes_in_time_trains_on_with_the_others(tmp_path):
+    """The other ranks wait for it, and all train on together."""
     found = results(start_ranks(3, "-c", ELASTIC, str(tmp_path), "waits", env=limits("1", "2")))
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}
 
 
 def test_a_rank_that_wakes_after_the_job_has_failed_ends_with_an_error(tmp_path):
-    """Formerly, the rank thought the others dead, and trained on alone."""
+    """The rank must not think the other ranks dead and train on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]

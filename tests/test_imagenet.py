@@ -1,4 +1,4 @@
-"""examples/imagenet.py from .rec files, resumed, and on random images."""
+"""examples/imagenet.py: training from .rec files, resuming, and the benchmark on random images."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def train(records, checkpoint) -> str:
 
 
 def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_one(records, tmp_path):
-    """A run that was interrupted comes to the very weights of one that was not."""
+    """The weights are bitwise equal."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     losses = [float(x) for x in re.findall(r"^epoch \d: loss (\S+),", train(records, whole), re.M)]
     assert len(losses) == 6
@@ -50,7 +50,7 @@ def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_one(records, tmp_pa
 
 
 @pytest.mark.parametrize("options", [[], ["--kvstore", "dist_sync_mpi"]], ids=["", "kvstore"])
-def test_the_benchmark_prints_images_a_second_and_efficiency(options):
+def test_the_benchmark_prints_images_per_second_and_efficiency(options):
     line = ["examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", *options]
     output = assert_passed(mpirun(2, *line, timeout=100)).output
     assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", output, re.M)

@@ -1,4 +1,4 @@
-"""Ranks and launchers that are killed or get a signal: waits end, and nothing stays behind."""
+"""Ranks and launchers that are killed or get a signal: waits end, and nothing is left behind."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from jobs import (
 )
 from places import results_without, start_ranks
 
-SECONDS = 120  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
+SECONDS = 120  # limit of a job, imports included, long enough for a busy machine
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ SECONDS = 120  # for a job, imports included, on a busy machine; an exit that ha
         (2, "later", "1"),
     ],
 )
-def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
-    """Formerly, the other ranks waited for ever, and so did shutdown()."""
+def test_a_killed_rank_is_an_error_on_all_other_ranks(dead, when, window):
+    """Neither they nor shutdown() may wait forever."""
     killed = str(TESTS / "scripts" / "killed.py")
     ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
     texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}
     first = texts[1][0]
     assert first.startswith(f"rank {dead} (process ")
-    for waiting, later in texts.values():  # the later call is refused at once
+    for waiting, later in texts.values():  # the later call is refused immediately
         assert later == first.partition(",")[0]
         assert waiting.partition(", while tensor 'allreduce.lost' waited")[0] == later
 
 
-def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_checkpoint(tmp_path):
+def test_a_rank_killed_while_it_saves_keeps_the_last_checkpoint(tmp_path):
     saves = str(TESTS / "scripts" / "killed_in_save.py")
     for result in results_without({0}, start_ranks(3, saves, str(tmp_path), "save")).values():
         assert result["begin"] == 0
@@ -84,7 +84,7 @@ while True:
     "what, shell", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
 )
 def test_ranks_of_a_killed_mpirun_end(what, shell):
-    """Open MPI's daemon is in mpirun itself, and SIGKILL leaves it no time to end its ranks."""
+    """Open MPI's daemon is part of mpirun, so after SIGKILL it can't end its ranks."""
     job = uuid.uuid4().hex
     command = [sys.executable, "-c", WAYS_TO_LIVE_ON, what]
     if shell:
@@ -102,7 +102,7 @@ def test_ranks_of_a_killed_mpirun_end(what, shell):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_signals_to_the_launcher_end_everything(number, tmp_path):
+def test_signals_to_the_launcher_end_all_processes(number, tmp_path):
     job = script(
         3, "exits", "wait_to_be_killed", env={"READY": str(tmp_path)},
         while_running=signal_when_ready(tmp_path, 3, number),
@@ -110,12 +110,12 @@ def test_signals_to_the_launcher_end_everything(number, tmp_path):
     assert job.status != 0
 
 
-FEW = [case for case in cases(seed=7, count=30) if case["when"] != "init"][:14]  # init: a limit
-SLOW = 10  # seconds that a busy machine may take longer; a wait that does not end takes for ever
+FEW = [case for case in cases(seed=7, count=30) if case["when"] != "init"][:14]  # init: too slow
+SLOW = 10  # extra seconds for a busy machine
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", FEW, ids=[case["seed"] for case in FEW])
-def test_each_wait_ends_when_a_rank_dies_at_a_random_moment(case):
+def test_all_waits_end_when_a_rank_dies_at_a_random_moment(case):
     ended = run(case)
     assert not ended.is_late(SLOW), f"{case}\n{ended}\n{ended.trouble}\n{ended.story}"

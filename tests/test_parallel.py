@@ -1,8 +1,7 @@
-"""Runs tests/contract and tests/parallel in MPI jobs on 1 to 4 ranks.
+"""Run tests/contract and tests/parallel in MPI jobs of 1 to 4 ranks.
 
-All on 1 and 2 ranks, part on 3 and 4 and in other settings.
-
-HVDLITE_TEST_LONG=1 runs all of it on 3 and 4 ranks, too: ``make test-long``.
+All tests run on 1 and 2 ranks, some on 3 and 4 ranks and with other settings. With
+HVDLITE_TEST_LONG=1, as in ``make test-long``, all tests also run on 3 and 4 ranks.
 """
 
 import json
@@ -18,7 +17,7 @@ def parallel(*names: str) -> list:
     return [f"tests/parallel/test_{name}.py" for name in names]
 
 
-pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit of its own
+pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit
 
 LONG = os.environ.get("HVDLITE_TEST_LONG") == "1"
 
@@ -33,9 +32,8 @@ SHORT = [
     f"{CONTRACT}/test_verbs.py::test_allgather",
 ]
 
-# What depends on the number of ranks: the algorithms, what they move, who takes part, and averages,
-# which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
-# several do to them.
+# Tests that depend on the number of ranks: algorithms, process sets, and averages, which 3 ranks
+# round. The other tests are about arrays and stores of one rank, so 1 and 2 ranks suffice.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "numpy",
     "objects", "optimizer", "order", "process_sets",
@@ -43,20 +41,20 @@ ON_SEVERAL = [CONTRACT, *parallel(
     "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip
 
-# What 4 ranks do otherwise than 3: algorithms for powers of two, two pairs, two hosts' worth.
+# Tests of what 4 ranks do differently from 3: algorithms for powers of two, and two pairs of ranks.
 ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
     "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_stripes",
     "sharded_weights",
 )]  # fmt: skip
 
-# Run with messages instead of shared memory, as between hosts.
+# Tests that also run with messages instead of shared memory, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
 BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy")]
 CODECS = parallel("codec")
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 
-# These jobs vary the transport only, so NumPy arrays are enough; other jobs test MXNet's.
+# Jobs that vary only the transport use only NumPy arrays; other jobs test MXNet's arrays.
 NUMPY_ALONE = {} if LONG else {"CONTRACT_OF": "numpy"}
 
 # Settings that must not change any result.
@@ -68,9 +66,9 @@ SETTINGS = [
 
 
 def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **options) -> None:
-    """Run pytest on so many ranks, once with each of the pairs of variables and arguments."""
+    """Run pytest on `ranks` ranks, once for each pair of variables and arguments."""
     command = ["-m", "runs", *map(json.dumps, runs)]
-    # so that ranks don't wait long for a rank whose run has failed
+    # ranks should not wait long for a rank whose run has failed
     env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}
     job = assert_passed(mpirun(ranks, *command, timeout=900, env=env, **options))
     summaries = [line for line in job.output.splitlines() if " passed" in line]
@@ -97,12 +95,12 @@ def test_contract_and_parallel_tests_pass_on_four_ranks():
 
 
 def test_contract_tests_pass_without_mpi():
-    """mpirun starts the ranks and the tests meet by MPI: hvdlite knows where rank 0 listens."""
+    """mpirun starts the ranks, and tests use MPI as barrier, but hvdlite uses rank 0's port."""
     at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     at.update(NUMPY_ALONE)
     sets = (
         "a_process_set_knows_its_ranks_and_size",
-        "large_arrays_in_several_process_sets_at_once_are_reduced",
+        "concurrent_allreduces_in_several_process_sets_are_right",
         "join_works_in_a_process_set",
     )
     some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]

@@ -1,4 +1,4 @@
-"""The package as a user gets it: an sdist, by old and new setuptools, and a wheel built of it."""
+"""The package: an sdist, built by old and new setuptools, and a wheel built from the sdist."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from hvdlite._version import __version__
 pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
 
-# Headers that a wheel needs, because users compile code for their own PyTorch and JAX.
+# C sources that a wheel needs, because hvdlite compiles code for the user's PyTorch and JAX.
 FOR_FRAMEWORKS = {
     f"hvdlite/csrc/{name}.h" for name in ("functions", "hvd", "base/error", "base/types")
 }
@@ -34,7 +34,7 @@ def run(*command, cwd) -> None:
 
 
 def new_python(folder: Path, *packages: str) -> Path:
-    """The Python of an environment of its own; skips the test where no packages can be had."""
+    """Return the Python of a new environment; skip the test if packages can't be installed."""
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
     install = [python, "-m", "pip", "install", "--quiet", *packages]
@@ -46,7 +46,7 @@ def new_python(folder: Path, *packages: str) -> Path:
 
 @pytest.fixture(scope="module", params=["64.0.0", "80.9.0"])
 def built(request, tmp_path_factory):
-    """The Python that built, with that setuptools, and a folder with what `git ls-files` has."""
+    """Build an sdist from the files of `git ls-files`; return the Python and the sdist's path."""
     folder = tmp_path_factory.mktemp("sdist")
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
@@ -71,8 +71,8 @@ def built(request, tmp_path_factory):
     return python, folder / "source" / "dist" / f"hvdlite-{__version__}.tar.gz"
 
 
-def test_the_sdist_is_whole_and_a_wheel_of_it_runs(built, tmp_path):
-    """`pip install` of the sdist builds this wheel; of C source it has what PyTorch's needs."""
+def test_the_sdist_is_complete_and_its_wheel_works(built, tmp_path):
+    """The wheel has only the C sources that PyTorch and JAX need."""
     python, sdist = built
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

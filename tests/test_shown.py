@@ -1,7 +1,7 @@
-"""Figures beside parity: idle and waiting ranks, arrays of more than 2^31 bytes, growth.
+"""CPU use of idle and waiting ranks, arrays of more than 2^31 bytes, and growth of memory.
 
-``pytest -s tests/test_shown.py`` prints the figures. HVDLITE_TEST_IDLE_SECONDS (3) is how long
-idle ranks are watched.
+``pytest -s tests/test_shown.py`` prints the figures. HVDLITE_TEST_IDLE_SECONDS (default 3) sets how
+long idle ranks are measured.
 """
 
 import os
@@ -26,8 +26,8 @@ def test_idle_ranks_use_no_cpu():
         assert max(shares.values()) < MOST_IDLE
 
 
-def test_a_rank_that_waits_for_others_sleeps():
-    """Where shared memory tells of every message: looks in between would take training's core."""
+def test_a_waiting_rank_sleeps():
+    """Shared memory wakes it at every message; polling in between would use a core."""
     job = assert_passed(script(2, "shown", "waiting", "1"))
     assert job.results().keys() == {0, 1}
     for rank, result in job.results().items():
@@ -36,8 +36,8 @@ def test_a_rank_that_waits_for_others_sleeps():
 
 
 @pytest.mark.parametrize("nudge", ["1", "0"])
-def test_a_rank_that_only_mpi_reaches_is_woken(nudge):
-    """MPI can only be polled: a rank that slept noticed a late rank up to 10 ms after it came."""
+def test_a_nudge_wakes_a_rank_that_only_mpi_reaches(nudge):
+    """MPI can only be polled, so without nudges a sleeping rank notices a late rank 10 ms later."""
     rounds = 20
     env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}
     job = assert_passed(script(3, "shown", "nudged", str(rounds), env=env))
@@ -68,6 +68,6 @@ def test_an_array_of_more_than_2_to_the_31_bytes_is_reduced(what):
 
 @pytest.mark.parametrize("window", ["1", "0"])
 def test_a_long_job_uses_no_more_memory_than_at_the_start(window):
-    """``make soak``, for seconds instead of an hour."""
+    """This is ``make soak`` for a second instead of an hour."""
     job = assert_passed(script(2, "soak", "1", env={"HVDLITE_WINDOW": window}))
     assert all(each["rounds"] > 5 for each in job.results().values())

@@ -1,4 +1,4 @@
-"""The core in a simulated cluster: benchmarks/sim. The same run, whatever the machine does."""
+"""The core in the simulated cluster of benchmarks/sim: each run gives the same simulated times."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def built():
     assert lacks is None
 
 
-def test_a_small_point_takes_little_more_than_the_links_allow():
+def test_a_small_simulated_job_is_close_to_the_bound_of_the_links():
     place = sim.Place(8, rate=1e9)
     found = sim.run(place, [(250_000, 1.0)])
     assert all(1 <= step / place.bound(1_000_000) < 1.1 for step in found["steps"])
@@ -29,18 +29,18 @@ def test_a_small_point_takes_little_more_than_the_links_allow():
 
 
 def test_a_ring_cuts_its_chunks_evenly():
-    """In segments of 60 KiB chunks of 62.5 KB took 3.2 times the bound; the rest is latency."""
+    """Uneven segments (60 KiB of 62.5 KB) would take 3.2 times the bound; latency adds, too."""
     place = sim.Place(8, rate=25e9)
     found = sim.run(place, [(125_000, 1.0)], algorithm="ring")
     assert found["steps"][0] < 2.8 * place.bound(500_000)
 
 
-def test_more_servers_share_the_traffic_of_one():
+def test_more_servers_share_the_traffic():
     def seconds(servers, **more):
         place = sim.Place(8, rate=1e9, servers=servers, **more)
         return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000
 
-    # the worker on the server's own host uses no link
+    # the worker on the server's host uses no link
     assert seconds(1) == pytest.approx(2 * 7, rel=0.1)
     assert seconds(1, apart=True) == pytest.approx(2 * 8, rel=0.1)
     assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # two hosts' links carry both ways
@@ -84,14 +84,14 @@ def test_simulated_models_have_the_published_gradient_sizes(name, tensors, eleme
     assert sum(share for _, share in made) == pytest.approx(1)
 
 
-def test_the_simulator_takes_the_users_own_parameters(tmp_path):
+def test_the_simulator_takes_tensor_sizes_from_the_user(tmp_path):
     sizes = tmp_path / "sizes"
     sizes.write_text("1000\n64\n250000\n")
     assert models.own(str(sizes)) == [(n, pytest.approx(1 / 3)) for n in (1000, 64, 250_000)]
     assert models.own("1.5M/3") == models.own("1500K/3") == [(500_000, pytest.approx(1 / 3))] * 3
 
 
-def test_more_tensors_than_are_simulated_are_an_error():
+def test_too_many_tensors_for_the_simulator_are_an_error():
     with pytest.raises(sim.Failed, match="has too many tensors"):
         sim.run(PLACE, [(64, 1 / 1025)] * 1025)
 

@@ -1,4 +1,4 @@
-"""How a process comes up: with MPI not yet begun, in a child, in a worker, alone, without MPI."""
+"""How init() starts a job: in scripts that handle MPI themselves, in children, workers, alone."""
 
 import json
 import os
@@ -16,7 +16,7 @@ every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
 HVD = "import os, sys, numpy as np, hvdlite as hvd\n"
-# How a script begins MPI, and the lines that it prints besides its sum.
+# How a script initialises MPI -> the script, and the lines that it prints besides its sum.
 BEGINNINGS = {
     "not begun": (NOT_BEGUN + HVD + "hvd.init()\n" + SUM, []),
     "not begun, few threads": (
@@ -48,8 +48,8 @@ def test_mpi_is_initialized_once_and_finalized(how):
 
 
 @pytest.mark.parametrize("by_file", (False, True), ids=("by_option", "by_file"))
-def test_mpi_uses_tcp_where_the_user_has_excluded_shared_memory(by_file, tmp_path):
-    """Without shared memory, as where /dev/shm is too small, MPI needs its TCP."""
+def test_mpi_uses_tcp_if_the_user_has_excluded_shared_memory(by_file, tmp_path):
+    """Users exclude shared memory if /dev/shm is too small; hvdlite must not exclude TCP then."""
     file = tmp_path / "mca-params.conf"
     file.write_text("# for all jobs\nbtl = ^sm,ofi  # as it is full\n")
     options = () if by_file else ("--mca", "btl", "^sm,ofi")
@@ -75,7 +75,7 @@ print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
 
 @pytest.mark.parametrize("users", (None, "0"))
 def test_mpi_yields_if_ranks_outnumber_cores(users):
-    """140 process sets of 9 ranks on 2 cores took 83 s; and children get what the user has set."""
+    """Otherwise 140 process sets of 9 ranks on 2 cores take 83 s. Children get the user's value."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
     job = assert_passed(mpirun(2, "-c", CROWDED, env=env, timeout=30))
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
@@ -89,8 +89,8 @@ hvd.init()
 """
 
 
-def test_a_rank_that_is_late_for_mpi_init_is_named():
-    """MPI_Init waits for all ranks, and holds Python's lock: no thread of a rank can tell."""
+def test_a_warning_names_a_rank_that_is_late_for_mpi_init():
+    """MPI_Init waits for all ranks and holds the GIL, so no Python thread of a rank can warn."""
     job = assert_passed(mpirun(3, "-c", LATE, timeout=60))
     told = re.findall(r"rank 0 on host .* waits in MPI_Init for (.*)", job.output)
     assert told == ["rank 1"]
@@ -118,7 +118,7 @@ def test_an_mpi_without_thread_support_gets_an_error_that_says_what_to_set():
     assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
 
 
-PARENTS = {  # the transport, what the rank has begun before the fork, the error in the child
+PARENTS = {  # the transport, code of the parent before the fork, part of the child's error
     "hvdlite over MPI": ("mpi", "hvd.init()\n", "from one that runs MPI"),
     "bare mpi4py": ("mpi", "from mpi4py import MPI\n", "from one that runs MPI"),
     "hvdlite without MPI": ("tcp", "hvd.init()\n", "from a rank"),
@@ -137,7 +137,7 @@ if not hvd.is_initialized(): hvd.init()
 
 
 @pytest.mark.parametrize("parent", PARENTS)
-def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, tmp_path):
+def test_init_in_a_forked_child_is_an_error_and_the_parent_goes_on(parent, tmp_path):
     carrier, begins, told = PARENTS[parent]
     line = ["-c", HVD + begins + CHILDREN + SUM, f"{tmp_path}/"]
     job = assert_passed(on_carrier(carrier, 2, *line, timeout=30))
@@ -145,12 +145,12 @@ def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, tmp_path):
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
     assert len(refused) == 8 and f"this process was forked {told}" in refused[0]
-    # would mean that the child has closed its parent's connection
+    # this would mean that the child has closed its parent's connection
     assert "Bad file descriptor" not in job.output
 
 
 def with_a_child(carrier: str, *command: str) -> Job:
-    """Run a program from each of two ranks, which go on well."""
+    """Start a program as a child of each of two ranks; check that the ranks go on."""
     children = str(TESTS / "scripts" / "children.py")
     job = assert_passed(on_carrier(carrier, 2, children, *command, timeout=90))
     assert job.lines("SUM ") == 2 * ["2.0"]
@@ -158,8 +158,8 @@ def with_a_child(carrier: str, *command: str) -> Job:
 
 
 @every_carrier
-def test_a_ranks_child_that_imports_all_of_hvdlite_starts_neither_mpi_nor_a_thread(carrier):
-    """Formerly, the child waited in MPI_Init for ever, or the ranks died."""
+def test_importing_all_of_hvdlite_in_a_child_starts_no_mpi_and_no_thread(carrier):
+    """Otherwise the child would wait in MPI_Init forever, or the ranks would die."""
     everything = str(TESTS / "scripts" / "imports_all.py")
     job = with_a_child(carrier, everything, "numpy", "mxnet")
     children = [json.loads(line) for line in job.lines("CHILD ")]
@@ -177,7 +177,7 @@ INIT_IN_A_CHILD = "import os, hvdlite as hvd; hvd.init(); os.write(1, b'SIZE %d\
 
 @every_carrier
 def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
-    """Formerly, all ranks' children met in another job, or the ranks' launcher ended the ranks."""
+    """Otherwise the children would form another job, or the launcher would end the ranks."""
     job = with_a_child(carrier, "-c", INIT_IN_A_CHILD)
     assert not job.lines("SIZE ")
     told = re.findall(r"init\(\): this process was started by process \d+, which is", job.output)
@@ -187,8 +187,8 @@ def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
 LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
 
 
-def test_torchrun_started_by_a_rank_of_mpi_starts_a_job_of_its_own():
-    """MPI waited in them for a second such rank, or ended the job."""
+def test_torchrun_started_by_a_rank_of_mpi_starts_a_separate_job():
+    """MPI must not start in these processes: it would wait for a second rank or end the job."""
     job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD, timeout=60))
     assert re.findall(r"SIZE (\d)", job.output) == 4 * ["2"]
 
@@ -206,7 +206,7 @@ OWN_JOBS = {
 
 @pytest.mark.parametrize("how", OWN_JOBS)
 @every_carrier
-def test_a_ranks_child_may_have_a_job_of_its_own(how, carrier, tmp_path):
+def test_a_ranks_child_may_start_a_separate_job(how, carrier, tmp_path):
     words, sizes = OWN_JOBS[how]
     (tmp_path / "sizes.py").write_text(INIT_IN_A_CHILD)
     own = words if "-c" in words else [*words, sys.executable, str(tmp_path / "sizes.py")]
@@ -221,7 +221,7 @@ GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"
 @pytest.mark.parametrize("begun", ["", NOT_BEGUN])
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
-    """The ways of Open MPI's that a rank itself does without are not left out of its children."""
+    """hvdlite excludes transports of Open MPI only in the rank itself, not in its children."""
     code = begun + HVD + GIVEN
     env = {**os.environ, **MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}
     line = [sys.executable, "-c", code]
@@ -231,8 +231,8 @@ def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
         assert subprocess.check_output(line, env=env, text=True, timeout=30) == "BTL ^ofi\n"
 
 
-def test_a_process_on_its_own_makes_no_file_in_dev_shm():
-    """Open MPI removes that file only where a launcher does it: each lone process left one."""
+def test_a_process_without_a_launcher_makes_no_file_in_dev_shm():
+    """Without a launcher, Open MPI would not remove that file."""
     code = HVD + "hvd.init(); print('sm_segment' in open('/proc/self/maps').read())"
     env = {**os.environ, **MPI_SETTINGS}
     done = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=30)
@@ -240,7 +240,7 @@ def test_a_process_on_its_own_makes_no_file_in_dev_shm():
 
 
 def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
-    """With `make install`: the clone's folder is named hvdlite, as the package inside it."""
+    """The folder of a clone has the same name as the package inside it."""
     (tmp_path / "hvdlite").mkdir()
     (tmp_path / "train.py").write_text("import hvdlite; print(hvdlite.__version__)")
     line = [sys.executable, "train.py"]
@@ -249,7 +249,7 @@ def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
 
 ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
 TF_CONFIG = '{"cluster":{"chief":["a:1"],"worker":["b:1","c:1"]},"task":{"type":"%s"}}'
-# Environment of a process that is alone in MPI -> what its error says; "" means no error.
+# Environment of a process that is alone in MPI -> part of its error; "" means no error.
 STARTED = {
     "RANK=1 WORLD_SIZE=2": "torchrun has started this process as one of 2 (RANK=1, WORLD_SIZE=2)",
     "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=3": "srun has started this process as one of 3",
@@ -286,7 +286,7 @@ for given in json.loads(sys.argv[1]):
 """
 
 
-def test_a_process_that_is_one_of_several_does_not_train_alone():
+def test_init_refuses_a_process_that_a_launcher_started_as_one_of_several():
     given = [dict(v.split("=", 1) for v in variables.split()) for variables in STARTED]
     lines = alone(BEGIN_WITH, json.dumps(given)).splitlines()
     assert len(lines) == len(STARTED)
@@ -297,7 +297,7 @@ def test_a_process_that_is_one_of_several_does_not_train_alone():
 
 
 def test_only_the_nearest_launcher_counts():
-    """mpirun -n 1 in a process of another launcher's; and another launcher's within mpirun -n 1."""
+    """mpirun -n 1 may run inside another launcher, or another launcher inside mpirun -n 1."""
     env = {"RANK": "1", "WORLD_SIZE": "2"}
     assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]
     line = [sys.executable, "-c", ALONE]
@@ -305,8 +305,8 @@ def test_only_the_nearest_launcher_counts():
     assert "torchrun has started this process as one of 2" in mpirun(1, "-c", within).output
 
 
-def test_ranks_with_equal_process_ids_in_containers_of_their_own_work(tmp_path):
-    """Open MPI 5 crashed in the memory that they share."""
+def test_ranks_with_equal_process_ids_in_separate_containers_work(tmp_path):
+    """Open MPI 5 names shared memory after process ids and would crash."""
     contain = ["unshare", "--fork", "--pid", "--mount-proc"]
     if subprocess.run([*contain, "true"], capture_output=True).returncode:
         pytest.skip("no PID namespaces here")
@@ -332,7 +332,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_of_a_script_that_begins_mpi_at_its_top_do_not_hang(tmp_path):
+def test_workers_of_a_script_that_imports_mpi_at_its_top_do_not_hang(tmp_path):
     script = tmp_path / "script.py"
     begin = "import hvdlite.numpy  # before mpi4py\n"
     script.write_text(begin + HVD + WORKERS + "    " + SUM)

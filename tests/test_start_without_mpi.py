@@ -1,4 +1,4 @@
-"""Jobs that torchrun's variables or Slurm's start, where there is no MPI at all."""
+"""Jobs that start from the variables of torchrun or Slurm, without MPI."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_jobs_without_mpi_give_the_bits_of_mpi_and_load_no_mpi(size):
         assert ours[rank]["where"] == theirs[rank]["where"] == [rank, size, 0, 1]
 
 
-def test_any_number_of_threads_gives_the_same_bits():
+def test_results_have_the_same_bits_with_any_number_of_threads():
     digests = []
     for threads in (1, 2, 3):
         found = results(ended(2, "bits", env={"HVDLITE_THREADS": str(threads)}))
@@ -67,8 +67,8 @@ def test_the_transport_is_logged_once(carrier):
 
 
 @pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
-def test_a_rank_0_that_can_not_be_found_is_not_waited_for_without_end(host):
-    """Neither in init(), if its host has no such name, nor at the exit, if that takes no time."""
+def test_waiting_for_a_rank_0_that_does_not_exist_times_out(host):
+    """Neither init() nor the exit may wait without end, whether or not the address exists."""
     env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "1", "HVDLITE_EXIT_TIMEOUT_SECONDS": "0"}
     (job,) = ended(2, "bits", ranks=[1], host=host, env=env, timeout=20)
     assert job.status == 1 and "s in init() for rank 0: " in job.output
@@ -98,8 +98,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("variable", WRONG)
-def test_a_wrong_variable_is_named(variable):
-    """On both ranks: alone, a rank that has failed waits for the other, to tell it."""
+def test_the_error_names_a_wrong_environment_variable(variable):
+    """Both ranks have it: a single failed rank would wait for the other rank, to report it."""
     ranks, pipe, port = [], subprocess.PIPE, free_port()
     for rank in (0, 1):
         env = {**os.environ, **variables(rank, 2, port), **dict([variable.split("=")])}
@@ -119,7 +119,7 @@ def hosts():
 
 
 def on(hosts, size: int) -> dict:
-    """Options that spread the ranks over the hosts, in blocks."""
+    """Return options that distribute the ranks over the hosts in blocks."""
     per_host = size // len(hosts.names)
     names = [hosts.names[rank // per_host] for rank in range(size)]
     return {
@@ -135,7 +135,7 @@ def test_jobs_without_mpi_run_on_two_hosts(hosts):
         assert not values["mpi"] and not values["listens"]
 
 
-def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(hosts):
+def test_a_stopped_rank_or_a_link_down_for_1_second_is_not_a_lost_host(hosts):
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
         time.sleep(5)
@@ -146,7 +146,7 @@ def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(host
         hosts.link("h1", up=True)
 
     where = on(hosts, 2)
-    # longer than TCP needs to send again, which is a second
+    # longer than TCP needs to retransmit, which is 1 s
     where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
@@ -163,7 +163,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 @pytest.mark.parametrize("first", [[], ["-c", IMPORTS_LONG]], ids=["train", "import"])
 def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
-    """Torchrun itself does not end them where it was killed, be it before they call init()."""
+    """A killed torchrun can't end its ranks, even if they have not called init() yet."""
     path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     launcher = subprocess.Popen(
         [sys.executable, str(TESTS / "scripts" / "like_torchrun.py"), *first, SCRIPT, "waits"],

@@ -1,4 +1,4 @@
-"""Threads of a rank that do their work at the same time, such as waiting for the same handles."""
+"""Run functions in threads of a rank concurrently, such as waits for the same handles."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ THREADS = 4
 
 
 def in_threads(works: Sequence[Callable[[], Any]]) -> list:
-    """Return what the works return, each done by a thread of its own, or raise the first error."""
+    """Run each function in a separate thread; return their results or raise the first error."""
     with ThreadPoolExecutor(len(works)) as pool:
         futures = [pool.submit(work) for work in works]
         return [future.result() for future in futures]
@@ -23,7 +23,7 @@ def outcome_of(handle) -> Any:
 
 
 def outcomes(handles: Sequence, threads: int = THREADS) -> List[Any]:
-    """Return what each handle ends with, and check that several threads get the very same."""
+    """Return the result or error of each handle; check that several threads get the same object."""
 
     def ask(polls: bool) -> list:
         found = []
@@ -42,7 +42,7 @@ def outcomes(handles: Sequence, threads: int = THREADS) -> List[Any]:
 
 
 def as_threads(function, arguments) -> list:
-    """What each call returns, or raises."""
+    """Call the function with each tuple of arguments in a thread; return results or errors."""
     results = [None] * len(arguments)
 
     def run(i: int) -> None:

@@ -1,4 +1,4 @@
-"""What the Trace Event Format, of ui.perfetto.dev and chrome://tracing, asks of a trace."""
+"""Check traces in the Trace Event Format, for ui.perfetto.dev and chrome://tracing."""
 
 from typing import Any, Dict, List, Tuple
 
@@ -6,10 +6,10 @@ Spans = Dict[str, Tuple[float, float]]
 
 
 def spans_of(events: List[Dict[str, Any]]) -> List[Tuple[str, Spans]]:
-    """Check a trace; return of each asynchronous track its outermost name and its spans.
+    """Check a trace; return the outermost name and the spans of each asynchronous track.
 
-    Spans of a track, which are the events of one category and id, end in the reverse order of their
-    begin, by time and where that is equal by their place in the file; viewers draw others wrong.
+    A track is all events of one category and id. Its spans must end in the reverse order of their
+    begins, by time or, at equal times, by position in the file: viewers draw other spans wrong.
     """
     tracks: Dict[tuple, list] = {}
     for event in events:

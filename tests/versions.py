@@ -1,4 +1,4 @@
-"""Marks of tests that not all versions of MXNet, NumPy and Python pass: docs/compatibility.md."""
+"""Marks that skip tests for some versions of MXNet, NumPy and Python: docs/compatibility.md."""
 
 import sys
 from importlib.metadata import version

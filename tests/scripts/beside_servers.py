@@ -1,8 +1,8 @@
-"""Starts a scheduler, servers and workers of MXNet's, as launch.py does, and waits for all.
+"""Start a scheduler, servers and workers of MXNet, as launch.py does, and wait for all of them.
 
     python beside_servers.py [--servers=1] [--numbered] -n 2 python train.py
 
-launch.py gives no numbers to workers that it starts over ssh. On one host it does: --numbered.
+launch.py numbers the workers that it starts on one host (--numbered), but not those over ssh.
 """
 
 import argparse

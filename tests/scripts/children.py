@@ -1,4 +1,4 @@
-"""Each rank runs the Python program in argv, and then goes on. -VARIABLE sets VARIABLE=1 for it."""
+"""On each rank, run the Python program in argv, then collectives. -NAME sets NAME=1 for it."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
-"""A script for Horovod, unchanged: mixed-precision style trainer that clips sums, as BERT's do.
+"""An unchanged script for Horovod that scales the loss and clips sums, as scripts for BERT do.
 
-Imports Horovod, also by a library of its own that would go on without it; clips gradients to a norm
-of 1 times the number of workers between allreduce_grads() and update().
+Between allreduce_grads() and update(), it clips gradients to a norm of 1 times the number of
+workers.
 """
 
 import horovod
@@ -12,7 +12,7 @@ from horovod.mxnet.mpi_ops import rank, size
 
 try:
     import horovod.mxnet as hvd
-except ImportError:  # as libraries do that use Horovod only if it is installed
+except ImportError:  # as in libraries that use Horovod only if it is installed
     hvd = None
 
 from jobs import report
@@ -21,7 +21,7 @@ ROWS, STEPS, MAX_NORM = 12, 4, 1.0
 
 
 class ClippingTrainer:
-    """Scales the loss, and clips by dividing the update's batch size."""
+    """Scale the loss, and clip by a larger batch size of the update."""
 
     def __init__(self, trainer, loss_scale=128.0):
         self.trainer = trainer
@@ -41,7 +41,7 @@ net = mx.gluon.nn.Dense(3, in_units=5)
 net.initialize(mx.init.Uniform())
 random = np.random.RandomState(3)
 for param in net.collect_params().values():
-    # different on each rank; the broadcast gives all of them rank 0's
+    # different on each rank, so the broadcast is needed
     param.set_data(mx.nd.array(random.uniform(-1, 1, param.shape) + rank()))
 hvd.broadcast_parameters(net.collect_params(), root_rank=0)
 data = random.uniform(-3, 3, (STEPS, ROWS, 5))[:, rank() :: size()]

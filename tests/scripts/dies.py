@@ -1,4 +1,4 @@
-"""A rank of a job in which one rank dies at a random moment; tests/deaths.py has the cases."""
+"""A rank of a job in which one rank dies at a random moment; tests/deaths.py makes the cases."""
 
 import atexit
 import faulthandler
@@ -18,7 +18,7 @@ ROUNDS = 8  # rounds of a job in which no rank dies
 
 
 class Broken(Exception):
-    """How a rank raises."""
+    """The exception of a rank that dies by raising."""
 
 
 def note(what: str, **more) -> None:
@@ -41,7 +41,7 @@ def die() -> None:
 
 
 def enters(phase: str) -> None:
-    """Let the victim die so long after it has entered the phase."""
+    """Note that a phase begins; in the case's phase, make the victim die after the case's delay."""
     note(phase)
     if number != case["victim"] or case["when"] != phase:
         return
@@ -54,7 +54,7 @@ def enters(phase: str) -> None:
 
 
 def at_exit() -> None:
-    """Registered first, it runs last, when hvdlite has left the job."""
+    """Run as the last exit function, because it is registered first, after hvdlite's."""
     enters("exit")
 
 
@@ -71,7 +71,7 @@ from hvdlite import job  # noqa: E402
 from hvdlite.core import registry  # noqa: E402
 from hvdlite.core.process_set import ProcessSet  # noqa: E402
 
-if "host" in case:  # uses the sockets of several hosts on one host
+if "host" in case:  # use sockets as between two hosts
     from hvdlite.bootstrap import mesh
 
     mesh._identity = lambda: f"h{number * 2 // case['ranks']}"
@@ -116,7 +116,7 @@ def collective_of_torch(kind: str, size: int, group) -> None:
 
 
 def loop(name: str, thread: int, group, ends: bool) -> None:
-    """Run collectives until one fails; then the next must fail, too."""
+    """Run collectives until one fails or, if `ends`, for ROUNDS rounds."""
     shared = random.Random(f"{case['seed']} {name} {thread}")
     own = f"{name}{thread}"
     among = {} if group is None else {"process_set": group}
@@ -167,7 +167,7 @@ for each in threads:
 note("joined")
 dies_now = number == case["victim"] and case["when"]
 if dies_now == "collectives":
-    time.sleep(60)  # waits to be killed
+    time.sleep(60)  # wait for the own death
 enters("closing")
 if failures and case["then"] == "raise":
     raise failures[0]

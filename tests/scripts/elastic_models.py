@@ -1,7 +1,8 @@
-"""Elastic training of a model. argv: library, the rank that is killed, in which of 12 steps, how.
+"""Elastic training of a model. argv: library, rank that is killed, step of 12 when it dies, how.
 
-At the end those that are left train once more, alone, from the commit they went on from: the same
-bits. The killed rank has submitted some of the step's gradients: "in backward", or by the trainer.
+At the end the survivors train again from the commit from which they had gone on, and must get the
+same bits. "in backward" and with DistributedTrainer, the killed rank has submitted some gradients
+of the step.
 """
 
 import importlib
@@ -25,7 +26,7 @@ def die(*_) -> None:
 
 
 class Model:
-    """Training by steps, of which each second one is committed."""
+    """Training in steps; every second step is committed."""
 
     def train(self, state, until: int = STEPS) -> None:
         while state.step < until:
@@ -47,14 +48,14 @@ class Model:
 
 
 class Gluon(Model):
-    """`how` is the trainer."""
+    """Training with Gluon; `how` names the trainer."""
 
     def make(self):
         mx.random.seed(hvd.rank())  # sync() makes the weights equal
         net = mx.gluon.nn.HybridSequential()
         net.add(
             mx.gluon.nn.HybridLambda(lambda F, x: F.reshape(x, (-1, 1, 2, 3))),
-            # a layer whose weights are in oneDNN's layout
+            # a layer whose weights oneDNN keeps in a blocked layout
             mx.gluon.nn.Conv2D(16, 2, activation="tanh"),
             mx.gluon.nn.BatchNorm(),
             mx.gluon.nn.Dense(4),
@@ -121,7 +122,7 @@ class Torch(Model):
 
 
 class Keras(Model):
-    """`when` is the batch after which it dies; fit() makes the steps."""
+    """Training with fit(); `when` is the batch after which the rank dies."""
 
     batches_done, epochs, of_epoch = 0, 3, 4
 
@@ -146,7 +147,7 @@ class Keras(Model):
             hvd.elastic.UpdateBatchStateCallback(state),
             hvd.elastic.CommitStateCallback(state, 2),
         ]
-        # one epoch at a time; some batches of the first may be done already
+        # one epoch per fit(); some batches of the first epoch may already be done
         while state.epoch < self.epochs:
             x = own[BATCH * state.batch :]
             state.model.fit(x, x, BATCH, 1, callbacks=callbacks, shuffle=False, verbose=0)

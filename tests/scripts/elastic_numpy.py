@@ -1,12 +1,12 @@
-"""Elastic training of an array. argv: ranks to kill ("1,2" or "-"), at which step, steps in all.
+"""Elastic training of an array. argv: ranks to kill ("1,2" or "-"), step of death, number of steps.
 
-For the steps may stand "10 at 3": so many more when the job has that size after the step of the
-deaths; "new" are the ranks that have come in by then.
+A rank to kill may be "new": a replacement. The number of steps may be "10 at 3": 10 more steps
+after the step of death as soon as the job has 3 ranks.
 
-The array is trained by a rule in which no step commutes, and the state keeps who took part in each
-step: so the outer loop at the end, alone, must come to the same bits. "-": someone else
-kills, by the names of the files in PIDS. Or a process of its own kills a rank: DIES_AFTER has the
-seconds for each, "-": it lives; new ranks may come in.
+Steps do not commute, and the state keeps which ranks took part in each step, so the loop at the end
+computes the expected bits in one process. With "-", the test kills ranks whose process ids are the
+names of files in PIDS, or DIES_AFTER has, per rank, the seconds until a child process kills the
+rank; "-" there: the rank is not killed.
 """
 
 import os
@@ -71,7 +71,7 @@ def train(state):
             if "EXITS" in os.environ:
                 sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The last rank waits only for rank 0, which notices the death in another call.
+        # The last rank waits in the pair's call for rank 0, which notices the death elsewhere.
         early = dead and state.step == when and not resets and first == hvd.size() - 1
         if early:
             sum_of_pair()
@@ -83,7 +83,7 @@ def train(state):
         state.members.append(members.tolist())
         state.step += 1
         if wanted:
-            time.sleep(0.005)  # only waits until the job has the size
+            time.sleep(0.005)  # steps only pass the time until the job has the size
             if state.end is None and [hvd.size()] == wanted and state.step > when:
                 state.end = state.step + steps
         state.commit()

@@ -1,4 +1,4 @@
-"""Trains by an example, and reports the bits of its net. argv: the example, its options."""
+"""Run an example and report a digest of its trained net. argv: the example and its options."""
 
 import hashlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Ways to end that all ranks take together; the first argument names one, or a+b: one by one."""
+"""Ways to end a job. The first argument names a function of this file, or several, as a+b."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ if "pushed" in how or how == "pending_for_ever":
 
 
 def pushed_then_end():
-    """What every rank has pushed is done, though nobody waits for it."""
+    """Leave operations pending that must complete although the script does not wait for them."""
     for i in range(50):
         hvd.allreduce_(mx.nd.ones((10_000,)), name=f"last{i}")
 
@@ -52,7 +52,7 @@ def pushed_then_shutdown():
 
 
 def pending_for_ever():
-    """Every rank has pushed what no other rank ever will."""
+    """Leave operations pending that no other rank submits."""
     hvd.allreduce_(mx.nd.ones((10,)), name=f"only rank {rank}")
     if size > 1:
         x = mx.nd.ones((10,))
@@ -73,7 +73,7 @@ def one_raises_while_the_others_compute_for_long():
 
 
 def one_raises_while_its_threads_wait():
-    """For a tensor that rank 0 never submits, as that waits for rank 1."""
+    """The threads wait for a tensor that rank 0 never submits, because rank 0 waits for rank 1."""
     if rank == 1:
         handle = hvd.numpy.allreduce_async(np.ones(1), name="a")
         pool = ThreadPoolExecutor(4)
@@ -91,7 +91,7 @@ def one_exits_while_the_others_compute_for_long():
 
 
 def one_fails_when_others_have_left_and_compute_for_long():
-    """Rank 0 has left, too, or is still in the job, or waits for what no other rank submits."""
+    """Rank 0 fails after it has left, too, or in the job, or in a collective without others."""
     if rank or sys.argv[2] == "left":
         hvd.shutdown()
     if rank:
@@ -111,7 +111,7 @@ one_exits_before_init = one_raises_before_init = one_ends_before_init
 
 
 def wait_to_be_killed():
-    """Until the signal comes; the file says that it may."""
+    """Create a file that tells the test to send the signal, and wait for the signal."""
     hvd.numpy.allreduce(np.ones(1))
     open(f"{os.environ['READY']}/{rank}", "w").close()
     if rank:
@@ -120,14 +120,14 @@ def wait_to_be_killed():
 
 
 def shutdown_at_work():
-    """Called while a result is still on its way on each rank."""
+    """Call shutdown() while a collective is in progress on each rank."""
     y = hvd.allreduce(mx.nd.ones((3_000_000,)), op=hvd.Sum)
     hvd.shutdown()
     report(rank, at_work=bool((y.asnumpy() == size).all()))
 
 
 def mpi4py_after_us():
-    """mpi4py owns MPI: it works beside hvdlite, and after it."""
+    """Use mpi4py, which owns MPI, between init() and shutdown() and afterwards."""
     hvdlite.numpy.allreduce(np.ones(3))
     both = MPI.COMM_WORLD.allreduce(1)
     hvd.shutdown()

@@ -1,6 +1,7 @@
-"""Rank argv[1] is stopped after argv[2] s, for argv[3] s (0: for ever); arrays of argv[4].
+"""Rank argv[1] is stopped after argv[2] s, for argv[3] s (0: forever); arrays have argv[4] values.
 
-Who has reported a failure waits in the folder argv[5] for the others: the launcher would end them.
+A rank that has reported a failure waits for the reports of others, which it finds as files in the
+folder argv[5], because the launcher ends all ranks when one ends.
 """
 
 import os

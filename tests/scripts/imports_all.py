@@ -1,6 +1,6 @@
-"""Imports every module of hvdlite and uses every name in it; argv: frameworks, which go first.
+"""Import every module of hvdlite, read all its names, and report threads that hvdlite has started.
 
-These start threads of their own: each thread more is hvdlite's.
+argv: frameworks that are imported first, because they start threads, too.
 """
 
 import contextlib

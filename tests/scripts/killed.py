@@ -1,6 +1,6 @@
-"""Rank argv[1] is killed while the others wait for it, or compute ("later"): argv[2].
+"""Rank argv[1] is killed while the other ranks wait for it or, if argv[2] is "later", compute.
 
-A child of that rank lives on."""
+A child of that rank goes on running."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ import hvdlite as hvd
 
 
 def lives(pid: int) -> bool:
-    """Tell whether it has not ended; nobody may have waited for it yet."""
+    """Return whether the process has not ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -30,7 +30,7 @@ for i in range(10):
     hvd.numpy.allreduce(np.ones(1000), name=f"warm{i % 2}")
 if rank == dead:
     subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(0.2)  # by then the others wait
+    time.sleep(0.2)  # the other ranks then wait
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "later":
     while lives(pids[dead]):

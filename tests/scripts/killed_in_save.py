@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 
 
 class Deadly(gluon.nn.Dense):
-    """Half of its second file is written when its process dies."""
+    """A layer whose process dies when its second file is half written."""
 
     def save_parameters(self, filename, **options):
         super().save_parameters(filename, **options)
@@ -31,7 +31,7 @@ checkpoint = hvd.Checkpoint(folder, net=net)
 begin, text = checkpoint.load()[0], ""
 try:
     for epoch in (begin + 1, begin + 2):
-        hvd.barrier()  # after the first save has ended on all ranks
+        hvd.barrier()  # wait until the first save has ended on all ranks
         checkpoint.save(epoch)
 except hvd.RankFailedError as error:
     assert error.rank == 0

@@ -1,4 +1,4 @@
-"""Rank 1 leaves in the way that the first argument names; the others wait for it, by the second."""
+"""Rank 1 leaves the job as argv[1] says, while the other ranks wait for it as argv[2] says."""
 
 import atexit
 import os
@@ -33,7 +33,7 @@ if wait in ("mxnet", "trainer"):
 
 
 def all_together() -> None:
-    """Not to leave at the first thing that happens."""
+    """Do a first collective, so that rank 1 does not leave at the beginning."""
     if wait in ("mxnet", "trainer"):
         train()
     else:
@@ -67,7 +67,7 @@ def at_exit_raises() -> None:
 
 
 def catches_its_exit() -> None:
-    """As pytest and click do, which read its code; what follows is no failure."""
+    """Catch SystemExit, as pytest and click do; the script then has not failed."""
     try:
         sys.exit(3)
     except SystemExit as error:

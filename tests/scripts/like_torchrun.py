@@ -1,4 +1,4 @@
-"""Starts two ranks of a Python program, argv, by torchrun's variables, and waits for them."""
+"""Start two ranks of the Python program in argv with torchrun's variables, and wait for them."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Rank 0 opens a group in one thread, and meanwhile shuts down or leaves the job (argv) in another.
+"""Rank 0 opens a group in a thread, and meanwhile shuts down or leaves the job, as argv says.
 
-Then rank 1 opens the group.
+Rank 1 opens the group afterwards.
 """
 
 import sys
@@ -35,7 +35,7 @@ order = WORLD.Dup()
 if WORLD.rank == 0:
     thread = threading.Thread(target=open_group, daemon=True)
     thread.start()
-    thread.join(0.5)  # now the thread waits for rank 1
+    thread.join(0.5)  # the thread then waits for rank 1
     leave()
 if not leaves:
     hvd.shutdown()
@@ -44,7 +44,7 @@ if WORLD.rank == 0:
     thread.join(20)
 else:
     if not leaves:
-        hvd.init(MPI.COMM_SELF)  # the group is opened by another job
+        hvd.init(MPI.COMM_SELF)  # rank 1 opens the group in another job
     open_group()
 code, text, group = opened
 if leaves:

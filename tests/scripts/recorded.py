@@ -1,4 +1,4 @@
-"""Rank 1 stalls, with ever shorter names too, or dies (argv[1]); the ranks are alike before."""
+"""After equal steps, rank 1 stalls, stalls with shorter and shorter names, or dies (argv[1])."""
 
 import os
 import signal

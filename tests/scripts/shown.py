@@ -1,9 +1,9 @@
-"""What tests/test_shown.py measures; the first argument names it, the second says how long or what.
+"""Measurements for tests/test_shown.py; argv: the name, and seconds, rounds or the kind of array.
 
-idle: the share of a core of all threads of each rank while there is nothing to do.
-waiting: how often the engine of each rank sleeps while all wait for rank 0's array.
-nudged: how often nudges woke each rank, without a window, while all wait for the last.
-large: whether arrays of more than 2^31 bytes are right.
+idle: the CPU use of each rank, as a share of a core, when the ranks do nothing.
+waiting: how often the engine of each rank sleeps while all ranks wait for rank 0's array.
+nudged: how often nudges wake each rank, without a window, while all ranks wait for the last rank.
+large: whether results with more than 2^31 bytes are right.
 """
 
 import resource
@@ -25,7 +25,7 @@ rank, size = hvd.rank(), hvd.size()
 
 def share_of_a_core() -> float:
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.3)  # work that has begun ends meanwhile
+    time.sleep(0.3)  # pending work ends meanwhile
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     time.sleep(float(given))
     after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start
@@ -44,7 +44,7 @@ def idle() -> None:
 
 
 def sleeps(name: str) -> int:
-    """Return how often threads of the core with this name have slept; -1: there is none."""
+    """Return how often threads with this name have slept; -1 if there is no such thread."""
     found = []
     for thread in Path("/proc/self/task").iterdir():
         if (thread / "comm").read_text() == f"{name}\n":
@@ -56,7 +56,7 @@ def sleeps(name: str) -> int:
 def waiting() -> None:
     hvd.numpy.allreduce(np.ones(4), name="warm")
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.3)  # work that has begun ends meanwhile
+    time.sleep(0.3)  # pending work ends meanwhile
     before = sleeps("hvdlite")
     handle = hvd.numpy.allreduce_async(np.ones(4), name="late") if rank else None
     time.sleep(float(given))
@@ -90,7 +90,7 @@ def large() -> None:
     where = [at % x.size for at in SAMPLES]
     for i, at in enumerate(where):
         x[at] = i + 10 * (rank + 1)
-    last = {at: sums[i] for i, at in enumerate(where)}  # the last sample at each place
+    last = {at: sums[i] for i, at in enumerate(where)}  # of equal places, the last sample counts
     if given == "numpy":
         y = hvd.numpy.allreduce(x, op=hvd.Sum)
         report(rank, zeros=int(np.count_nonzero(y)) == len(last), bytes=y.nbytes)

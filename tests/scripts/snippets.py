@@ -1,7 +1,7 @@
-"""Runs, on every rank, the Python code of a page as it is written, each piece by itself.
+"""Run the Python code of a page on every rank, each piece separately.
 
-What a piece takes for granted, such as a net, is what PREPARED has for the page, or else the page's
-first piece.
+Names that a piece uses without defining them, such as a net, come from PREPARED or, if PREPARED
+does not have the page, from the page's first piece.
 """
 
 import os
@@ -88,7 +88,7 @@ os.chdir(folder if before is None else os.path.join(folder, str(hvd.rank())))
 
 
 def run(piece, scope: dict) -> None:
-    """A traceback gives the line of the page."""
+    """Run a piece so that a traceback has the line numbers of the page."""
     lines = "\n" * text.count("\n", 0, piece.start(1))
     exec(compile(lines + piece[1], str(page), "exec"), scope)
 

@@ -1,9 +1,9 @@
-"""A job that does a bit of everything for so many seconds; nothing of it may grow.
+"""A job that uses hvdlite in many ways for a number of seconds; its resources may not grow.
 
     mpirun -n 2 python tests/scripts/soak.py 600
 
-Rounds of: init, process sets, collectives of many sizes and names, some of which fail, a join,
-shutdown. Each rank reports what it holds after the first rounds and after the last.
+Each round consists of init, process sets, collectives of many sizes and names, some of which fail,
+join and shutdown. Each rank reports its resources after the first rounds and after the last.
 """
 
 import ctypes
@@ -24,11 +24,11 @@ import hvdlite.numpy
 LIBC = ctypes.CDLL(None)
 WORLD = MPI.COMM_WORLD
 WARM = 5  # rounds until caches and pools have their final size
-GROWTH_KB = 4096  # growth that allocators and MPI may cause
+GROWTH_KB = 4096  # growth that allocators and MPI may cause, in KB
 
 
 def descriptors() -> int:
-    time.sleep(0.002)  # a thread that reads a file closes it in less time
+    time.sleep(0.002)  # threads that are reading a file close it in less time
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -46,7 +46,7 @@ def held() -> Dict[str, int]:
 
 
 def collectives(random, name: str, process_set) -> None:
-    """The same random numbers on every rank."""
+    """Run random collectives, the same on every rank of the set."""
     for i in range(20):
         n = int(random.choice([0, 1, 7, 1000, 30_000, 500_000]))
         array = np.full(n, process_set.rank() + 1, random.choice(["float32", "float16", "int64"]))
@@ -76,7 +76,7 @@ def one_round(number: int) -> None:
     for _ in range(hvd.rank()):
         hvd.numpy.allreduce(np.ones(100), name="late")
     hvd.join()
-    if number % 2:  # every second set is left to shutdown()
+    if number % 2:  # in every second round shutdown() removes the set
         hvd.remove_process_set(some)
     hvd.shutdown()
 

@@ -1,4 +1,4 @@
-"""A job of a process and of one that it has spawned, each with its own MPI.COMM_WORLD."""
+"""A job of a process and a process that it has spawned with MPI; each has its own COMM_WORLD."""
 
 import sys
 

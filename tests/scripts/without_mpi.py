@@ -1,4 +1,4 @@
-"""What ranks do that MPI may or may not have started; the first argument names it."""
+"""Call the function of this file that argv[1] names, on ranks with or without MPI."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ rank, size = hvd.rank(), hvd.size()
 
 
 def results() -> list:
-    """Of all kinds of collectives, from small ones to those that take several segments."""
+    """Return results of all kinds of collectives, of sizes from 1 value to several segments."""
     found = []
     for count in (1, 1000, 300_000):
         values = np.random.RandomState(rank).randn(count)
@@ -36,7 +36,7 @@ def results() -> list:
 
 
 def bits():
-    """All results as one digest; what this process has loaded and opened."""
+    """Report a digest of all results, and what this process has loaded and opened."""
     text = b"".join(np.ascontiguousarray(each).tobytes() for each in results())
     own = Path("/proc/self")
     tables = [(own / "net" / name).read_text().splitlines() for name in ("tcp", "tcp6")]
@@ -55,7 +55,7 @@ def bits():
 
 
 def waits():
-    """Until a signal comes; the line says that it may."""
+    """Print a line that tells the test to send a signal, and wait for the signal."""
     hnp.allreduce(np.ones(1), name="first")
     print("READY\n", end="", flush=True)  # one write, because ranks share the pipe
     hnp.allreduce(np.ones(1), name=f"only rank {rank}")
@@ -70,7 +70,7 @@ def needs_mpi():
 
 
 def stopped():
-    """Rank 1 is, until the test continues it; then the test cuts the link for a while."""
+    """Stop rank 1 until the test continues it; then the test cuts the link for a second."""
     hnp.allreduce(np.ones(1), name="first")
     if rank == 1:
         print("READY", flush=True)
