@@ -1,13 +1,13 @@
-"""Allreduces on one host with many cores: few ranks with many cores each, up to one rank a core.
+"""Measures allreduces on one many-core host, from few ranks with many cores to one rank per core.
 
     make bench-cores                      every layout that fills this machine, build/cores.json
     make bench-cores ARGS="--layouts 2x8 --seconds 60"
 
-A layout RxT has R ranks with T cores each; each rank is bound to its own cores. float32 sums in
-place, from Python. hvdlite, DeepSpeed's operation (with T OpenMP threads) and Gloo are in the same
-processes and take turns; Open MPI runs where ``mpirun`` is in PATH. It needs no network: a Python
-with PyTorch and NumPy, and cffi. A figure is the slowest rank's median; CPU is the processor time
-of a rank a call.
+A layout RxT has R ranks with T cores each; each rank is bound to its own cores. The calls are
+in-place float32 sums from Python. hvdlite, DeepSpeed's operation (with T OpenMP threads) and Gloo
+take turns in the same processes. Open MPI also runs if ``mpirun`` is in PATH. The benchmark needs
+PyTorch, NumPy and cffi, but no network. A figure is the slowest rank's median time; CPU is a rank's
+processor time per call.
 """
 
 import json
@@ -30,16 +30,16 @@ TITLES = {
     4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB",
     64 << 20: "64 MiB",
 }  # fmt: skip
-OPENMP = {"OMP_PROC_BIND": "false"}  # lets a rank's threads use all of its cores instead of one
+OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its cores, not only one
 
 
 def layouts_of(cores: int) -> List[str]:
-    """Return the layouts that fill the cores, from two ranks to one rank a core."""
+    """Return the layouts that fill the cores, from two ranks to one rank per core."""
     return [f"{n}x{cores // n}" for n in (2, 4, 8, 16, 32) if n <= cores]
 
 
 def processor() -> str:
-    """Return the processor's name, as the kernel has it."""
+    """Return the processor's name from the kernel, and the numbers of cores and NUMA nodes."""
     names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
     cores = len(os.sched_getaffinity(0))
@@ -47,7 +47,7 @@ def processor() -> str:
 
 
 class OverHvdlite:
-    """What :mod:`benchmarks.small` needs of a communicator, by hvdlite's own collectives."""
+    """The methods of a communicator that :mod:`benchmarks.small` calls, over hvdlite."""
 
     def __init__(self) -> None:
         hvd.init()
@@ -82,7 +82,7 @@ def on_rank(folder: str, contestant: str, threads: int) -> None:
 
 
 def run_layout(layout: str) -> Dict[str, Any]:
-    """Return what :func:`small.measure` does, of the slowest rank, by library."""
+    """Return the slowest rank's result of :func:`small.measure`, for each library."""
     ranks, threads = map(int, layout.split("x"))
     starts = {"hvdlite": [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]}
     if shutil.which("mpirun"):
@@ -96,7 +96,7 @@ def run_layout(layout: str) -> Dict[str, Any]:
         )
         try:
             found.update(small.slowest(list(of_ranks)))
-        except SystemExit as failed:  # the table still gets the other rows
+        except SystemExit as failed:  # go on, so that the table has the other rows
             print(failed, file=sys.stderr)
         print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
     return found
@@ -107,7 +107,7 @@ def python_path() -> str:
 
 
 def measured(layouts: List[str], seconds: float) -> Tuple[Dict[str, Any], List[str]]:
-    """Return what was found by layout, and the layouts for which no time was left."""
+    """Return the results by layout, and the layouts for which no time was left."""
     found, until = {}, time.monotonic() + seconds
     for number, layout in enumerate(layouts):
         if time.monotonic() > until:

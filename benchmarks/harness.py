@@ -1,5 +1,5 @@
-"""What a study shares with the others: contestants by turns, rounds that add up in a file, ranks on
-emulated hosts, and a table between the marks of a page."""
+"""Code that the benchmarks share: systems that take turns, rounds that are stored in a file, ranks
+on emulated hosts, and tables that are written between the marks of a page."""
 
 import argparse
 import json
@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-UNLIMITED = "unlimited"  # links without a limit of their rate
-PAYLOAD = 0.956  # share of data: 1,448 of a frame's 1,514 bytes, with TCP's time stamps
+UNLIMITED = "unlimited"  # for links whose rate is not limited
+PAYLOAD = 0.956  # share of data in a frame: 1,448 of 1,514 bytes, with TCP's time stamps
 
 
 # ---- options, tables, pages ----
@@ -23,8 +23,8 @@ PAYLOAD = 0.956  # share of data: 1,448 of a frame's 1,514 bytes, with TCP's tim
 def parser_of(text: str, rounds: Optional[int] = None, rate: Optional[str] = None):
     """Return a parser with the program's help text, and with --page.
 
-    :param rounds: the default of --rounds; None: there is none.
-    :param rate: the same of --rate.
+    :param rounds: the default of --rounds; None: no such option.
+    :param rate: the default of --rate; None: no such option.
     """
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -42,7 +42,7 @@ def parser_of(text: str, rounds: Optional[int] = None, rate: Optional[str] = Non
 def bits_a_second(text: str) -> float:
     """Return the rate of a link such as 25gbit.
 
-    :raises argparse.ArgumentTypeError: it is no such rate.
+    :raises argparse.ArgumentTypeError: the text is not a rate.
     """
     match = re.fullmatch(r"([\d.]+)(mbit|gbit)", text)
     if not match:
@@ -52,7 +52,7 @@ def bits_a_second(text: str) -> float:
 
 
 def bytes_a_second(rate: str) -> Optional[float]:
-    """Return what a link carries of data, without headers; None: nothing limits it."""
+    """Return the bytes of data per second, without headers, of a link; None: unlimited."""
     return None if rate == UNLIMITED else bits_a_second(rate) / 8 * PAYLOAD
 
 
@@ -62,16 +62,16 @@ def _checked(rate: str) -> str:
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """Return a table whose first columns, so many, are text, the others numbers."""
+    """Return a table in Markdown; the first ``texts`` columns are text, the others numbers."""
     head, *rows = (f"| {' | '.join(line)} |" for line in (header, *lines))
     rule = "|" + "---|" * texts + "--:|" * (len(header) - texts)
     return "\n".join([head, rule, *rows])
 
 
 def show(text: str, page: Optional[Path]) -> None:
-    """Print the table, and put it into the page that --page names.
+    """Print the table, and write it into the page that --page names.
 
-    :raises ValueError: the page does not have its two marks.
+    :raises ValueError: the page does not have the two marks.
     """
     print(text)
     if page:
@@ -79,7 +79,7 @@ def show(text: str, page: Optional[Path]) -> None:
 
 
 def put(page: Path, texts: Dict[str, str]) -> None:
-    """Replace what stands between ``<!-- name -->`` and ``<!-- end -->`` of a page, by each name.
+    """Replace, for each name, the text between ``<!-- name -->`` and ``<!-- end -->`` of a page.
 
     :raises ValueError: as :func:`show`.
     """
@@ -98,12 +98,12 @@ def put(page: Path, texts: Dict[str, str]) -> None:
 
 
 def in_turn(contestants: Sequence, number: int) -> list:
-    """Return the contestants of a round; the next one begins with the last."""
+    """Return the contestants of a round in their order, which is reversed in every other round."""
     return list(contestants[:: -1 if number % 2 else 1])
 
 
 class Kept:
-    """What a study has found: build/NAME.json, to which rounds add up until it is deleted."""
+    """The results of a benchmark in build/NAME.json. Rounds are added until the file is deleted."""
 
     def __init__(self, name: str) -> None:
         self.file = BUILD / f"{name}.json"
@@ -117,9 +117,9 @@ class Kept:
         self, works: Sequence[str], contestants: Sequence, rounds: int,
         run: Callable[[str, Any], Dict[str, Any]],
     ) -> Dict[str, Any]:  # fmt: skip
-        """Measure each work with each contestant, in so many rounds; return all that is kept.
+        """Measure each work with each contestant in ``rounds`` rounds; return all stored results.
 
-        :param run: takes work and contestant; returns what it finds by the contestants' names.
+        :param run: takes a work and a contestant; returns results by contestants' names.
         """
         from tqdm import tqdm  # imported here, because bench-cores runs without tqdm
 
@@ -136,11 +136,12 @@ class Kept:
 
 
 def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
-    """Return what starts ranks of hvdlite's on each of some hosts that tests/cluster.py makes: as
-    root, with iproute2 and OpenSSH.
+    """Return the command that starts hvdlite's ranks on hosts that tests/cluster.py emulates.
 
-    :param rate: of their links, as tc writes it; UNLIMITED leaves them as they are.
-    :param ranks: on each host.
+    It needs root, iproute2 and OpenSSH.
+
+    :param rate: the rate of the links in tc's notation; UNLIMITED: do not limit it.
+    :param ranks: number of ranks on each host.
     """
     names = ",".join(f"h{i}:{ranks}" for i in range(hosts))
     links = [] if rate == UNLIMITED else ["--rate", rate]
@@ -151,12 +152,12 @@ def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
 
 def results(start: Sequence[str], module: str, arguments: Sequence[str], limit: float = 600,
             python: Path = Path(sys.executable), **environment: str) -> Iterator[Any]:  # fmt: skip
-    """Run a module of benchmarks as the ranks; yield what they have written by :func:`write`, the
-    lowest rank's first.
+    """Run a module of benchmarks on ranks; yield the results that they write by :func:`write`, in
+    the order of ranks.
 
-    :param start: the command that starts ranks, such as :func:`on_hosts`.
-    :param limit: seconds.
-    :param python: of the ranks.
+    :param start: the command that starts ranks, such as :func:`on_hosts` returns.
+    :param limit: seconds that the ranks may take.
+    :param python: the ranks' Python.
     :raises SystemExit: the ranks have failed.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -171,5 +172,5 @@ def results(start: Sequence[str], module: str, arguments: Sequence[str], limit: 
 
 
 def write(folder: str, rank: int, found: Any) -> None:
-    """Leave what a rank has found for :func:`results`."""
+    """Write a rank's results to a file for :func:`results`."""
     (Path(folder) / f"{rank:04}.json").write_text(json.dumps(found))

@@ -1,19 +1,20 @@
-"""Allreduce between hosts: hvdlite beside Horovod, MPI_Allreduce and MXNet's parameter server.
+"""Measures allreduces between hosts: hvdlite, Horovod, MPI_Allreduce, MXNet's parameter server.
 
     python -m benchmarks.hosts                        two rounds, about 20 minutes
     python -m benchmarks.hosts --layout 2x1 --layout 4x2 --only hvdlite --only horovod --rounds 1
     python -m benchmarks.hosts --rounds 0 --page docs/hosts.md
                                                       the table of all rounds, into the page
 
-Float32 arrays, on hosts that tests/cluster.py makes of namespaces: as root, with iproute2 and
-OpenSSH. A round runs each library once on each layout, hosts x ranks; the next one begins with the
-last. hvdlite and MPI_Allreduce take turns in the same processes, a call each. The parameter server
-has a server on each host. What a run finds is kept in build/hosts-RATE.json; rounds add up until
-the file is deleted.
+The arrays are float32. tests/cluster.py emulates the hosts by network namespaces, which needs root,
+iproute2 and OpenSSH. A round runs each library once on each layout (hosts x ranks); every other
+round runs them in reverse order. hvdlite and MPI_Allreduce take turns, call by call, in the same
+processes. The parameter server has a server on each host. Results are stored in
+build/hosts-RATE.json; rounds are added until the file is deleted.
 
-A time is the median of the slowest rank's. The bound is that of the links: a host has to send
-2(h-1)/h of the bytes, and of what a link carries, 95.6 % are not headers of Ethernet, IP and TCP. A
-late rank naps before it submits 4 KB; its own time counts from its submission on.
+A time is the median over calls of the slowest rank's time. The bound is the time that the links
+need: each host must send 2(h-1)/h of the bytes, and 95.6 % of a link's bytes are data, not headers
+of Ethernet, IP and TCP. A late rank sleeps before it submits 4 KB. Its time counts from its
+submission on.
 """
 
 import statistics
@@ -30,19 +31,19 @@ LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
 SIZES = [4096, 64 * 1024, 1_000_000, 40_000_000]
 OURS = "hvdlite"
 SHOWN = [OURS, "hvdlite, tcp", "Horovod", "MPI_Allreduce", "parameter server"]
-# per call: seconds of the slowest rank, most bytes that a rank sent, busy cores
+# per call: the slowest rank's seconds, the most bytes sent by a host, CPU seconds of all cores
 Calls = List[Dict[str, float]]
 
 
 class Layout:
-    """Hosts and the ranks on each, as 4x2."""
+    """The number of hosts and of ranks on each host, such as 4x2."""
 
     def __init__(self, text: str, rate: str) -> None:
         self.hosts, self.ranks = map(int, text.split("x"))
         self.rate = rate
 
     def optimum(self, size: int) -> float:
-        """Return the bytes that a host has to send."""
+        """Return the least number of bytes that a host must send."""
         return 2 * (self.hosts - 1) / self.hosts * size
 
     def bound(self, size: int) -> Optional[float]:
@@ -54,7 +55,7 @@ class Layout:
 
 
 def run(rate: str, sizes: List[int], text: str, library: str) -> Dict[str, Dict]:
-    """Make the hosts of a layout, run the ranks on them, and return what :func:`joined` does."""
+    """Emulate the hosts of a layout, run the ranks on them, and return :func:`joined` results."""
     layout, python = Layout(text, rate), plan.HOROVOD.python
     start = harness.on_hosts(layout.hosts, rate, layout.ranks)
     ranks = harness.results(
@@ -67,7 +68,7 @@ def run(rate: str, sizes: List[int], text: str, library: str) -> Dict[str, Dict]
 
 
 def of_all(ranks: List[Calls]) -> Calls:
-    """Join the rows of the ranks, call by call."""
+    """Return one row per call, with the worst values of all ranks."""
     worst = ("seconds", "sent")
     return [
         {**call[0], **{key: max(each[key] for each in call) for key in worst}}
@@ -76,7 +77,7 @@ def of_all(ranks: List[Calls]) -> Calls:
 
 
 def joined(ranks: List[Dict]) -> Dict[str, Dict]:
-    """Return what was found, by contestant: the calls of each size, and those of the late rank."""
+    """Return, for each contestant, the calls of each size, and the late rank's seconds."""
     found: Dict[str, Dict] = {}
     for name, late in ranks[-1]["late"].items():
         sizes = ranks[0]["sizes"]
@@ -89,7 +90,7 @@ def joined(ranks: List[Dict]) -> Dict[str, Dict]:
 
 
 class Found:
-    """What is known of a layout."""
+    """The results for one layout and rate."""
 
     def __init__(self, text: str, rate: str, runs: List[Dict]) -> None:
         self.text, self.layout, self.runs = text, Layout(text, rate), runs
@@ -119,7 +120,7 @@ class Found:
         return sent and sent / self.layout.optimum(size)
 
     def cpu(self, name: str, size: int) -> Optional[float]:
-        """Seconds of the cores a GB of all ranks' arrays."""
+        """Return the CPU seconds of all cores per GB of all ranks' arrays."""
         busy = self.mean(name, size, "busy")
         return busy and busy / (self.layout.hosts * self.layout.ranks * size / 1e9)
 
@@ -157,7 +158,7 @@ def costs(found: List[Found], size: int) -> str:
 
 
 def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
-    """Return the tables of each rate."""
+    """Return the tables for each rate."""
     parts: List[str] = []
     for rate, layouts in kept.items():
         found = [Found(text, rate, runs) for text, runs in layouts.items()]

@@ -1,9 +1,9 @@
-"""What each rank of benchmarks/hosts.py does: one library's allreduce, call by call.
+"""The program of each rank of benchmarks/hosts.py: measures one library's allreduce, call by call.
 
     python -m benchmarks.hosts_rank --rank FOLDER LIBRARY BYTES ...
 
-The ranks of a call begin together. Each notes its own seconds; the bytes that its host has sent and
-the seconds that the cores were busy are those of all ranks there.
+All ranks begin a call together. Each rank records its own seconds, the bytes that its host has
+sent, and the CPU seconds of all cores of the machine.
 """
 
 import os
@@ -14,16 +14,16 @@ from typing import Callable, Dict, List
 
 from benchmarks import harness
 
-SECONDS = 2.0  # about the seconds of calls per size
+SECONDS = 2.0  # for each size, the calls take about this many seconds
 LEAST, MOST = 3, 50  # numbers of calls
-LATE, LATE_CALLS = 0.05, 20  # seconds
+LATE, LATE_CALLS = 0.05, 20  # seconds by which the last rank is late, number of such calls
 LATE_BYTES = 4096
 
 Calls = Dict[str, Callable[[], object]]  # library -> a function that does one allreduce
 
 
 class OverMPI:
-    """Ranks that MPI has started; it tells when they begin, apart from what is measured."""
+    """Ranks that MPI has started. An unmeasured MPI barrier makes calls begin together."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -38,7 +38,7 @@ class OverMPI:
 
 
 class Hvdlite(OverMPI):
-    """hvdlite and, in the same processes by turns, MPI_Allreduce."""
+    """hvdlite and MPI_Allreduce, which take turns in the same processes."""
 
     name = "hvdlite"
 
@@ -87,7 +87,7 @@ class Horovod(OverMPI):
 
 
 class Servers:
-    """MXNet's parameter server: a worker pushes its array, the servers add, all pull the sum."""
+    """MXNet's parameter server: each worker pushes an array and pulls the servers' sum."""
 
     def __init__(self) -> None:
         import mxnet as mx
@@ -129,14 +129,14 @@ LIBRARIES = {"hvdlite": Hvdlite, "tcp": OverTcp, "horovod": Horovod, "ps": Serve
 
 
 def sent() -> int:
-    """Return the bytes that this host has sent to others, headers included."""
+    """Return the bytes that this host has sent to other hosts, with headers."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     fields = [line.replace(":", " ").split() for line in lines]
     return sum(int(field[9]) for field in fields if field[0] != "lo")
 
 
 def busy() -> float:
-    """Return for how many seconds the machine's cores were busy: user, nice, system, interrupts."""
+    """Return the CPU seconds of all cores so far: user, nice, system and interrupts."""
     ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(int(ticks[i]) for i in (0, 1, 2, 5, 6)) / os.sysconf("SC_CLK_TCK")
 
@@ -151,7 +151,7 @@ def measure(library, call: Callable[[], object]) -> Dict[str, float]:
 
 
 def of_size(library, size: int) -> Dict[str, List[Dict[str, float]]]:
-    """Return what each call of each contestant took on this rank; they take turns."""
+    """Return this rank's measurements of each contestant's calls. The contestants take turns."""
     calls = library.calls(size)
     for call in calls.values():  # the first call connects and negotiates the name
         measure(library, call)
@@ -165,7 +165,7 @@ def of_size(library, size: int) -> Dict[str, List[Dict[str, float]]]:
 
 
 def late(library) -> Dict[str, List[float]]:
-    """Return the seconds on this rank of calls to which the last rank comes late."""
+    """Return this rank's seconds of each call in which the last rank is late."""
     taken: Dict[str, List[float]] = {}
     for name, call in library.calls(LATE_BYTES).items():
         call()
@@ -181,7 +181,7 @@ def late(library) -> Dict[str, List[float]]:
 
 
 def main() -> None:
-    """Write what this rank has measured to a file of the folder, which all hosts share."""
+    """Measure, and write this rank's results to a file in the folder, which all hosts share."""
     _, folder, name, *sizes = sys.argv[1:]
     library = LIBRARIES[name]()
     found = {"sizes": {size: of_size(library, int(size)) for size in sizes}, "late": late(library)}

@@ -1,14 +1,15 @@
-"""JAX's collectives and a training step on one host: hvdlite beside Gloo and Open MPI.
+"""Measures JAX's collectives and a training step on one host, over hvdlite, Gloo and Open MPI.
 
     .venv-frameworks/bin/python -m benchmarks.jax_cpu [--ranks 4] [--mpi libmpiwrapper.so]
 
 JAX calls Open MPI through the library of MPIwrapper (github.com/eschnett/MPIwrapper), built for the
-Open MPI of .venv-frameworks. float32 arrays of so many bytes a rank, but at least an element for
-each rank, and a malloc that keeps memory. "Loop" is an iteration of a fori_loop, "call" a jit call
-with one collective. The step is of an MLP of 6 layers, 32 rows a rank. Each system has a job of its
-own, and takes its turn by rounds, which add up in build/jax-RANKS.json until it is deleted; rank 0
-prints what it finds as it goes. A figure is the median over rounds of the slowest rank's median. A
-round of 2 ranks on 2 cores takes 2 minutes, of 4 ranks 5.
+Open MPI of .venv-frameworks. The arrays are float32 with the given number of bytes per rank, but at
+least one element for each rank; malloc keeps freed memory. "Loop" is an iteration of a fori_loop,
+"call" is a jit call with one collective. The step trains an MLP of 6 layers with 32 rows per rank.
+Each system has its own job; in each round the systems take turns. Rounds are added to
+build/jax-RANKS.json until it is deleted. Rank 0 prints each figure when it is measured. A figure in
+the table is the median over rounds of the slowest rank's median. On 2 cores, a round takes 2
+minutes with 2 ranks, 5 minutes with 4 ranks.
 """
 
 import os
@@ -67,7 +68,7 @@ def measure() -> dict:
     }  # fmt: skip
 
     def mapped(kind: str, count: int):
-        def once(_, a):  # depends on the result without reading the whole array
+        def once(_, a):  # its output depends on the result without reading the whole array
             result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
             return a.at[:1].set(result[:1])
 
@@ -120,7 +121,7 @@ def on_rank(folder: str, system: str, port: str) -> None:
 
 
 def run_system(system: str, ranks: int, wrapper: str) -> dict:
-    """Start the ranks; return the figures of the slowest one."""
+    """Start the ranks; return the figures of the slowest rank."""
     environment: Dict[str, Any] = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", **KEEP_MEMORY}
     start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
     if system != OURS:

@@ -1,7 +1,7 @@
-"""The systems beside hvdlite, behind the same small interface as hvdlite's own.
+"""hvdlite and the systems that it is compared with, behind the interface of hvdlite.bench.
 
-A function of ``OPEN`` begins the library on a communicator, and returns it with that of the ranks
-that measure.
+A function of ``OPEN`` starts the library on a communicator. It returns the library and the
+communicator of the ranks that measure.
 """
 
 import os
@@ -31,7 +31,7 @@ def open_horovod(comm):
 
 
 class MPI(NumPyArrays):
-    """Plain MPI on NumPy arrays, one call an array."""
+    """Plain MPI on NumPy arrays, with one call per array."""
 
     def takes(self, case: Case) -> bool:
         return case.kind == "allreduce" and case.memory == "private"
@@ -47,7 +47,7 @@ class MPI(NumPyArrays):
 
 
 class Gloo(MPI):
-    """PyTorch's process group for CPUs: all arrays started, then all waited for."""
+    """PyTorch's process group for CPUs: starts the calls of all arrays, then waits for all."""
 
     def make(self, shape, dtype: str):
         import torch
@@ -70,7 +70,7 @@ class Gloo(MPI):
 
 
 def join_gloo(comm, host: str = "127.0.0.1"):
-    """Join a process group of Gloo's that rank 0 begins there; return torch.distributed."""
+    """Join a process group of Gloo whose store is on this host; return torch.distributed."""
     import torch.distributed as dist
 
     address = f"tcp://{host}:{free_port(comm)}"
@@ -79,7 +79,7 @@ def join_gloo(comm, host: str = "127.0.0.1"):
 
 
 class ParameterServer(MXNetArrays):
-    """MXNet's own: every worker pushes to servers, which add up, and pulls the sum."""
+    """MXNet's parameter server: every worker pushes arrays to servers, and pulls their sum."""
 
     idles = True
 
@@ -88,7 +88,7 @@ class ParameterServer(MXNetArrays):
         self.kvstore, self.keys = kvstore, {}
 
     def takes(self, case: Case) -> bool:
-        """Training, and what is small: it takes seconds for 64 MiB."""
+        """Return True for training steps and small arrays; 64 MiB would take seconds."""
         small = case.memory == "private" and case.label.isdigit() and case.nbytes <= 2**24
         return small or (case.kind == "step" and case.memory == "trainer")
 
@@ -97,7 +97,7 @@ class ParameterServer(MXNetArrays):
 
     def allreduce(self, array, name: str, priority: int):
         if name not in self.keys:
-            # far from the keys of a trainer, which are 0, 1, ...
+            # higher than the keys of a trainer, which are 0, 1, ...
             self.keys[name] = 10**6 + len(self.keys)
             self.kvstore.init(self.keys[name], array)
         self.kvstore.pushpull(self.keys[name], array, out=array, priority=priority)
@@ -110,7 +110,7 @@ class ParameterServer(MXNetArrays):
 
 
 def open_ps(comm):
-    """One scheduler, and as many servers as workers; a server never returns from the import."""
+    """Start one scheduler and as many servers as workers. On servers the import never returns."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
@@ -135,7 +135,7 @@ class Sharded(Gloo):
 
 
 class ShardedUpdating:
-    """Weights of a module whose backward writes gradients that are given, and does nothing else."""
+    """The weights of a module whose backward only returns given gradients."""
 
     def __init__(self, case: Case) -> None:
         import torch

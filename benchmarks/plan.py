@@ -1,4 +1,4 @@
-"""Who is measured, how each is started, and on which works: suites are measured in one process."""
+"""The contestants, their settings, and the suites: cases that are measured in one process."""
 
 import os
 from pathlib import Path
@@ -13,8 +13,8 @@ KEPT, ROUNDS = "bench", 5  # results are in build/bench.json
 RANKS = (2, 4)
 RATE = "200mbit"  # rate of the links between the hosts of tests/cluster.py
 
-# The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
-# cores.
+# Settings of all contestants: one thread per rank, no binding. If there are more ranks than cores,
+# waiting ranks yield.
 _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 SETTINGS = {
     **dict(line.split("=") for line in _LINES if not line.startswith("#")), "OMP_NUM_THREADS": "1",
@@ -41,11 +41,11 @@ class Contestant(NamedTuple):
         return ROOT / venv / "bin" / "python"
 
     def takes(self, ranks: int) -> bool:
-        """Tell whether it is measured there: some take minutes where ranks outnumber cores."""
+        """Return False if the library would take minutes, with more ranks than cores."""
         return ranks <= CORES or self.library not in ("gloo", "ps")
 
     def processes(self, ranks: int) -> int:
-        """How many it takes for so many that compute."""
+        """Return the number of processes that the library needs for so many ranks."""
         return 2 * ranks + 1 if self.library == "ps" else ranks
 
     def settings(self, processes: int) -> Dict[str, str]:
@@ -89,7 +89,7 @@ LARGE = [size for size in SIZES if size >= 2**20]
 
 
 def speed() -> List[Case]:
-    """What the report shows; what takes longest comes last, should there be no time left for it."""
+    """Return the cases of the report. The longest cases are last, because time may run out."""
     return [
         *cases.sweep(["allreduce"], SIZES[:-1], ["float32"], "private"),
         *cases.sweep(["allreduce"], LARGE[:-1], ["float32"], "zero-copy"),
@@ -107,18 +107,18 @@ UPDATES = {
 
 
 def updates(suite: str) -> List[Case]:
-    """Average and update of all parameters by each trainer."""
+    """Return the cases that average gradients and update all parameters, for each trainer."""
     trainers = ("trainer", "sharded")
     return [cases.update(n, memory, o) for n, o in UPDATES[suite] for memory in trainers]
 
 
 def update() -> List[Case]:
-    """The same, and training steps."""
+    """Return the cases of :func:`updates`, and training steps."""
     return [*updates("update"), *(cases.step(memory) for memory in ("zero-copy", "sharded"))]
 
 
 def small() -> List[Case]:
-    """One of each sort, in a moment: to see whether a library works."""
+    """Return one short case of each sort, to test that a library works."""
     memories = ("private", "trainer", "zero-copy")
     reduced = [cases.one_array("allreduce", 4096, memory=memory) for memory in memories]
     return [*reduced, cases.step("trainer"), cases.step("zero-copy")]

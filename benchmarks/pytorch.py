@@ -1,21 +1,21 @@
-"""A step of PyTorch's: hvdlite beside DistributedDataParallel over Gloo, and beside lone processes.
+"""Measures PyTorch's training step: hvdlite, DistributedDataParallel over Gloo, lone processes.
 
-    make bench-pytorch                                       two ranks, alternating, docs/pytorch.md
+    make bench-pytorch                                       two ranks, writes docs/pytorch.md
     .venv-frameworks/bin/python -m benchmarks.pytorch --rounds 1 --only mlp
     .venv-frameworks/bin/python -m benchmarks.pytorch --hosts 2 --rate 200mbit
 
-The last, as root, is between hosts that tests/cluster.py makes: a rank on each.
+The last command needs root. It runs one rank on each of two hosts that tests/cluster.py emulates.
 
-An MLP of 2.1 million parameters (9 layers, 16 rows a rank), a ResNet-18 on images of 32 x 32 (16 of
-them a rank), and 400 small tensors. "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set;
-"alone" are as many processes at once that tell each other nothing. Horovod, if `make peers` could
-build it, looks for work every 0.1 ms.
+The models are an MLP of 2.1 million parameters (9 layers, 16 rows per rank), a ResNet-18 on images
+of 32 x 32 (16 images per rank), and 400 small tensors. "Gloo, shared memory" is Gloo with
+LOCAL_WORLD_SIZE set. "alone" is the same number of processes without communication. Horovod, if
+`make peers` could build it, looks for work every 0.1 ms.
 
-The systems take turns, a step each, in the same processes: what else the machine does disturbs
-them alike. Horovod, which has an environment of its own, takes its turn by rounds. Rounds add up in
-build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds of the slowest
-rank's median step. "alone, the slower process" is the median over steps of the slower process's
-time: a step that waits for both processes takes at least as long.
+The systems take turns in the same processes, one step each, so that other programs disturb all
+equally. Horovod has its own environment, so its processes run after the others in each round.
+Rounds are added to build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds
+of the slowest rank's median step. "alone, the slower process" is the median over steps of the
+slower process's time. A step that waits for both processes takes at least this time.
 """
 
 import argparse
@@ -48,7 +48,7 @@ _HERE = "127.0.0.1"
 
 
 def mlp():
-    """Return the model, and what makes a batch for it."""
+    """Return an MLP, and a function that returns a batch."""
     import torch
     from torch import nn
 
@@ -57,7 +57,7 @@ def mlp():
 
 
 def small():
-    """The same: 400 small tensors, of which the allreduce is the least part."""
+    """Like :func:`mlp`, with 400 small tensors: most of a step is not the allreduce."""
     import torch
     from torch import nn
 
@@ -65,7 +65,7 @@ def small():
 
 
 def resnet18():
-    """The same, for small images; He et al., "Deep Residual Learning", 2015."""
+    """Like :func:`mlp`, a ResNet-18 for small images; He et al., "Deep Residual Learning", 2015."""
     import torch
     from torch import nn
 
@@ -113,7 +113,7 @@ def distribute(system: str, model):
 
 
 def begin(systems: Sequence[str], comm) -> None:
-    """Let each system know the ranks."""
+    """Initialize each system."""
     if HOROVOD in systems:
         import horovod.torch as horovod
 
@@ -126,7 +126,7 @@ def begin(systems: Sequence[str], comm) -> None:
 
 
 def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
-    """Write for each system the slowest rank's median step in ms, and whether weights are equal."""
+    """Write each system's slowest median step in ms, and whether all ranks' weights are equal."""
     import torch
     from mpi4py import MPI
 
@@ -162,7 +162,7 @@ def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
 
 
 def _own_address() -> str:
-    """Return this host's address, which the others reach."""
+    """Return the address at which the other ranks reach this host."""
     return socket.gethostbyname(socket.gethostname()) if "CLUSTER_HOSTS" in os.environ else _HERE
 
 
@@ -170,7 +170,7 @@ def _own_address() -> str:
 
 
 def has_horovod() -> bool:
-    """Tell whether the peers' Horovod knows PyTorch."""
+    """Return True if the peers' Horovod supports PyTorch."""
     command = [str(plan.HOROVOD.python), "-c", "import horovod.torch"]
     return (
         plan.HOROVOD.python.exists()
@@ -179,9 +179,9 @@ def has_horovod() -> bool:
 
 
 def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dict[str, str]):
-    """Return the ms of each system's step; weights that differ end the benchmark.
+    """Return each system's step in ms; exit if the ranks' weights are wrong.
 
-    :param start: takes the ranks' Python; returns what starts them.
+    :param start: takes the ranks' Python; returns the command that starts the ranks.
     """
     groups = [(Path(sys.executable), SYSTEMS, {})]
     if has_horovod():
@@ -200,7 +200,7 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
 
 
 def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]:
-    """Return what :func:`run` does for ranks on this machine, by how Gloo is set."""
+    """Return the result of :func:`run` on this machine, under the name of Gloo's setting."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)
@@ -211,7 +211,7 @@ def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]
 
 
 def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
-    """Return the same for a rank on each of some hosts, and the ratios."""
+    """Return the result of :func:`run` with one rank on each host, and ratios."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
     start = harness.on_hosts(hosts, rate)
     found = run(name, lambda python: start, STEPS_ON_HOSTS, settings)
@@ -223,7 +223,7 @@ def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
 
 
 def compare(rounds: List[Dict[str, Dict[str, float]]]) -> Dict[str, float]:
-    """Return the medians over rounds, and of what hvdlite saves in each."""
+    """Return the medians over rounds of each system's time, and of ratios within a round."""
     plain, shared = ([each[kind] for each in rounds] for kind in ("Gloo", SHARED))
 
     def median(runs, value: Callable) -> float:

@@ -1,9 +1,9 @@
-"""Puts the figures that run.py has saved into docs/benchmarks.md and docs/sharding.md.
+"""Writes the results that run.py has stored into docs/benchmarks.md and docs/sharding.md.
 
     python -m benchmarks.report sharding.md
 
-A figure is the median over rounds of the median in a round, a ratio the median over rounds of the
-ratio within a round. All systems run within a round, one after the other.
+A time is the median over rounds of a round's median. A ratio is the median over rounds of the ratio
+within a round. In a round, all systems run one after the other.
 """
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -17,15 +17,15 @@ from hvdlite.bench.report import size_text
 OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
 
 
-# ---- what is compared: which work of hvdlite with which of its peers ----
+# ---- which case of hvdlite is compared with which case of the other systems ----
 
 
 class Row(NamedTuple):
-    """One work of the main table.
+    """One row of the main table.
 
-    :ivar ours: the case of hvdlite.
-    :ivar theirs: that of Horovod.
-    :ivar plain: that of those that have no trainers.
+    :ivar ours: hvdlite's case.
+    :ivar theirs: Horovod's case.
+    :ivar plain: the case of systems without trainers.
     """
 
     text: str
@@ -71,14 +71,14 @@ STEPS = [
 
 
 def milliseconds(seconds: Optional[float]) -> str:
-    """Return seconds as milliseconds with three digits; a dash: not measured."""
+    """Return seconds as milliseconds with three digits, or a dash if not measured."""
     if seconds is None:
         return "–"
     return f"{1e3 * seconds:.3g}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
 
 
 def times(ratio: Optional[float]) -> str:
-    """Return a ratio as '7.4x', in bold if hvdlite is the slower; a dash: not measured."""
+    """Return a ratio as '7.4x', in bold if hvdlite is slower; a dash if not measured."""
     if ratio is None:
         return "–"
     text = f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
@@ -86,7 +86,7 @@ def times(ratio: Optional[float]) -> str:
 
 
 def percent(share: Optional[float]) -> str:
-    """Return a share of 1 in percent; a dash: not measured."""
+    """Return a share (0 to 1) in percent, or a dash if not measured."""
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
@@ -96,7 +96,7 @@ def by_ranks(first: str, *titles: str) -> List[str]:
 
 
 def speed_table(results: Results, ranks: int) -> str:
-    """Return the time of each row of work, in milliseconds, for hvdlite and every peer."""
+    """Return a table with each row's time in milliseconds, for hvdlite and every other system."""
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
               "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
     lines = []
@@ -112,7 +112,7 @@ def speed_table(results: Results, ranks: int) -> str:
 
 
 def floor_table(results: Results) -> str:
-    """Return zero-copy allreduce beside its floor of 2 p S / B seconds: p ranks, S bytes each."""
+    """Return a table of zero-copy allreduces and their least time, 2 p S / B: p ranks, S bytes."""
     lines = []
     for size in plan.LARGE:
         case = cases.one_array("allreduce", size, memory="zero-copy")
@@ -125,7 +125,7 @@ def floor_table(results: Results) -> str:
 
 
 def step_table(results: Results) -> str:
-    """Return a training step's time, beside that of processes which exchange nothing."""
+    """Return a table of a training step's time, and of the time without communication."""
     lines = []
     for text, contestant, case in STEPS:
         line = [text]
@@ -140,7 +140,7 @@ def step_table(results: Results) -> str:
 
 
 def idle_table(results: Results) -> str:
-    """Return the share of a core that an idle rank uses after init."""
+    """Return a table with the share of a core that an idle rank uses after init."""
 
     def share(value: float) -> str:
         return f"{100 * value:.2f} %"
@@ -156,7 +156,7 @@ def idle_table(results: Results) -> str:
 
 
 def cpu_table(results: Results) -> str:
-    """Return the CPU seconds of all ranks together for each GB that is reduced."""
+    """Return a table with the CPU seconds of all ranks together per GB that is reduced."""
     lines = []
     for contestant in plan.CONTESTANTS:
         line = [contestant.name]
@@ -172,7 +172,7 @@ def cpu_table(results: Results) -> str:
 
 
 def memory_table(results: Results) -> str:
-    """Return peak memory, and memory at the end with shared pages divided among the ranks."""
+    """Return a table of a rank's peak memory, and its memory at the end (shared pages divided)."""
     contestants = [
         ("hvdlite", OURS, "memory"), ("hvdlite, zero-copy", OURS, "memory_zero_copy"),
         ("Horovod", HOROVOD, "memory"),
@@ -224,7 +224,7 @@ def failures(results: Results) -> str:
 
 
 def texts(results: Results) -> Dict[str, str]:
-    """Return what goes between the marks of the page, by name."""
+    """Return the texts that go between the marks of docs/benchmarks.md, by the marks' names."""
     two, four = plan.RANKS
     baseline = results.one(OURS, two, "baseline_memory") or 0
     return {
@@ -303,7 +303,7 @@ def update_steps(results: Results) -> str:
 
 
 def held(results: Results, contestant, memory: str, ranks: int) -> Optional[float]:
-    """Return what a host holds, as multiples of the bytes of the weights."""
+    """Return the bytes that a host holds, as a multiple of the weights' bytes."""
     case = cases.update("resnet50", memory, "momentum")
     found = results.value(contestant, ranks, case.name, "held", f"held_{memory}")
     return found and found / case.nbytes

@@ -1,4 +1,4 @@
-"""What run.py has kept, as medians over the rounds."""
+"""The results that run.py has stored, as medians over the rounds."""
 
 from statistics import median
 from typing import Dict, Iterator, List, Optional, Tuple
@@ -8,22 +8,22 @@ from hvdlite.bench.figures import floor_seconds
 
 
 class Results:
-    """Medians and ratios of what run.py has kept.
+    """Medians and ratios of the results that run.py has stored.
 
-    :param found: of each work, a suite and its ranks as in "speed-2", the rounds; of each of these
-        what the contestants' ranks have written, by their names.
+    :param found: work (suite and number of ranks, such as "speed-2") -> a list of rounds. A round
+        is a dict: contestant's name -> the results of its ranks.
     """
 
     def __init__(self, found: Dict[str, List[Dict[str, dict]]]) -> None:
         self.found = found
 
     def runs(self, contestant, ranks: int, suite: str = "speed") -> Dict[int, dict]:
-        """Return what a contestant's ranks have written, by round."""
+        """Return the results of a contestant's ranks, by the number of the round."""
         rounds = enumerate(self.found.get(f"{suite}-{ranks}", []))
         return {n: kept[contestant.name] for n, kept in rounds if contestant.name in kept}
 
     def rows(self, contestant, ranks: int, case: str, suite: str = "speed") -> Dict[int, dict]:
-        """Return the rows of a case, by round."""
+        """Return the rows of a case, by the number of the round."""
         return {
             number: row
             for number, kept in self.runs(contestant, ranks, suite).items()
@@ -34,7 +34,7 @@ class Results:
     def value(
         self, contestant, ranks: int, case: str, field: str = "p50", suite: str = "speed"
     ) -> Optional[float]:
-        """Return the median over rounds, or None."""
+        """Return the median of a field over rounds, or None."""
         rows = self.rows(contestant, ranks, case, suite).values()
         found = [row[field] for row in rows if field in row]
         return median(found) if found else None
@@ -42,28 +42,28 @@ class Results:
     def ratio(
         self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
     ) -> Optional[float]:
-        """Return their time over ours: the median over rounds of the ratio within a round."""
+        """Return the median over rounds of the ratio within a round: time of theirs / ours."""
         our_rows = self.rows(ours, ranks, our_case, suite)
         their_rows = self.rows(theirs, ranks, their_case, suite)
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
     def lone(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
-        """Return the time of the lone processes that :meth:`speed_kept` is about."""
+        """Return the time of the processes without communication that :meth:`speed_kept` uses."""
         by_turns = self.value(contestant, ranks, case, "alone")
         return by_turns or self.value(plan.ALONE, ranks, lone_case)
 
     def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
-        """Return the time of lone processes over that of the contestant: of those that have steps
-        by turns within a round, else of those that ran in the same round."""
+        """Return the time without communication divided by the contestant's time; the former from
+        steps in turn with the contestant's if there are any, else from the same round."""
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 
     def beside_floor(
         self, contestant, ranks: int, case, suite: str = "speed"
     ) -> Tuple[Optional[float], Optional[float], Optional[float]]:
-        """Return the least seconds of a case in memory, the contestant's, and the former over the
-        latter: its median over rounds."""
+        """Return the least seconds that memory bandwidth allows for a case, the contestant's
+        seconds, and the ratio of the two, as medians over rounds."""
         bandwidths = {
             n: kept.get("bandwidth") for n, kept in self.runs(plan.ALONE, ranks, suite).items()
         }
@@ -77,20 +77,20 @@ class Results:
         return taken and share and taken * share, taken, share
 
     def bandwidth(self, ranks: int) -> Optional[float]:
-        """Return bytes per second of memory, all ranks at once."""
+        """Return the memory bandwidth of all ranks together, in bytes per second."""
         found = [kept.get("bandwidth") for kept in self.runs(plan.ALONE, ranks).values()]
         found = [value for value in found if value]
         return median(found) if found else None
 
     def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
-        """Return a field that is measured once, as it was the last time."""
+        """Return the last value of a field that a job measures once."""
         for kept in reversed(list(self.runs(contestant, ranks, suite).values())):
             if field in kept:
                 return kept[field]
         return None
 
     def all(self) -> Iterator[Tuple[str, str, dict]]:
-        """Yield all that is kept, with its work and contestant."""
+        """Yield each stored result with its work and contestant."""
         for work, rounds in self.found.items():
             for each in rounds:
                 yield from ((work, name, kept) for name, kept in each.items())
@@ -108,7 +108,7 @@ class Results:
         ]
 
     def any(self, field: str) -> dict:
-        """Return a field of all that is kept, joined."""
+        """Return a field of all results, merged into one dict."""
         joined: dict = {}
         for _, _, kept in self.all():
             joined.update(kept.get(field, {}))

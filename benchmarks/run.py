@@ -1,11 +1,11 @@
-"""Measures hvdlite beside its peers, alternating, and keeps every result in build/bench.json.
+"""Measures hvdlite and other systems in turn, and stores every result in build/bench.json.
 
     python -m benchmarks.run            five rounds; --quick: one, shorter
-    python -m benchmarks.report         docs/benchmarks.md from what is kept
+    python -m benchmarks.report         writes docs/benchmarks.md from the stored results
 
-A work is a suite and a number of ranks; in a round each contestant does it once. Rounds add up
-until the file is deleted. A job that fails or hangs leaves its reason beside what it had measured,
-and the next one starts.
+A work is a suite and a number of ranks. In a round each contestant does the work once. Rounds are
+added until the file is deleted. If a job fails or hangs, the reason is stored with its results so
+far, and the next job starts.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SECONDS = {"held_sharded": 0.1, "held_trainer": 0.1, "memory": 0.3, "memory_zero
 
 
 def works(rounds: int) -> Iterator[Tuple[List[str], List[Contestant], int]]:
-    """Yield works, who does them, and in how many rounds, in the order in which they are done."""
+    """Yield works, their contestants, and the number of rounds, in the order of measurement."""
     yield [f"speed-{ranks}" for ranks in plan.RANKS], plan.CONTESTANTS, rounds
     for suite in ("update", "update_large"):
         yield [f"{suite}-2"], plan.UPDATING, rounds
@@ -45,9 +45,9 @@ def works(rounds: int) -> Iterator[Tuple[List[str], List[Contestant], int]]:
 
 
 def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str, Any]]:
-    """Return what a contestant's ranks have written, with the reason if the job has failed.
+    """Return the results of a contestant's ranks, with the reason if the job has failed.
 
-    :param seconds: of a case, unless SECONDS has others.
+    :param seconds: seconds for each case, unless SECONDS has another value.
     """
     suite, _, ranks = work.rpartition("-")
     if not contestant.takes(int(ranks)):
@@ -75,7 +75,7 @@ def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str
 def execute(command: List[str], settings: Dict[str, str], timeout: float) -> Optional[str]:
     """Run a command; return why it failed, or None.
 
-    After ``timeout`` seconds it is told to end, so that mpirun ends its ranks; 10 later killed.
+    After ``timeout`` seconds SIGTERM lets mpirun end its ranks; 10 seconds later SIGKILL follows.
     """
     begin = time.monotonic()
     limited = ["timeout", "--foreground", "--kill-after=10", str(timeout), *command]

@@ -1,11 +1,12 @@
-"""Tokens a second of tensor-parallel decoding on CPUs, batch 1: hvdlite beside Gloo, by turns.
+"""Measures tokens per second of tensor-parallel decoding on CPUs, batch 1, with hvdlite and Gloo.
 
     .venv-frameworks/bin/python -m benchmarks.serving --page docs/backend.md
 
-A small Llama with weights made here, which Transformers shards (``tp_plan="auto"``), and blocks as
-Megatron's, whose two allreduces each stay in the graph of ``torch.compile``. Both programs name
-Gloo: HVDLITE_AS_GLOO decides who moves the data. The ranks of a round are started anew, so what
-else the machine does disturbs both alike. A figure is the median over rounds.
+The models are a small Llama with random weights, which Transformers shards (``tp_plan="auto"``),
+and blocks like Megatron's, compiled by ``torch.compile`` with both allreduces in the graph. Both
+programs ask for Gloo; HVDLITE_AS_GLOO decides whether hvdlite moves the data instead. In each round
+both systems run, with new processes, so that other programs disturb both equally. A figure is the
+median over rounds.
 """
 
 import argparse
@@ -26,7 +27,7 @@ TURNS = 3  # measured turns; one more turn before them is for warm-up
 
 
 def llama(tokens: int, folder: str) -> Dict[str, Any]:
-    """Return what the sharded model says, and the tokens a second."""
+    """Return the tokens that the sharded model generates, and the tokens per second."""
     import torch
     from transformers import LlamaForCausalLM
     from transformers.distributed import DistributedConfig
@@ -47,8 +48,8 @@ def llama(tokens: int, folder: str) -> Dict[str, Any]:
 
 
 def blocks(tokens: int, folder: str) -> Dict[str, Any]:
-    """Return the last output's first numbers, the collectives in the graph, and the tokens a
-    second, of compiled blocks; each token is the output of the one before."""
+    """Decode with compiled blocks, each token from the last output; return the last output's first
+    numbers, the number of collectives in the graph, and the tokens per second."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -127,7 +128,7 @@ def measure(name: str, tokens: int, model: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-# ---- beside each other ----
+# ---- comparison ----
 
 
 def make_llama(folder: str) -> None:
@@ -146,7 +147,7 @@ def make_llama(folder: str) -> None:
 
 
 def run(name: str, system: str, ranks: int, tokens: int, model: str) -> List[Dict[str, Any]]:
-    """Return what each rank has found, moved by hvdlite or by Gloo."""
+    """Return each rank's results, with data moved by hvdlite or by Gloo."""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     arguments = ["--measure", name, "--tokens", str(tokens), "--model", model]
     here = {"HVDLITE_AS_GLOO": SYSTEMS[system], "GLOO_SOCKET_IFNAME": "lo"}

@@ -1,15 +1,15 @@
-"""Small allreduces on one host: hvdlite beside the MPIs that are fast here, and Gloo.
+"""Measures small allreduces on one host: hvdlite, the MPIs that are fast on one host, and Gloo.
 
     make bench-small                                         two ranks, docs/benchmarks.md
     make bench-small ARGS="--ranks 4 --rounds 3"             four ranks, too
 
-float32 sums in place, from Python, one after the other. hvdlite, the Open MPI that it stands on,
-DeepSpeed's operation for the CPUs of one host and Gloo are in the same processes and take turns;
-Intel MPI and MPICH have environments of their own and take their turn by rounds. `make small-peers`
-brings those that are not part of the frameworks. Each has the settings that were the fastest for
-it here: Open MPI a large malloc, Intel MPI shared memory and no pinning. Rounds add up in
-build/small-RANKS.json until it is deleted. A figure is the median over rounds of the slowest rank's
-median; CPU is the processor time of a rank a call, of the same rounds.
+The calls are in-place float32 sums from Python, one after the other. hvdlite, the Open MPI that it
+uses, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same processes. Intel
+MPI and MPICH have their own environments, so their processes run after the others in each round.
+`make small-peers` installs the systems that .venv-frameworks lacks. Each system has the settings
+with which it was fastest: for Open MPI, malloc keeps memory; for Intel MPI, shared memory and no
+pinning. Rounds are added to build/small-RANKS.json until it is deleted. A figure is the median over
+rounds of the slowest rank's median; CPU is a rank's processor time per call in the same rounds.
 """
 
 import ctypes
@@ -38,8 +38,8 @@ UCC = "UCC, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo", UCC)
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
-BATCHES, SECONDS = 7, 0.02  # batches per library and size; about the seconds of a batch
-# seconds for which idle OpenMP threads of a library spin, and take cores from the next one
+BATCHES, SECONDS = 7, 0.02  # batches per library and size; a batch takes about these seconds
+# after a library's batch, wait for these seconds, because its idle OpenMP threads spin so long
 SPINS = {"DeepSpeed": 0.05}
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {
@@ -98,7 +98,7 @@ def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
 
 
 def of_c() -> Callable[[int], Callable]:
-    """Return what makes :func:`repeated` calls by a loop in C around ``hvd_run``."""
+    """Return a factory like :func:`of_mpi`'s whose calls repeat ``hvd_run`` in a C loop."""
     from hvdlite.core.collectives import describe_on, memory_of, reduction
     from hvdlite.core.native import ffi, lib, new_error
     from hvdlite.core.process_set import global_process_set
@@ -129,7 +129,7 @@ def of_c() -> Callable[[int], Callable]:
 
 
 def repeated(run: Callable) -> Callable[[int], None]:
-    """Return what makes so many calls, one after the other."""
+    """Return a function that makes ``count`` calls of ``run``, one after the other."""
 
     def repeat(count: int) -> None:
         for _ in range(count):
@@ -139,10 +139,10 @@ def repeated(run: Callable) -> Callable[[int], None]:
 
 
 def of_deepspeed(comm) -> Callable[[int], Callable]:
-    """Return what makes calls of DeepSpeed's operation, which spins in shared memory."""
+    """Return a factory for calls of DeepSpeed's operation, which spins in shared memory."""
     import torch
 
-    # also part of the name of its shared memory
+    # these variables also make up the name of its shared memory
     where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}
     os.environ.update(where, MASTER_PORT=str(free_port(comm)))
     sys.path.insert(0, str(DEEPSPEED))
@@ -158,7 +158,7 @@ def of_deepspeed(comm) -> Callable[[int], Callable]:
 
 
 def of_ucc(comm) -> Callable[[int], Callable]:
-    """Return what makes :func:`repeated` calls of UCC, by benchmarks/ucc_loop.c."""
+    """Return a factory whose calls repeat UCC's allreduce in a C loop, benchmarks/ucc_loop.c."""
     library = ctypes.CDLL(str(UCC_LOOP))
     library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
     library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int
@@ -198,7 +198,7 @@ def of_gloo(comm) -> Callable[[int], Callable]:
 
 
 def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
-    """Return seconds and CPU seconds a call."""
+    """Return the seconds and the CPU seconds per call."""
     comm.Barrier()
     cpu, began = time.process_time(), time.perf_counter()
     run(count)
@@ -206,7 +206,7 @@ def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
 
 
 def calls_of(comm, run: Callable) -> int:
-    """Return how many calls a batch has, the same on all ranks."""
+    """Return the number of calls of a batch, the same on all ranks."""
     run(20)
     return max(3, min(2000, int(SECONDS / comm.allreduce(batch(comm, run, 3)[0]) * comm.size)))
 
@@ -214,7 +214,7 @@ def calls_of(comm, run: Callable) -> int:
 def measure(
     comm, libraries: Dict[str, Callable[[int], Callable]], sizes: Sequence[int] = SIZES
 ) -> Dict[str, Any]:
-    """Return microseconds and CPU microseconds by library and bytes; the libraries take turns."""
+    """Return microseconds and CPU microseconds per call, by library (in turn) and bytes."""
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in sizes:
         runs = {name: make(nbytes) for name, make in libraries.items()}
@@ -249,7 +249,7 @@ def on_rank(folder: str, contestant: str) -> None:
 
 
 def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
-    """Start the ranks; return what :func:`measure` does, of the slowest rank."""
+    """Start the ranks; return the slowest rank's result of :func:`measure`."""
     home = ROOT / (".venv-" + ELSEWHERE.get(contestant, "frameworks"))
     name, options = ("mpiexec.hydra", []) if contestant in ELSEWHERE else ("mpirun", UNBOUND)
     start = [str(home / "bin" / name), *options, "-n", str(ranks)]
@@ -263,7 +263,7 @@ def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
 
 
 def slowest(of_ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return what :func:`measure` returned on the slowest rank, for each library and size."""
+    """Return, for each library and size, the slowest rank's result of :func:`measure`."""
     return {
         name: {size: max(each[name][size] for each in of_ranks) for size in of_ranks[0][name]}
         for name in of_ranks[0]

@@ -1,6 +1,6 @@
-"""How long ranks of one host take to start, beside Gloo: ``python -m benchmarks.start``.
+"""Measures how long ranks of one host take to start, with hvdlite and with Gloo.
 
-It runs in ``.venv-frameworks``. The time begins when all ranks have imported their modules.
+Run it by ``.venv-frameworks/bin/python -m benchmarks.start``. Time counts from the imports on.
 """
 
 import os
@@ -17,7 +17,7 @@ WAYS = ("gloo", "hvdlite", "hvdlite.init()")
 
 
 def seconds(way: str, ranks: int) -> float:
-    """Start so many ranks; return the seconds of the slowest one."""
+    """Start so many ranks; return the seconds of the slowest rank."""
     with tempfile.TemporaryDirectory() as folder:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         started = [
@@ -45,12 +45,12 @@ def rank(way: str, folder: str) -> None:
     begin = time.perf_counter()
     hvdlite.init() if way == WAYS[2] else dist.init_process_group(way)
     print(time.perf_counter() - begin, flush=True)
-    meet(folder)  # rank 0 holds PyTorch's store, which others may still read, so it waits
+    meet(folder)  # others may still read PyTorch's store, which rank 0 serves, so rank 0 waits
     hvdlite.shutdown() if way == WAYS[2] else dist.destroy_process_group()
 
 
 def meet(folder: str) -> None:
-    """Wait for all ranks, without what is measured."""
+    """Wait for all ranks, by files, without the libraries that are measured."""
     ranks = int(os.environ["WORLD_SIZE"])
     last = len(os.listdir(folder)) // ranks * ranks + ranks
     tempfile.mkstemp(dir=folder)

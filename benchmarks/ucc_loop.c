@@ -1,4 +1,4 @@
-/* An allreduce of UCC in a loop in C, for benchmarks/small.py. */
+/* Repeats an allreduce of UCC in a C loop, for benchmarks/small.py. */
 #include <ucc/api/ucc.h>
 
 #include <stddef.h>

@@ -1,10 +1,10 @@
-"""Weights from one rank to all, as reinforcement learning sends them: hvdlite beside Gloo, in turn.
+"""Measures sending weights from one rank to all, as in reinforcement learning: hvdlite and Gloo.
 
     .venv-frameworks/bin/python -m benchmarks.weights                two ranks of this host
     .venv-frameworks/bin/python -m benchmarks.weights --hosts 4      as root: a rank a host
 
-A model of tensors of 16 MiB is broadcast in place, tensor by tensor; one tensor a rank is scattered
-and gathered, as a list of tensors and as the parts of one. A figure is the median over the turns.
+A model of tensors of 16 MiB is broadcast in place. One tensor per rank is scattered and gathered,
+as separate tensors and as parts of one tensor. A figure is the median over the turns.
 """
 
 import argparse
@@ -20,7 +20,7 @@ SYSTEMS = ("gloo", "hvdlite")
 
 
 def measure(mebibytes: int, turns: int, folder: str) -> None:
-    """On each rank: write the seconds of each call, by case and system, until all have the data."""
+    """On a rank: measure and write the seconds of each call until all ranks have the data."""
     import torch
     import torch.distributed as dist
 

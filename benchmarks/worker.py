@@ -1,8 +1,8 @@
-"""One rank of a measured job: the same work for every library.
+"""One rank of a measured job, which does the same work for every library.
 
     mpirun -n 2 python -m benchmarks.worker --library horovod --suite speed --out rows.json
 
-Rank 0 writes a JSON file: the rows of all cases that the library has, as ``hvdlite-bench`` does.
+Rank 0 writes a JSON file with the rows of all cases that the library has, like ``hvdlite-bench``.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
         row = measure.measure(library, case, comm, args.seconds)
         if row:
             result["rows"].append(row)
-            # written after each case, so that results stay if a later case hangs
+            # written after each case, so that results are not lost if a later case hangs
             keep(result, args.out, comm)
     result["peak_memory"] = comm.allgather(machine.peak_memory())
     result["own_memory"] = comm.allgather(machine.own_memory())
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def versions() -> dict:
-    """Return those of MPI and of the packages that are at work."""
+    """Return the versions of MPI and of the packages that this process has imported."""
     found = {"MPI": MPI.Get_library_version().split(",")[0]}
     for module in ("mxnet", "hvdlite", "horovod", "torch"):
         if module in sys.modules:

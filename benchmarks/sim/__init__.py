@@ -1,8 +1,8 @@
-"""The core of hvdlite in a simulated cluster: what a job is, and how it is run.
+"""Runs hvdlite's core in a cluster that SimGrid simulates.
 
-job.c has the ranks, network.c and clock.c what they stand on; all else is the core as it is.
-servers.c is a parameter server to compare with. Here
-are the platform that SimGrid reads and the costs that it does not know.
+job.c has the ranks; network.c and clock.c replace the transport, the clock and threads; all other
+code is the unchanged core. servers.c is a parameter server for comparison. This module makes the
+platform file for SimGrid, and has the costs that SimGrid does not know.
 """
 
 import json
@@ -21,16 +21,16 @@ PLATFORM = """<?xml version="1.0"?>
 {}
 </zone></platform>
 """
-# Options of SimGrid: transfers share the rate of a link, and nothing else uses it.
+# Options of SimGrid: transfers share the rate of a link, and there is no other traffic.
 SIMGRID = [
     "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0",
     "--cfg=contexts/stack-size:512", "--cfg=contexts/guard-size:0", "--log=root.thres:error",
 ]  # fmt: skip
-Tensors = Sequence[Tuple[int, float]]  # (elements, share of the compute), first layers first
+Tensors = Sequence[Tuple[int, float]]  # (elements, share of the compute time), first layers first
 
 
 class Costs(NamedTuple):
-    """What sim.h tells, in seconds; as on a machine whose cores do nothing else."""
+    """The costs of sim.h in seconds. The defaults are for a machine with idle cores."""
 
     latency: float = 20e-6
     message: float = 3e-6
@@ -38,22 +38,22 @@ class Costs(NamedTuple):
     memory_byte: float = 0.1e-9
     call: float = 20e-6
     burst: float = 0  # bytes
-    wake: float = 0  # 0, as if ranks never slept
+    wake: float = 0  # 0: as if ranks never slept
 
 
 class Place(NamedTuple):
-    """Hosts and how they are joined. ``rate``: bits a second, with headers."""
+    """Hosts and their network. ``rate`` is in bits per second, with headers."""
 
     hosts: int
     ranks: int = 1  # ranks on each host
     rate: float = 10e9
-    # star, torus, or tree:N (the uplinks of a rack have 1/N of the rate of its hosts' links)
+    # star, torus, or tree:N (a rack's uplink has 1/N of the total rate of its hosts' links)
     topology: str = "star"
     rack: int = 16  # hosts in a rack
-    cores: int = 0  # cores that all hosts share, as emulated hosts do; 0: each rank has a core
+    cores: int = 0  # cores that all hosts share, like emulated hosts; 0: each rank has a core
     costs: Costs = Costs()
     servers: int = 0  # number of parameter servers; 0: hvdlite's core instead
-    apart: bool = False  # True: servers have hosts of their own
+    apart: bool = False  # True: servers have their own hosts
 
     @property
     def machines(self) -> int:
@@ -61,11 +61,11 @@ class Place(NamedTuple):
 
     @property
     def carried(self) -> float:
-        """Bytes of data a second."""
+        """The bytes of data per second that a link carries."""
         return self.rate / 8 * PAYLOAD
 
     def bound(self, size: int) -> float:
-        """Return the least seconds of an allreduce: 2(h-1)/h of its bytes leave each host."""
+        """Return the least seconds of an allreduce: each host must send 2(h-1)/h of its bytes."""
         return 2 * (self.hosts - 1) / self.hosts * size / self.carried
 
     def platform(self) -> str:
@@ -125,14 +125,14 @@ def run(
     place: Place, tensors: Tensors, timeout: float = 600, algorithm: Optional[str] = None,
     **settings: Any,
 ) -> Dict[str, Any]:  # fmt: skip
-    """Simulate a job; return what it prints.
+    """Simulate a job; return the values that it prints.
 
-    ``steps``: seconds of each; ``ranks``: of each rank the bytes and messages of data that it sends
-    to other hosts in a step, and the messages of the negotiation that it sends and receives.
+    ``steps`` has the seconds of each step. ``ranks`` has, for each rank and step, the bytes and
+    messages of data sent to other hosts, and the negotiation's messages sent and received.
 
-    :param algorithm: of ALGORITHMS, where messages are chosen from; None: as hvdlite chooses.
-    :param settings: of job.c: steps, warm, compute, forward, meet, fifo, ahead, fusion, ...
-    :raises Failed: with what the program prints.
+    :param algorithm: one of ALGORITHMS, for allreduces by messages; None: hvdlite's choice.
+    :param settings: settings of job.c: steps, warm, compute, forward, meet, fifo, ahead, ...
+    :raises Failed: with the text that the program prints.
     """
     given = {"hosts": place.hosts, "ranks": place.ranks, **place.costs._asdict()}
     given.update(servers=place.servers, apart=int(place.apart), rate=place.carried, **settings)
@@ -153,7 +153,7 @@ def run(
 
 
 def missing() -> Optional[str]:
-    """Say why nothing can be simulated; None if it can."""
+    """Return why this machine can't simulate, or None."""
     if not Path("/usr/include/simgrid/engine.h").exists():
         return "SimGrid is not installed: apt-get install libsimgrid-dev"
     built: List[str] = ["make", "-s", "sim"]

@@ -1,4 +1,4 @@
-"""A cluster, simulated: how long hvdlite's core takes there, and what its ranks send.
+"""Simulates a cluster: how long hvdlite's core takes, and how much its ranks send.
 
     python -m benchmarks.sim --hosts 8 --rate 10gbit --bytes 40000000
     python -m benchmarks.sim --hosts 64 --ranks 8 --topology tree:2 --model resnet50 --compute 180
@@ -6,11 +6,11 @@
     python -m benchmarks.sim --hosts 32 --bytes 1000000 --algorithm ring
     python -m benchmarks.sim --hosts 4 --model vgg16 --compute 200 --timeline trace.json
 
-Needs SimGrid (apt-get install libsimgrid-dev). With a payload, all ranks submit one array of
-float32 at the same time; with a model, a step's gradients. ``--compute`` is a step's time on one
+Needs SimGrid (apt-get install libsimgrid-dev). With --bytes, all ranks submit one float32 array at
+the same time; with --model or --parameters, a step's gradients. --compute is a step's time on one
 rank without communication: forward waits for each layer's weights, backward submits each gradient
-when it is there. hvdlite-report draws the timeline, which is rank 0's. Simulated hosts are idle but
-for the job; what a message and a byte cost their cores can be given.
+when it is computed. The timeline is rank 0's; hvdlite-report draws it. Simulated hosts run nothing
+but the job. Options set what a message and a byte cost their cores.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""The algorithm that hvdlite chooses beside each of the others, in simulated clusters.
+"""Compares the algorithm that hvdlite chooses with the other algorithms, in simulated clusters.
 
     python -m benchmarks.sim.choices
     python -m benchmarks.sim.choices --hosts 64 256 --rates 10gbit --sizes 1000000
 
-Prints each case where another algorithm takes less time, and how many are within 5 % of the best.
+Prints each case in which another algorithm takes less time, and the number of cases in which the
+choice is within 5 % of the best.
 """
 
 import argparse
@@ -21,7 +22,7 @@ NEAR = 1.05  # choices within this factor of the best time count as equal
 
 
 def places(args: argparse.Namespace) -> Iterator[sim.Place]:
-    """A star, and racks with half of their hosts' rate where there are several."""
+    """Yield a star, and a tree whose uplinks have half the rate if there are several racks."""
     for hosts, rate in itertools.product(args.hosts, args.rates):
         yield sim.Place(hosts, rate=bits_a_second(rate))
         if hosts > 16:
@@ -29,7 +30,7 @@ def places(args: argparse.Namespace) -> Iterator[sim.Place]:
 
 
 def compared(place: sim.Place, size: int) -> Tuple[Dict[str, float], str]:
-    """Return the seconds by each algorithm, and which one hvdlite chooses."""
+    """Return each algorithm's seconds, and the name of the algorithm that hvdlite chooses."""
     found = {each: sim.run(place, [(size // 4, 1.0)], 3600, each, warm=1, steps=2)
              for each in sim.ALGORITHMS if possible(each, place, size)}  # fmt: skip
     chosen = sim.ALGORITHMS[found["ring"]["chosen"]]
@@ -37,7 +38,7 @@ def compared(place: sim.Place, size: int) -> Tuple[Dict[str, float], str]:
 
 
 def possible(algorithm: str, place: sim.Place, size: int) -> bool:
-    """Leave out what sends q S bytes where others send 2 S, and takes long to simulate."""
+    """Return False for recursive doubling of large arrays: it is far slower, also to simulate."""
     return algorithm != "doubling" or place.hosts < 8 or size <= 1_000_000
 
 

@@ -1,4 +1,4 @@
-/* base/clock.h, base/sync.h and base/scratch.h for SimGrid's actors. */
+/* Implements base/clock.h, base/sync.h and base/scratch.h for SimGrid's actors. */
 #define _GNU_SOURCE /* memfd_create */
 #include "base/clock.h"
 
@@ -17,13 +17,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static aid_t dead; /* number of the actor that died; 0: all live */
+static aid_t dead; /* number of the actor that died; 0: none has died */
 
 static bool is_dead(sg_actor_t actor) {
     return dead && (sg_actor_get_pid(actor) == dead || sg_actor_get_ppid(actor) == dead);
 }
 
-/* Makes the actors of a rank daemons, for which the simulation does not wait. */
+/* Makes a rank's actors daemons, because the simulation does not wait for daemons. */
 void sim_end(void *program_actor) {
     dead = sg_actor_get_pid(program_actor);
     sg_actor_t *all = sg_actor_list();
@@ -32,8 +32,8 @@ void sim_end(void *program_actor) {
     free(all);
 }
 
-/* Stops this actor for ever if its rank has died. Called after each wait, because SimGrid can't
- * kill a waiting actor. */
+/* Stops this actor forever if its rank has died. Each wait ends with this call, because SimGrid
+ * can't kill a waiting actor. */
 static void live(void) {
     while (is_dead(sg_actor_self())) sg_actor_sleep_for(1e9);
 }
@@ -43,7 +43,7 @@ static void pass(double seconds) {
     live();
 }
 
-double clock_now(void) { return simgrid_get_clock() + 1; } /* 0 stands for "not yet" */
+double clock_now(void) { return simgrid_get_clock() + 1; } /* never 0, which means "not yet" */
 void clock_nap(double seconds) { pass(seconds); }
 void clock_yield(void) { pass(10e-6); }
 void clock_relax(void) {}
@@ -75,13 +75,13 @@ _Static_assert(sizeof(struct simulated) <= sizeof(struct mutex), "it lies in a m
 
 static struct simulated *of(struct mutex *m) { return (struct simulated *)(void *)m; }
 
-/* Enters the room: from now on a ring wakes this actor. */
+/* Enters the room: from now on let_in() may wake this actor. */
 static void come(struct room *r) {
     if (!r->door) r->door = sg_sem_init(0);
     r->waiting++;
 }
 
-/* Sleeps at least the shortest time by which SimGrid's clock can move. */
+/* Sleeps for these seconds, at least for the shortest time by which SimGrid's clock can move. */
 static void stay(struct room *r, double seconds) {
     static const double SHORTEST = 1e-6;
     if (seconds < SHORTEST) seconds = SHORTEST;
@@ -91,7 +91,7 @@ static void stay(struct room *r, double seconds) {
 
 static void let_in(struct room *r, int most) {
     while (r->waiting > 0 && most-- > 0) {
-        r->waiting--; /* before the release, because the released actor runs at once */
+        r->waiting--; /* before the release, because the released actor runs immediately */
         sg_sem_release(r->door);
     }
 }
@@ -163,7 +163,7 @@ void thread_join(pthread_t thread) {
     sg_actor_unref(actor);
 }
 
-void thread_give_way(void) {} /* simulated threads need not give way: each has a core */
+void thread_give_way(void) {} /* does nothing, because each simulated thread has a core */
 
 int fork_watch(void (*in_child)(void), hvd_error *err) {
     (void)in_child, (void)err;
@@ -188,8 +188,8 @@ void *sim_memory(size_t bytes) {
     exit(1);
 }
 
-/* Memory that repeats, except for its beginning, where small values and pointers keep their
- * contents. */
+/* Returns memory that maps the same few MB repeatedly, except for its beginning: there small values
+ * and pointers keep their contents. */
 static void *large(size_t bytes) {
     enum { KEPT = 256 << 10 };
     void *all = sim_memory(bytes);

@@ -1,10 +1,10 @@
-/* The simulated job: each rank's program trains, and the core beside it sums the gradients.
+/* The simulated job: each rank's program trains, and the core sums the gradients.
  *
  *     build/sim/job PLATFORM.xml TENSORS key=value ... [--cfg=...]
  *
- * TENSORS, a file: for each tensor its elements and its share of the compute, in the order of the
- * layers. A step waits for a tensor where forward needs it and submits it where backward has made
- * it. Prints JSON. benchmarks/sim/__init__.py tells what the keys are. */
+ * The file TENSORS has the number of elements and the share of the compute time of each tensor, in
+ * the order of the layers. A step waits for a tensor when forward needs it, and submits it when
+ * backward has computed it. Prints JSON. benchmarks/sim/__init__.py has the keys. */
 #include "job.h"
 #include "base/clock.h"
 #include "collectives/coll.h"
@@ -39,7 +39,7 @@ static int fail(const char *what, const char *why) {
 }
 /* ---- a rank's program ---- */
 
-/* A barrier of all live ranks, which costs no simulated time. */
+/* A barrier of all ranks that costs no simulated time. */
 static void meet(void) {
     mutex_lock(&job.meeting);
     int meeting = job.meetings;
@@ -73,7 +73,7 @@ static void await(struct program *p, int k) {
     if (sleeps) sim_work(set.wake);
 }
 
-/* Computes for these seconds, unless they are too few to simulate; returns what is left. */
+/* Computes for these seconds; returns the seconds that are too short to be simulated now, or 0. */
 static double compute(const struct program *p, double seconds) {
     static const double LEAST = 10e-6;
     if (seconds < LEAST) return seconds;
@@ -178,7 +178,7 @@ static void run(int argc, char **argv) {
     engine_stop(p->engine);
 }
 
-/* ---- a death, which the signs of life tell all others ---- */
+/* ---- a rank's death, which all others notice by its missing signs of life ---- */
 
 static void die(int argc, char **argv) {
     static const double NOTICED = 1e-3;

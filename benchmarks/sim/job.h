@@ -1,4 +1,4 @@
-/* The simulated job: what job.c runs and print.c prints. */
+/* The state of the simulated job, which job.c runs and print.c prints. */
 #ifndef HVDLITE_SIM_JOB_H
 #define HVDLITE_SIM_JOB_H
 
@@ -50,7 +50,7 @@ extern struct job {
     enum coll_cheap chosen;
     size_t depth;
     char choices[200];
-    /* by rank: the counts at the begin and at the end of the measured steps */
+    /* by rank: the counts at the beginning and at the end of the measured steps */
     struct sim_counts *before, *after;
     struct mutex meeting;
     int met, meetings;

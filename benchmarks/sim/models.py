@@ -1,7 +1,7 @@
-"""The gradients of known networks, made from the shapes of their layers, and of a user's own.
+"""The gradients of known networks, from the shapes of their layers, and of a user's own network.
 
-Each model is a list of tensors in the order of the layers: elements, and the share of its layer in
-the additions and multiplications of a step.
+A network is a list of tensors in the order of the layers, each with its number of elements and its
+layer's share of a step's additions and multiplications.
 """
 
 import math
@@ -52,7 +52,7 @@ def vgg16() -> Layers:
 
 
 def bert() -> Layers:
-    """BERT-base, 128 tokens; the matrices of the embeddings multiply nothing."""
+    """BERT-base, 128 tokens; the matrices of the embeddings cost no multiplications."""
     elements = [math.prod(shape) for shape in bert_shapes()]
     is_matrix = [len(shape) == 2 for shape in bert_shapes()]
     return [
@@ -65,17 +65,17 @@ MODELS: Dict[str, Callable[[], Layers]] = {"resnet50": resnet50, "vgg16": vgg16,
 
 
 def tensors(name: str) -> List[Tuple[int, float]]:
-    """Return each tensor's elements and the share of its layer in the compute."""
+    """Return each tensor's number of elements, and its layer's share of the compute time."""
     layers = MODELS[name]()
     work = sum(multiplications for _, multiplications in layers)
     return [(elements, multiplications / work) for elements, multiplications in layers]
 
 
 def own(text: str) -> List[Tuple[int, float]]:
-    """Return a user's gradients, whose layers all compute as long.
+    """Return a user's gradients; all layers take the same compute time.
 
-    :param text: how many elements in how many tensors, as 25.6M/161, or else the path of a file
-        with the elements of each, first layers first.
+    :param text: number of elements and of tensors, as 25.6M/161; or the path of a file with the
+        number of elements of each tensor, first layers first.
     """
     found = re.fullmatch(r"([\d.]+)([KMG]?)/(\d+)", text)
     if found:

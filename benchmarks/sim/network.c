@@ -1,5 +1,5 @@
-/* The transport between simulated ranks: each pair of ranks on two hosts has a stream, in which one
- * message after the other goes over SimGrid's links. The contents of large data are left out. */
+/* The transport between simulated ranks. Each pair of ranks on different hosts has a stream, which
+ * sends messages one after the other over SimGrid's links. Large data is sent without contents. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "base/sync.h"
 #include "collectives/costs.h"
@@ -39,7 +39,7 @@ struct sim_network {
     int size, ranks_a_host;
     struct sim_costs costs;
     struct sim_rank *ranks;
-    double *busy; /* by host: until when its link was; earlier by what is saved of a burst */
+    double *busy; /* by host: until when its link was busy, minus the time saved up for a burst */
 };
 
 static struct sim_rank *self(const struct transport *t) { return (struct sim_rank *)(void *)t; }
@@ -64,7 +64,7 @@ static struct parcel *wire_take(struct wire *w) {
     return take(&w->queue);
 }
 
-/* ---- what moves the parcels ---- */
+/* ---- the actors that move parcels ---- */
 
 static sg_host_t host_of(const struct sim_network *n, int rank) {
     char name[32];
@@ -72,7 +72,7 @@ static sg_host_t host_of(const struct sim_network *n, int rank) {
     return sg_host_by_name(name);
 }
 
-/* A link that lets a burst pass, as a token bucket does: returns what is left to be paced. */
+/* A link passes a burst without pacing, like a token bucket. Returns the bytes that are paced. */
 static double after_burst(struct sim_network *n, int rank, double bytes) {
     double *busy = &n->busy[rank / n->ranks_a_host], now = simgrid_get_clock();
     double saved = fmin((now - *busy) * n->costs.rate, n->costs.burst);
@@ -88,7 +88,7 @@ struct way {
     int from, to;
 };
 
-/* Sends the parcels of a stream in order. Headers are not counted: the rate of a link is that of
+/* Sends the parcels of a stream in order. Headers do not count: the rate of a link is the rate of
  * data. */
 static void stream(int argc, char **argv) {
     (void)argc, (void)argv;
@@ -136,15 +136,15 @@ static void count(struct sim_network *n, const struct parcel *p) {
     if (p->message) from->sent++, n->ranks[p->to].counts.received++;
 }
 
-/* Costs of a message for the CPU of its rank, at either end. Ranks of one host use a window
- * instead. */
+/* Simulates the CPU time of a message at either end. Between ranks of one host, bytes cost nothing
+ * here, because data goes through the window. */
 static void handle(const struct transport *t, const struct parcel *p) {
     const struct sim_network *n = self(t)->network;
     bool here = p->from / n->ranks_a_host == p->to / n->ranks_a_host;
     sim_work(n->costs.message + (here ? 0 : (double)p->size * n->costs.byte));
 }
 
-/* Takes the parcel. */
+/* Sends the parcel, and takes over its memory. */
 static int dispatch(struct transport *t, struct parcel *p, hvd_error *err) {
     struct sim_rank *from = self(t);
     handle(t, p);
@@ -184,8 +184,8 @@ static int sim_irecv(struct transport *t, void *data, size_t bytes, int from, st
     return HVD_OK;
 }
 
-/* Receives complete in the order in which they are tested, as collectives wait in the order in
- * which they have posted them. */
+/* Receives complete in the order in which they are tested. This is right because collectives wait
+ * for receives in the order in which they posted the receives. */
 static int sim_test(struct transport *t, struct transfer *x, hvd_error *err) {
     (void)err;
     struct parcel *p = take(&self(t)->transfers[x->peer]);
@@ -225,7 +225,7 @@ static void sim_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 static void sim_wake(struct transport *t) { ring(self(t)); }
 
-/* nothing to do, as receives copy only in their test */
+/* nothing to do, because receives copy data only when they are tested */
 static void sim_abandon(struct transport *t) { (void)t; }
 
 static const struct transport_ops SIM_OPS = {
@@ -270,7 +270,7 @@ int sim_network_next(struct sim_network *n, int rank) {
     return tag;
 }
 
-/* ---- what the linker puts in place of the core's function ---- */
+/* ---- a function that the linker puts in place of the core's (--wrap) ---- */
 
 void __wrap_comm_count_window(const struct comm *comm, size_t bytes);
 
@@ -301,7 +301,7 @@ static bool share(struct sim_network *n, int host) {
     int many = n->ranks_a_host;
     size_t bytes = window_bytes(many);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* pages of zeros, which take no memory until they are written */
+    /* the mapped pages take no memory until they are written */
     if (memory == MAP_FAILED) return false;
     for (int i = 0; i < many; i++) {
         struct sim_rank *r = &n->ranks[host * many + i];

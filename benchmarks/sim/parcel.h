@@ -1,4 +1,4 @@
-/* A parcel: what a simulated rank sends to another; and queues of parcels. */
+/* Parcel: a message or data that one simulated rank sends to another; and queues of parcels. */
 #ifndef HVDLITE_SIM_PARCEL_H
 #define HVDLITE_SIM_PARCEL_H
 

@@ -1,4 +1,4 @@
-/* What the simulated job prints: JSON. */
+/* Prints the results of the simulated job as JSON. */
 #include "job.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The simulated parameter server, as MXNet's of synchronous training: see sim.h. Optimizer's work
- * and ps-lite's own messages are left out. */
+/* The simulated parameter server, like MXNet's in synchronous training: see sim.h. The optimizer's
+ * work and ps-lite's own messages are not simulated. */
 #include "sim.h"
 
 #include <simgrid/actor.h>
@@ -14,7 +14,7 @@ enum { BIG = 1000000 /* elements; MXNET_KVSTORE_BIGARRAY_BOUND */, HASH = 9973 }
 struct actor {
     struct servers *servers;
     int number;
-    /* by tensor: on a server, workers that have pushed; on a worker, parts that it has pulled */
+    /* by tensor, the number of workers that have pushed (server) or of parts pulled (worker) */
     int *parts;
 };
 
@@ -30,7 +30,7 @@ static int worker_at(const struct servers *s, int rank) { return s->apart ? rank
 
 static bool is_parted(const struct servers *s, int tensor) { return s->elements[tensor] >= BIG; }
 
-/* How many bytes of a tensor a server has. */
+/* Returns the number of bytes of a tensor that a server has. */
 static size_t part(const struct servers *s, int tensor, int server) {
     size_t many = (size_t)s->many, k = (size_t)server, n = s->elements[tensor];
     if (!is_parted(s, tensor)) return tensor * HASH % s->many == server ? n * sizeof(float) : 0;

@@ -1,10 +1,10 @@
-"""The simulation beside emulated hosts: the same calls, in one run of some minutes.
+"""Compares the simulation with emulated hosts that make the same calls; takes some minutes.
 
     python -m benchmarks.sim.validate
 
-Hosts that tests/cluster.py makes of namespaces (as root), joined by sockets. The rate that arrives
-is fitted to two hosts; all else follows from it and COSTS. Fails where an error is above 10 %, or
-the median error above 5 %.
+tests/cluster.py emulates the hosts by network namespaces (as root); the ranks use sockets. The
+effective rate of the links is fitted to two hosts. All other simulated times follow from that rate
+and COSTS. The program fails if an error is above 10 %, or the median error above 5 %.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from benchmarks.harness import PAYLOAD, ROOT, markdown
 sys.path.insert(0, str(ROOT / "tests"))
 
 SIZES = [64_000, 1_000_000, 10_000_000]
-SECONDS, LEAST, MOST = 2.0, 3, 20  # about the seconds of calls per size; least and most calls
-ROUNDS = 2  # rounds of everything; the faster one counts, as the simulation has no other load
+SECONDS, LEAST, MOST = 2.0, 3, 20  # for each size: about the seconds in all; fewest, most calls
+ROUNDS = 2  # the faster round counts, because the simulation has no other load
 BURST = "8kb"  # a larger burst would send small arrays faster than the rate
 # Ranks must not spin, because all hosts share the machine's cores.
 WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
-# Costs on a machine whose two cores the hosts share, not fitted. The cost of a message comes from a
-# call of 64 bytes, which takes 0.06 to 0.11 ms; that range changes 64 KB on 4x2 by 10 %.
+# Costs (not fitted) for a machine whose two cores all hosts share. The cost of a message comes from
+# a call of 64 bytes, which takes 0.06 to 0.11 ms; in that range 64 KB on 4x2 change by 10 %.
 COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
-# a small change may matter: 64 KB on 4x2 take 4.4 ms at 0.9605 of the rate, 4.8 at 0.961
+# small changes of the rate may matter: 64 KB on 4x2 take 4.4 ms at 0.9605 of the rate, 4.8 at 0.961
 SHARP = 0.003
 
 
@@ -48,8 +48,8 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-# With this nap the last gradient comes in the middle between two decisions; with 0.02 it came at
-# the second one, before or after it by chance.
+# With this NAP the last gradient arrives in the middle between two decisions. With 0.02 s it would
+# arrive together with the second decision, by chance before or after it.
 GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.0205, 9
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
@@ -58,7 +58,7 @@ LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
 
 def call_together(call) -> tuple:
-    """Return when this rank began, at a time that all agree on, and when it ended."""
+    """Make the call at a time on which all ranks agree; return when it began and ended here."""
     import numpy as np
 
     import hvdlite as hvd
@@ -88,8 +88,8 @@ def one_array(size: int) -> List[tuple]:
 
 
 def backward(arrays) -> tuple:
-    """Return the seconds from the submission of the front layer's gradient until it is there, and
-    of the whole. Backward is a nap for each gradient, so that it costs no core."""
+    """Return the seconds from the submission of the first layer's gradient to its result, and of
+    the whole step. Backward is a sleep for each gradient, so it uses no core."""
     import hvdlite as hvd
 
     begin = time.perf_counter()
@@ -106,7 +106,7 @@ def backward(arrays) -> tuple:
 
 
 def steps() -> List[tuple]:
-    """Return each step's seconds: the first layer's from its submission, and all."""
+    """Return the results of :func:`backward` for each step except the first."""
     import mxnet as mx
 
     arrays = [mx.nd.ones((GRADIENT // 4,)) for _ in range(GRADIENTS)]
@@ -117,7 +117,7 @@ def steps() -> List[tuple]:
 
 
 def be_a_rank(folder: str, sizes: List[int]) -> None:
-    """Write what each size took, or without any the steps."""
+    """Measure and write the calls of each size or, without sizes, the steps."""
     import hvdlite as hvd
 
     hvd.init()
@@ -129,7 +129,7 @@ def be_a_rank(folder: str, sizes: List[int]) -> None:
 
 
 def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]:
-    """Return what each rank has written."""
+    """Run the ranks on emulated hosts; return each rank's results."""
     from cluster import Cluster
 
     where = ",".join(f"h{i}:{layout.ranks}" for i in range(layout.hosts))
@@ -144,7 +144,7 @@ def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]
 
 
 def emulated(layout: Layout, sizes: List[int]) -> Dict[int, float]:
-    """Return the median seconds of each size: from the last rank's begin to the last one's end."""
+    """Return each size's median seconds, from the last rank's begin to the last rank's end."""
     ranks = run_ranks(layout, sizes)
     return {size: statistics.median(spans([rank[str(size)] for rank in ranks])) for size in sizes}
 
@@ -154,12 +154,12 @@ def spans(ranks: List[List[tuple]]) -> List[float]:
 
 
 class Model(NamedTuple):
-    """What is fitted: the part of a link's rate that arrives."""
+    """The model with its one fitted parameter: the part of a link's rate that is effective."""
 
     part: float = 1.0
 
     def simulated(self, layout: Layout, size: int) -> float:
-        """Return the mean over what the part may be: a fit is not sharper than that."""
+        """Return the mean over three values of ``part``, because the fit is not more precise."""
         parts = [Model(self.part * near) for near in (1 - SHARP, 1, 1 + SHARP)]
         found = [sim.run(each.place(layout), [(size // 4, 1.0)], **{"yield": 0}) for each in parts]
         return statistics.mean(statistics.median(each["steps"]) for each in found)
@@ -170,7 +170,7 @@ class Model(NamedTuple):
 
 
 def replay(model: Model) -> Tuple[List[List[str]], List[float]]:
-    """Gradients that come one by one; rows, and the errors of a step."""
+    """Replay gradients that are submitted one by one; return table rows, and the steps' errors."""
     rows, errors = [], []
     tensors = [(GRADIENT // 4, 1 / GRADIENTS)] * GRADIENTS
     for name, ahead in (("priority", {}), ("FIFO", {"ahead": 0})):
