@@ -135,7 +135,7 @@ void hvd_drop(hvd_handle *handle);
 typedef struct hvd_stats {
     uint64_t bytes_sent_network; /* sent to other ranks by MPI or sockets */
     uint64_t bytes_sent_window;  /* written to shared memory for other ranks of this host */
-    /* numbers that finished without an error; fused tensors count as one batch */
+    /* numbers of tensors and batches that finished without an error; fused tensors are one batch */
     uint64_t tensors, batches;
 } hvd_stats;
 int hvd_get_stats(hvd_stats *out, hvd_error *err);
@@ -201,7 +201,7 @@ void hvd_stacks_install(int number, int file);
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 
-/* Opens a group, a set of ranks of the job with a numbering of its own. Collective over its
+/* Opens a group, a set of ranks of the job with its own numbering. Collective over its
  * communicator. `ranks`: the members' ranks in the job, for error texts. *group: the group's number
  * in this process. MPI must allow calls from several threads. */
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err);

@@ -11,7 +11,8 @@ static const size_t ELEMENTS[TENSORS] = {
 struct run {
     bool deterministic, one_by_one;
     size_t ahead;
-    uint64_t seed; /* seed for the order of submissions; whether ranks use different orders */
+    /* seed for the order of submissions; ranks have different orders unless one_by_one */
+    uint64_t seed;
     unsigned char *result[TENSORS];
 };
 

@@ -12,7 +12,8 @@
 struct stats {
     _Atomic uint64_t bytes_sent_network; /* tensor bytes that the transport sent to other ranks */
     _Atomic uint64_t bytes_sent_window;  /* tensor bytes written for other ranks of this host */
-    _Atomic uint64_t tensors, batches;   /* numbers of those that ended without an error */
+    /* numbers of tensors and of batches that ended without an error */
+    _Atomic uint64_t tensors, batches;
     /* nanoseconds that work has waited for other ranks */
     _Atomic uint64_t waited;
     /* start of the present wait, in nanoseconds of clock_now; 0: no wait */

@@ -125,7 +125,7 @@ int coll_coded_scattered(const struct comm *comm, const struct coded_args *args,
     return HVD_OK;
 }
 
-/* on one host scattered is chosen only for messages of at least this many bytes */
+/* on one host, scattered is chosen only for messages of at least this many bytes */
 enum { LEAST_SCATTERED = 8 * 1024 };
 
 /* Decides by the measurements above; equal on all ranks. */

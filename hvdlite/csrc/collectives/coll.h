@@ -145,7 +145,7 @@ struct coll_range coll_part_of(struct coll_range range, int part, int parts);
  * `begin` of the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 
-/* Returns how many segments of `length` bytes `bytes` need. */
+/* Returns the number of segments of `length` bytes that `bytes` bytes need. */
 static inline size_t coll_segments(size_t bytes, size_t length) {
     return (bytes + length - 1) / length;
 }

@@ -22,7 +22,7 @@
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. But all pairs of ranks
  * exchange data: with k ranks per host, k times a ring's bytes travel between hosts. Reducescatter
- * costs half of both. */
+ * takes half of this time and sends half of these bytes. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -86,8 +86,8 @@ static struct coll_exchange exchange(const struct pairwise *w, struct round at, 
                                   .from = (self + p - (int)d) % p};
 }
 
-/* Sends the result to rank r - d. Receives the result of rank r + d into memory from which this
- * rank sent its input to that rank, a fixed number of items before. */
+/* Sends the result to rank r - d. Receives the result of rank r + d into the memory of this rank's
+ * input for rank r + d, which this rank sent a fixed number of items before. */
 static struct coll_exchange spread(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));

@@ -173,7 +173,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank; returns its tensor, or NULL. */
+/* Ends the round on this rank. Returns this rank's tensor; NULL: it had not entered the round. */
 static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;

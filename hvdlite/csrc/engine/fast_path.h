@@ -39,7 +39,7 @@ struct window_rounds {
     atomic_int silent; /* 1 + the local rank whose sums are overdue; 0: none */
 };
 
-/* Rounds by messages; only for the stepping thread. */
+/* Rounds with messages; only for the stepping thread. */
 struct host_rounds {
     bool on;                 /* false: there are no rounds with messages */
     struct fast_note *notes; /* received messages of rounds that this rank has not entered */

@@ -31,9 +31,9 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* Returns true if this rank must send the whole request although the request is cached: in the last
- * uses callers waited on this rank but not on another rank. The new agreement shows whether all
- * callers wait now. */
+/* Returns true if this rank must send the whole request although the request is cached: the last
+ * times, callers waited for the tensor on this rank, but not on all ranks. The new agreement shows
+ * whether callers on all ranks wait now. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 };
     bool asks = known->waited_alone >= OFTEN;

@@ -21,8 +21,8 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-/* Sends an item directly to one rank, or to all other ranks (to = -1). Not through the tree,
- * because the silent rank may be on the way. */
+/* Sends an item directly to one rank, or to all other ranks (to = -1). Does not use the tree,
+ * because the silent rank may be on the path. */
 static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);

@@ -163,7 +163,7 @@ static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Removes the tensor's name and adds the tensor that waits behind it. */
+/* Removes the tensor's name; adds the next tensor of this name, if there is one. */
 static void forget(struct tensors *t, struct tensor *tensor) {
     hvd_error none; /* map_put can't fail, because a name was just removed */
     map_remove(&t->names, &tensor->node);

@@ -99,7 +99,7 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* Runs on an engine's thread. No thread waits for this thread while it has the write lock. */
+/* Runs on an engine's thread. No thread that has the write lock waits for this thread. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < current->job.ngroups; id++) {

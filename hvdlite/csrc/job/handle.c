@@ -107,7 +107,8 @@ bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
         if (seconds > 0) wait_once(h, seconds);
     }
     bool done = atomic_load(&h->done);
-    if (done && err && h->error.code) *err = h->error; /* only then, because hvd_error is large */
+    /* copied only after an error, because hvd_error is large */
+    if (done && err && h->error.code) *err = h->error;
     if (done && err) err->code = h->error.code;
     return done;
 }

@@ -22,8 +22,9 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
 
 /* Sets how waits spin and yield. Measured on two cores: passing a flag takes 0.2 us between
  * spinning threads, 2.3 us between yielding threads, 26 us with a futex. So by default a wait spins
- * for about as long as a futex takes, then yields as long as a futex would add much. local_size
- * counts all ranks of the host, not only those of a group, because all of them share the cores. */
+ * for about as long as a futex takes, then yields while a futex would still add much to the wait.
+ * local_size counts all ranks of the host, not only those of a group, because all of them share the
+ * cores. */
 static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     bool own_cores = wait_may_spin(local_size);
@@ -75,9 +76,9 @@ static int group_number(const int *job_ranks, int size) {
 }
 
 /* Between hosts waits do not spin, because a message from another host takes longer than a spin,
- * and a yielding thread finds it as soon. With 2x1 ranks (hosts x ranks per host) nothing is lost.
- * If the hosts share cores, as in tests, 4 KB take 0.49 instead of 0.64 ms on 8x1, and 0.40 instead
- * of 0.85 ms on 4x2. */
+ * and a yielding thread finds the message equally fast. With 2x1 ranks (hosts x ranks per host)
+ * waits take as long as with spins. If the hosts share cores, as in tests, 4 KB take 0.49 instead
+ * of 0.64 ms on 8x1, and 0.40 instead of 0.85 ms on 4x2. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;

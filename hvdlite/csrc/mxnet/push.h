@@ -39,9 +39,9 @@ typedef struct hvd_mxnet_held {
 
 /* Pushes n collectives as one operation. All are submitted together when all arrays are free, and
  * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays. If
- * two arrays share memory, pushes the collectives one by one. For a wrong argument fails
- * immediately and pushes nothing. With MXNet's naive engine, returns when the collectives are done,
- * with their error. */
+ * two arrays share memory, pushes the collectives one by one. If an argument is wrong, the call
+ * fails immediately and pushes nothing. With MXNet's naive engine, returns when the collectives are
+ * done, with their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 /* Like hvd_mxnet_push, for an operation that also holds arrays. No two arrays may share memory. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,

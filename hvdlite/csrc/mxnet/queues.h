@@ -1,9 +1,9 @@
 /* Queues submit the collectives of one name in the order in which they were pushed.
  *
- * MXNet deletes a dropped operation, which reports its failure, possibly after it has started a
- * later operation on the array. So without queues, the next step's tensor could overtake the failed
- * tensor of the same name and be summed with the other ranks' failed step: a wrong sum without an
- * error. Any thread. */
+ * After MXNet has dropped an operation, it may run a later operation on the same array before it
+ * deletes the dropped operation, and only the deletion reports the failure. So without queues, the
+ * next step's tensor could overtake the failed tensor of the same name and be summed with the other
+ * ranks' failed step: a wrong sum without an error. Any thread. */
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 

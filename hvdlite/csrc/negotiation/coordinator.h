@@ -34,7 +34,7 @@ void coordinator_free(struct coordinator *c);
  * error shows. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
-/* If the cache has dropped the id, appends to `out` a request that the rank sends the whole
+/* If the cache has dropped the id, appends a RESEND to `out`: the rank must send the whole
  * request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);

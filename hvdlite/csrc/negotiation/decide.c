@@ -164,7 +164,7 @@ static int fail_surplus(struct coordinator *c, const struct pending *p, const hv
     return HVD_OK;
 }
 
-/* Fails those new ready tensors on which the ranks disagree. */
+/* Fails new ready tensors on which the ranks disagree. */
 static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct ready *r = &c->ready;
     size_t agreed = r->checked;
@@ -189,8 +189,9 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* Returns the most bytes of a batch. Unless the user has set the length of pieces, tensors are cut
- * only if another tensor may overtake the rest, because the links are idle between two pieces. */
+/* Returns the maximum bytes of a batch. Unless the user has set the length of pieces, tensors are
+ * cut only if another tensor may overtake the rest, because the links are idle between two
+ * pieces. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;

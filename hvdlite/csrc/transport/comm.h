@@ -94,7 +94,7 @@ struct layout {
     /* the ranks of this rank's lane, in the order of hosts; size 0: this rank is in no lane */
     struct comm lane;
     bool windows; /* true: every host has a window */
-    int *memory;  /* contains the three arrays */
+    int *memory;  /* contains all arrays of this struct */
 };
 
 /* Makes the layout of a comm that has all ranks of a transport. lowest: array of comm->size, the

@@ -102,9 +102,9 @@ void link_close(struct link *l) {
 
 /* ---- errors ---- */
 
-/* Notes why a call failed: the socket is not *ready, memory is short, or this direction is *over
- * (closed for good). In the last case, either the peer has ended, which reading will report, or the
- * error is on this rank's side. */
+/* Notes why a call failed. Sets *ready to false if the socket was not ready; sets *over if this
+ * direction is closed for good. In the latter case, either the peer has ended, which reading will
+ * report, or the error is on this rank's side. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};

@@ -13,8 +13,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
     return t->ops->receive(t, message, err);
 }
 
-/* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. That is spent
- * only while a tensor waits. If a nudge is lost, the end of the sleep finds the message. */
+/* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. MPI is polled so
+ * often only while a tensor waits. If a nudge is lost, the end of the sleep finds the message. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* seconds: idle, with pending tensors */
                                                      [WAKES_POLL] = {10e-3, POLL},
@@ -61,7 +61,7 @@ bool transport_awaits(const struct transport *t, int rank) {
     return t->awaited && atomic_load(&t->awaited[rank]) > 0;
 }
 
-/* `host` may also be the name of this rank's host, if two machines have the same name: this rank's
+/* Two machines may have the same name. If `host` is also the name of this rank's host, this rank's
  * host is not lost. */
 void transport_lose_host(struct transport *t, const char *host) {
     for (int r = 0; t->cards && r < t->at.size; r++) {

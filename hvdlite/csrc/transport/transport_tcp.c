@@ -12,8 +12,9 @@
 
 struct tcp_transport {
     struct transport transport; /* must be first: self() casts it back */
-    struct transport *job;      /* the transport of all ranks; only that one learns of lost hosts */
-    struct net *net;            /* the job's; the transport of all ranks closes it */
+    /* the transport of all ranks; only this transport learns of lost hosts */
+    struct transport *job;
+    struct net *net; /* the job's; the transport of all ranks closes it */
     struct channel *channel;
     int *peers;   /* by rank: the rank's number in the job */
     int *members; /* by rank of the job: its rank in this group, or NOBODY */
@@ -272,7 +273,7 @@ static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
-    net_lock(m->net); /* FRAME_OVER: ranks that still open the group must not wait for this one */
+    net_lock(m->net); /* FRAME_OVER: ranks that still open the group must not wait for this rank */
     for (int r = 0; !clean && r < m->transport.all.size; r++)
         if (m->peers[r] != m->net->rank)
             channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
@@ -282,7 +283,7 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
-    if (m->channel) /* first: other groups ring this group's doorbell through it */
+    if (m->channel) /* first, because other groups ring this group's doorbell through the channel */
         close_channel(m, clean);
     on_host_close(&m->here, t, clean);
     if (m->job == t) net_close(m->net, clean);
