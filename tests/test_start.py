@@ -27,8 +27,8 @@ BEGINNINGS = {
         NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(); hvd.init()\n" + SUM +
         "MPI.Finalize(); print('SAID', hvd.is_initialized())\n"
         "try: hvd.init()\nexcept hvd.HvdliteError as error: print('SAID', error)",
-        ["False", "init(): MPI.Finalize() has been called, and MPI can't begin again: call it when "
-         "hvdlite is no longer needed, or leave it to Python's exit"],
+        ["False", "init(): MPI.Finalize() has been called, and MPI can't start again: call "
+         "MPI.Finalize() after the last use of hvdlite, or leave the call to Python's exit"],
     ),
     "begun by mpi4py": ("from mpi4py import MPI\n" + HVD + "hvd.init(); hvd.init()\n" + SUM, []),
     "in a thread": (

@@ -83,11 +83,11 @@ def test_a_communicator_is_refused_in_a_job_without_mpi():
 WRONG = {
     "HVDLITE_TRANSPORT=udp": "HVDLITE_TRANSPORT is 'udp': expected tcp or mpi",
     "MASTER_PORT=70000": "MASTER_PORT is '70000': expected a port",
-    "MASTER_PORT=65535": "MASTER_PORT has no port above it for rank 0: lower it",
+    "MASTER_PORT=65535": "MASTER_PORT is the highest port number, but rank 0 needs a higher one",
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
     "JAX_COORDINATOR_ADDRESS=node7": "the PORT of JAX_COORDINATOR_ADDRESS is 'node7': expected a",
-    "JAX_COORDINATOR_ADDRESS=[::1]:65535": "the PORT of JAX_COORDINATOR_ADDRESS has no port above",
+    "JAX_COORDINATOR_ADDRESS=[::1]:65535": "the PORT of JAX_COORDINATOR_ADDRESS is the highest",
     "JAX_COORDINATOR_ADDRESS=n:9": "JAX: JAX_PROCESS_ID=2, JAX_NUM_PROCESSES=2: expected a rank",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",

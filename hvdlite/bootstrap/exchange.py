@@ -182,7 +182,9 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     except OSError as error:
-        raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
+        raise HvdliteError(
+            f"init(): rank 0 can't find the address of its host '{place.host}': {error}"
+        ) from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
         addresses = []  # here the name means the loopback, on other hosts it means this host

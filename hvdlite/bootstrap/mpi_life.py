@@ -42,8 +42,8 @@ def begin() -> None:
         )
     if MPI.Is_finalized():
         raise HvdliteError(
-            "init(): MPI.Finalize() has been called, and MPI can't begin again: call it when "
-            "hvdlite is no longer needed, or leave it to Python's exit"
+            "init(): MPI.Finalize() has been called, and MPI can't start again: call "
+            "MPI.Finalize() after the last use of hvdlite, or leave the call to Python's exit"
         )
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)

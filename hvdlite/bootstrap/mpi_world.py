@@ -188,7 +188,9 @@ def _meet(given, patience: float) -> MPIWorld:
     if is_list:
         return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)
     if given == MPI.COMM_NULL:
-        raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is no member")
+        raise ValueError(
+            f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in the communicator"
+        )
     return MPIWorld(_all_here(given, patience).Dup(), own=True)
 
 

@@ -40,6 +40,6 @@ def address_on(wanted: List[str]) -> str:
         if probe.is_on(name, address, wanted):
             return address
     raise HvdliteError(
-        f"init(): {INTERFACES}, or DMLC_INTERFACE, is {','.join(wanted)}: this host has no address "
-        "there"
+        f"init(): {INTERFACES}, or DMLC_INTERFACE, is {','.join(wanted)}: this host has no "
+        "address on these interfaces or networks"
     )

@@ -93,8 +93,8 @@ def refuse_mask(array) -> None:
     """Raise ValueError for a masked array, or a list of them, because the mask would be ignored."""
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(
-            "the array is masked, and its mask would be lost: expected an array without one, such "
-            "as array.filled(0); or send array.data and the mask, np.ma.getmaskarray(array), apart"
+            "the array is masked, and its mask would be lost: pass array.filled(0), or send "
+            "array.data and the mask, np.ma.getmaskarray(array), in two calls"
         )
     if isinstance(array, (list, tuple)):
         for each in array:

@@ -51,6 +51,7 @@ def check_alike(world: World) -> None:
         other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
         if other:
             raise ValueError(
-                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set it "
-                "alike on all ranks; mpirun passes it on to other hosts by -x"
+                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set "
+                f"the same value on all ranks; mpirun needs `-x {variable}` to pass it to other "
+                "hosts"
             )

@@ -186,7 +186,7 @@ def c_text(text: str, what: str):
         return ffi.new("char[]", text.encode())
     except UnicodeEncodeError:
         raise ValueError(
-            f"{what} {text!r} has a character that UTF-8 lacks: leave it out"
+            f"{what} {text!r} has a character that UTF-8 can't encode: leave the character out"
         ) from None
 
 

@@ -155,8 +155,8 @@ def agree(
 
 
 _ORDER = (
-    "Each process counts what it makes: make optimizers, trainers and layers on all "
-    "ranks alike, and use them in one order"
+    "Each process numbers the optimizers, trainers and layers that it makes: make the same ones "
+    "on all ranks, and use them in the same order"
 )
 
 

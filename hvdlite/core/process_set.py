@@ -68,7 +68,7 @@ class ProcessSet:
     def _check_registered(self) -> None:
         if self.process_set_id is None:
             raise HvdliteValueError(
-                f"{self} is not registered: give it to init(process_sets=[...]) or "
+                f"{self} is not registered: pass it to init(process_sets=[...]) or "
                 "add_process_set() first; it can't be used after remove_process_set()"
             )
 
@@ -121,7 +121,7 @@ def group_of(process_set: ProcessSet) -> int:
     checked(process_set).included()  # raises if the set is not registered
     raise HvdliteValueError(
         f"this process (rank {topology.rank()}) is not in the process set of ranks "
-        f"{process_set.ranks}: only those may make the call"
+        f"{process_set.ranks}: only these ranks may make this call"
     )
 
 

@@ -76,8 +76,8 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
     if total is None or total > rows:
         added = "" if total is None else f" add up to {total}"
         raise HvdliteValueError(
-            f"tensor '{name}': splits {numbers}{added}: expected whole numbers of at most {rows}, "
-            "the first dimension, in all"
+            f"tensor '{name}': splits {numbers}{added}: expected whole numbers whose sum is at "
+            f"most {rows}, the first dimension"
         )
     return np.array(numbers, np.int64)
 

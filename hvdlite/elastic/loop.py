@@ -163,8 +163,8 @@ class _Left:
         owners, have_state = zip(*allgather_object(own, "elastic.ranks"))
         if not any(have_state):
             raise HvdliteError(
-                "all ranks that had the state of training have died before the new ones got it: "
-                "start the job again, from its last checkpoint"
+                "all ranks that had the training state have died before a new rank received the "
+                "state: start the job again from the last checkpoint"
             )
         for each in owners:
             names.count_owners(each)

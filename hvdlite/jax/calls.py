@@ -52,8 +52,8 @@ class Collective(NamedTuple):
             return (rows * size, *shape[1:])
         if rows % size:
             raise ValueError(
-                f"tensor '{self.name}' has {rows} rows: inside a program they must divide evenly "
-                f"among {size} ranks"
+                f"tensor '{self.name}' has {rows} rows: expected, inside jit, a multiple of "
+                f"{size}, the number of ranks"
             )
         return (rows // size, *shape[1:]) if self.kind == lib.HVD_REDUCESCATTER else shape
 

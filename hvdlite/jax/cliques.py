@@ -112,9 +112,9 @@ class Cliques:
             text = module.to_string()
             if several and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
-                    "hvdlite.jax: a program of several processes calls a collective of hvd, which "
-                    "need a program of one process: use jax.lax.psum and the like, or pass jit "
-                    "only arrays of this process"
+                    "hvdlite.jax: a jit program of several processes calls a collective of hvd, "
+                    "such as hvd.allreduce, which works only in a program of one process: use "
+                    "jax.lax.psum and the like, or pass jit only arrays of this process"
                 )
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]
@@ -147,8 +147,8 @@ class Cliques:
             problem = other.submit(self._warm, devices).exception()
         if not self._library.hvdlite_jax_asked(address) or problem:
             raise RuntimeError(
-                f"hvdlite.jax: XLA had a communicator of processes {ranks} before they could "
-                "be announced: call hvd.init() before JAX's first computation"
+                f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
+                "expect: call hvd.init() before JAX's first computation"
             ) from problem
         self._known[key] = _Clique(address, ranks)
         return self._known[key]

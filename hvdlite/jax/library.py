@@ -27,8 +27,8 @@ def choose(must: bool = False) -> None:
     if must and os.environ.get(VARIABLE) != PATH:
         raise ImportError(
             f"JAX was imported before hvdlite.jax, without {VARIABLE}={PATH}: import hvdlite.jax "
-            "before jax and before all that imports jax, or start the program by `hvdlite run`, "
-            f"or export {VARIABLE}=$(python -m hvdlite.jax.library)"
+            "before jax and before libraries that import jax, or start the program by `hvdlite "
+            f"run`, or export {VARIABLE}=$(python -m hvdlite.jax.library)"
         )
 
 

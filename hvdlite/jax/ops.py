@@ -121,8 +121,8 @@ def _mapped(c: Collective, tree: Any) -> Any:
 def _own(collective: Collective, leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         raise ValueError(
-            f"tensor '{collective.name}': the array lies on several processes: give the part of "
-            "this process (array.addressable_data(0)), or use jax.lax.psum inside jit"
+            f"tensor '{collective.name}': the array is sharded over several processes: pass the "
+            "part of this process (array.addressable_data(0)), or use jax.lax.psum inside jit"
         )
     if isinstance(leaf, (float, int, complex)):
         leaf = jnp.asarray(leaf)

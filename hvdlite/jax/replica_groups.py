@@ -84,7 +84,8 @@ def _groups(line: str, count: int) -> Any:
         return ids[along] if listed or dims else along
     said = line[line.find("replica_groups") :][:200]
     raise RuntimeError(
-        f"hvdlite.jax: this jaxlib writes a collective's devices in an unknown way: {said}"
+        "hvdlite.jax: this jaxlib describes the devices of a collective in an unknown format: "
+        f"{said}"
     )
 
 

@@ -56,7 +56,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
         raise RuntimeError(
-            f"hvdlite.jax does not know JAX {jax.__version__}: docs/jax.md has the versions"
+            f"hvdlite.jax does not support JAX {jax.__version__}: docs/jax.md has the supported "
+            "versions"
         ) from error
     cliques.enter_thread()
     _kept.append(cliques)

@@ -33,8 +33,8 @@ def _array(value) -> np.ndarray:
     refuse_mask(value)
     if hasattr(value, "nested_row_splits"):
         raise ValueError(
-            "the tensor is ragged, and zeros would be added to it: expected a dense one, such as "
-            "tensor.to_tensor(); or send tensor.flat_values and its row_splits apart"
+            "the tensor is ragged, and hvdlite would have to fill it up with zeros: pass "
+            "tensor.to_tensor(), or send tensor.flat_values and tensor.row_splits in two calls"
         )
     if isinstance(value, (float, list)):
         return np.asarray(value, np.float32)  # the backends also convert numbers to float32

@@ -110,8 +110,8 @@ def _accumulate(optimizer, passes: int) -> None:
         return
     if inner.built or inner.gradient_accumulation_steps:
         raise ValueError(
-            "backward_passes_per_step: expected an optimizer that was not built yet, and without "
-            "gradient_accumulation_steps of its own"
+            "backward_passes_per_step: expected an optimizer that is not built yet and has no "
+            "gradient_accumulation_steps"
         )
     inner.gradient_accumulation_steps = passes
 
@@ -240,8 +240,9 @@ def load_model(
     saved = _saved_with(filepath)
     if saved is None and _inner(optimizer).gradient_accumulation_steps:
         raise ValueError(
-            f"{filepath}: the optimizer adds up several passes, and this file does not tell whether"
-            " it takes their sum or their mean: save the model as a .keras file, which tells it"
+            f"{filepath}: the optimizer adds up the gradients of several passes, and this file "
+            "does not say whether it applies their sum or their mean: save the model as a .keras "
+            "file, which says it"
         )
     if saved and saved["ranks"] is not None:
         raise ValueError(

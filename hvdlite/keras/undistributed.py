@@ -33,10 +33,10 @@ class _Undistributed:
 def _refuse() -> None:
     if is_initialized() and size() > 1:
         raise RuntimeError(
-            f"rank {rank()} of {size()} would train alone: Keras has made a plain optimizer from a "
-            "DistributedOptimizer. Load a model with hvd.load_model(), or call "
-            "model.compile() with another hvd.DistributedOptimizer; to train alone, call it with "
-            "a new plain optimizer"
+            f"rank {rank()} of {size()} would train alone: Keras has made a plain optimizer from "
+            "a DistributedOptimizer. Load a model with hvd.load_model(), or call model.compile() "
+            "with another hvd.DistributedOptimizer; to train alone, call model.compile() with a "
+            "new plain optimizer"
         )
 
 

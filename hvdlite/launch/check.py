@@ -141,7 +141,8 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     gone = f"{', '.join(lost)} cannot be reached"
     if workers < job.fewest:
         raise LaunchError(
-            f"{gone}, and the other hosts have room for {workers} ranks: --min-np is {job.fewest}"
+            f"{gone}, and the other hosts have slots for {workers} ranks only: --min-np asks for "
+            f"at least {job.fewest}"
         )
     if lost:
         tell(f"hvdliterun: {gone}: {workers} ranks on the others")

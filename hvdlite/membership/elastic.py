@@ -239,6 +239,6 @@ def _check_left(left: int, resets: int) -> None:
     limit = os.environ.get(RESETS)
     if limit and resets > int(limit):
         raise HvdliteError(
-            f"ranks have died {resets} times, and elastic training goes on {limit} times at most "
-            f"({RESETS}, --reset-limit): see why they die, above, or raise the limit"
+            f"ranks have died {resets} times, and elastic training goes on after at most {limit} "
+            f"deaths ({RESETS}, --reset-limit): see above why they died, or raise the limit"
         )

@@ -64,7 +64,9 @@ def read(paths: Sequence[str]) -> Trace:
     for path, events in files.items():
         rank = clocks[path]["rank"]
         if rank in seen:
-            raise BadTrace(f"{seen[rank]} and {path} are both of rank {rank}: give one file a rank")
+            raise BadTrace(
+                f"{seen[rank]} and {path} are both of rank {rank}: give one file for each rank"
+            )
         seen[rank] = path
         shift = (clocks[path]["origin"] + clocks[path]["offset"] - begin) * 1e6
         moved = [_moved(event, shift) for event in events]
@@ -102,7 +104,9 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
     except OSError as error:
         raise BadTrace(f"{path} can't be read: {error.strerror}") from None
     if not text.startswith("["):
-        raise BadTrace(f"{path} is not a timeline: give files that HVDLITE_TIMELINE has named")
+        raise BadTrace(
+            f"{path} is not a timeline: give files that a job with HVDLITE_TIMELINE has written"
+        )
     if not text.rstrip().endswith("]"):
         text = text[: max(text.rfind("},\n"), 0) + 1] + "]"
     try:
@@ -118,7 +122,9 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
             clock = {"rank": event["pid"], **event["args"]}
     if clock is None:
-        raise BadTrace(f"{path} has no clock: it is of an older hvdlite, or is not a timeline")
+        raise BadTrace(
+            f"{path} has no clock: an older hvdlite has written it, or it is not a timeline"
+        )
     return clock
 
 

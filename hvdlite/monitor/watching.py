@@ -34,7 +34,8 @@ def job_of(which: Optional[str]) -> str:
             with contextlib.suppress(OSError, memory.NoRecorder), Recorder(path) as recorder:
                 return recorder.head()["job"]
         raise memory.NoRecorder(
-            f"process {which} has no flight recorder: name a rank of a job, after its hvd.init()"
+            f"process {which} has no flight recorder: give the process id of a rank that has "
+            "called hvd.init()"
         )
     jobs = _jobs()
     fit = [job for job in jobs if job.startswith(which or "")]

@@ -165,8 +165,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             ids = ids * len(arrays) if len(ids) == 1 else ids
             if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
                 raise HvdliteValueError(
-                    f"key '{name}': expected row_sparse arrays in out, and one array of row_ids or "
-                    f"{len(arrays)}, got {len(ids)}; to get all rows use pull"
+                    f"key '{name}': expected row_sparse arrays in out, and 1 or {len(arrays)} "
+                    f"arrays of row_ids, got {len(ids)}; to get all rows use pull"
                 )
             for array, rows in zip(arrays, ids):
                 some_rows(name, kept, rows).copyto(array)
@@ -254,14 +254,15 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     def _send_command_to_servers(self, head, body) -> None:
         raise NotImplementedError(
-            f"kvstore '{self.type}' has no servers to command: each rank does what they would do"
+            f"kvstore '{self.type}' has no servers that could get a command: each rank does the "
+            "work of a server"
         )
 
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
             raise HvdliteValueError(
                 "the kvstore has no optimizer whose states it could save or load: call "
-                "set_optimizer first; a Trainer or Module that updates by itself has its own"
+                "set_optimizer first; a Trainer or Module that updates weights itself has them"
             )
         return self._updater
 

@@ -269,8 +269,8 @@ def _refuse_recorded(name, tensors) -> None:
         with suppress(MXNetError, AttributeError):  # not recorded, or not an array
             get_symbol(tensor)
             raise ValueError(
-                f"tensor '{name}' is part of what autograd.record() has recorded, so it can't be "
-                "overwritten there: call the verb that returns a new array, or call this one "
+                f"tensor '{name}' has been recorded by autograd.record(), so this call can't "
+                "overwrite it: call the function that returns a new array, or make this call "
                 "outside of record()"
             )
 

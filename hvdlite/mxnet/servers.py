@@ -184,10 +184,10 @@ def _within(
         waited = time.monotonic() - began
         if thread.is_alive() and patience and waited >= patience:
             sets = f". {variable} sets how long it waits" if variable else ""
-            raise HvdliteError(f"{what}: not all have come in {waited:.0f} s{sets}{why()}")
+            raise HvdliteError(f"{what}: not all have connected in {waited:.0f} s{sets}{why()}")
         if thread.is_alive() and waited >= warn_at:
             warn_at = float("inf")
-            logger.warning("%s: not all have come in %.0f s%s", what, waited, why())
+            logger.warning("%s: not all have connected in %.0f s%s", what, waited, why())
     return ended[0]()
 
 

@@ -207,8 +207,9 @@ class HostUpdater(mx.optimizer.Updater):
         assert self._gradients is not None
         if any(self._weights.by_index[index].stripes for index in indices):
             raise HvdliteValueError(
-                "the states are divided among the job's hosts, which the optimizer can't use with "
-                "its present settings: make a new trainer with these settings"
+                "the optimizer's settings have changed since the first step, and now it can't "
+                "use states that are divided among the job's hosts: make a new trainer with "
+                "these settings"
             )
         if self._parts is None:
             self._parts = ByParts(self._weights, self._gradients)

@@ -137,14 +137,14 @@ class SharedGradients:
 def _check_new(param) -> None:
     if param._data is None:
         raise ValueError(
-            f"parameter '{param.name}' is not initialised: share_gradients comes after the first "
+            f"parameter '{param.name}' is not initialised: call share_gradients after the first "
             "forward and before the first backward"
         )
     # list_data() would raise for row_sparse weights
     if any(data._fresh_grad for data in param._data):
         raise ValueError(
-            f"the gradient of parameter '{param.name}' has been computed already: share_gradients "
-            "comes before the first backward"
+            f"the gradient of parameter '{param.name}' has been computed already: call "
+            "share_gradients before the first backward"
         )
 
 

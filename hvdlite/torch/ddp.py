@@ -94,5 +94,5 @@ def refuse_reduced_by_ddp(names: Dict[torch.Tensor, str]) -> None:
                 f"parameter '{both[0]}': a DistributedDataParallel reduces its gradient, and so "
                 "does this DistributedOptimizer, so ranks would get different weights: use the "
                 "plain optimizer with DistributedDataParallel, or give hvd.DistributedOptimizer "
-                "the module that is not wrapped"
+                "parameters of the unwrapped module"
             )

@@ -268,7 +268,10 @@ class _AdasumOptimizer(DistributedOptimizer):
 
     def skip_synchronize(self):
         """Raise, because there is nothing to skip."""
-        raise ValueError("op=Adasum combines after the step: there is nothing to skip before it")
+        raise ValueError(
+            "skip_synchronize() does not work with op=Adasum, because Adasum synchronizes only "
+            "after the step: call step() without it"
+        )
 
 
 def _check_optimizer(optimizer) -> None:

@@ -24,9 +24,10 @@ def check(name: str, tensor, gpu: bool = False) -> None:
         raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_nested or type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
         raise ValueError(
-            f"tensor '{name}' is {'nested' if tensor.is_nested else f'a {type(tensor).__name__}'}, "
-            "whose values do not lie in memory of its own: expected a plain tensor, such as "
-            "to_padded_tensor() of a nested, get_data() of a masked or to_local() of a DTensor"
+            f"tensor '{name}' is "
+            f"{'nested' if tensor.is_nested else f'a {type(tensor).__name__}'}, which has no "
+            "plain memory for its values: pass a plain tensor, such as to_padded_tensor() of a "
+            "nested tensor, get_data() of a masked tensor or to_local() of a DTensor"
         )
     if tensor.layout is not torch.strided:
         raise ValueError(
@@ -35,8 +36,8 @@ def check(name: str, tensor, gpu: bool = False) -> None:
         )
     if not (tensor.is_cpu or (gpu and tensor.is_cuda)):
         raise ValueError(
-            f"tensor '{name}' is on {tensor.device}: this call takes tensors on CPUs and, where a "
-            "copy through the host is right, on CUDA; move the tensor with tensor.cpu()"
+            f"tensor '{name}' is on {tensor.device}: this call does not take tensors on this "
+            "device: move the tensor to the CPU with tensor.cpu()"
         )
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)

@@ -55,7 +55,7 @@ def build(
                 refused.append(str(error))
     raise RuntimeError(
         f"hvdlite: no folder for the libraries that it compiles ({'; '.join(refused)}): set "
-        f"{CACHE} to a folder that can be written to"
+        f"{CACHE} to a folder that this user can write to"
     )
 
 
@@ -103,9 +103,10 @@ def _try_lock(file) -> bool:
 def _compile(what: str, command: List[str], path: Path) -> None:
     if shutil.which(command[0]) is None:
         raise RuntimeError(
-            f"hvdlite: no compiler ({command[0]}) for {what}: it is compiled once for each version "
-            "of the framework. Install one (`apt-get install g++`) or name it by CXX; or compile "
-            f"where there is one, with this version, and set {CACHE} to a folder that both can read"
+            f"hvdlite: no compiler ({command[0]}) for {what}: it is compiled once for each "
+            "version of the framework. Install one (`apt-get install g++`) or name one in CXX; "
+            "or compile on a machine that has one, with this version of the framework, and set "
+            f"{CACHE} to a folder that both machines can read"
         )
     # Compile in a temporary folder and rename, so that a crash leaves no partly written library.
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:

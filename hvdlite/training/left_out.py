@@ -74,6 +74,6 @@ def refuse_begun(passes: int, begun: bool) -> None:
     """Raise RuntimeError between the backward passes of a step: states lack the passes' sum."""
     if passes > 1 and begun:
         raise RuntimeError(
-            f"backward has added up gradients of some of a step's {passes} passes, which are not "
-            "saved with the optimizer's states: save after the step that ends the last of them"
+            f"only some of this step's {passes} backward passes are done, and their gradients are "
+            "not saved with the optimizer's states: save after the step"
         )

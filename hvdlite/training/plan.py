@@ -57,7 +57,9 @@ class Reduction(NamedTuple):
         if type(self.op) is not int or self.op not in (Average, Sum, Adasum):
             raise wrong("op", self.op, "hvdlite.Average, hvdlite.Sum or hvdlite.Adasum")
         if factor != 1 and self.op != Average:
-            raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
+            raise ValueError(
+                f"gradient_predivide_factor is {factor}: it works with op=Average only"
+            )
         checked(self.process_set).included()  # raises if the set is not registered
         check_compression(self.compression)
         return self

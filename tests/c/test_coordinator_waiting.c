@@ -10,8 +10,8 @@ SCENE(test_a_tensor_that_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)
     struct request last = request_of("last", 0);
     last.last = true;
     says(s, 1, last, 0);
-    STORY(s, "-> ; 2+a 2+b -> Flast Fa Fb ? 'a' & rank 1 has come to the last & rows 1");
-    STORY(s, "0+a -> Fa ? 'a' & rank 1 has come to the last & rows 0");
+    STORY(s, "-> ; 2+a 2+b -> Flast Fa Fb ? 'a' & rank 1 has reached the last & rows 1");
+    STORY(s, "0+a -> Fa ? 'a' & rank 1 has reached the last & rows 0");
 }
 
 TEST(test_tensors_that_need_a_rank_that_left_fail) {

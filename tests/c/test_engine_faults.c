@@ -152,7 +152,7 @@ ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS)
     engine_cork(me->engine, false);
     engine_rank_wait(me);
     CHECK_CODE(w.error.code, HVD_TRANSPORT, w.error);
-    CHECK_HAS(w.error.text, "the splits of rank 7 do not suit its 2 rows");
+    CHECK_HAS(w.error.text, "the splits of rank 7 do not fit its 2 rows");
 }
 
 TEST(test_an_error_about_splits_names_the_rank_as_in_the_job) { ranks_run(2, splits_main, NULL); }

@@ -117,7 +117,9 @@ def test_saving_between_the_passes_of_a_step_is_refused(kind, rank):
     """States do not contain the sum of the passes so far, so it would be lost."""
     trainer = made(kind, backward_passes_per_step=2)
     trainer.begin(batch_of(rank, 0))
-    with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):
+    with pytest.raises(
+        RuntimeError, match="some of this step's 2 backward passes.*save after the step"
+    ):
         trainer.saved()
     trainer.train(batch_of(rank, 1))
     assert trainer.saved()

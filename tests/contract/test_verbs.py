@@ -274,7 +274,9 @@ def test_only_ranks_of_the_process_set_take_part(lib, rank, size, several):
             assert got.tolist() == [[size - 1]]
         else:
             for verb in ("allreduce", "allgather", "alltoall"):
-                with pytest.raises((ValueError, *lib.errors), match="only those may make the call"):
+                with pytest.raises(
+                    (ValueError, *lib.errors), match="only these ranks may make this call"
+                ):
                     lib.call(verb, own, **of_set)
     finally:
         hvd.remove_process_set(some)

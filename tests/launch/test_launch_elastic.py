@@ -64,7 +64,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
     """
     done = call("-n", 1, "--max-np", 2, *python(program))
     assert done.code == 1, done.err
-    assert "all ranks that had the state of training have died" in done.err
+    assert "all ranks that had the training state have died" in done.err
 
 
 def test_a_function_that_returns_early_on_one_rank_is_an_error_on_others():
@@ -81,7 +81,7 @@ def test_a_function_that_returns_early_on_one_rank_is_an_error_on_others():
     """
     done = call("--elastic", "-n", 2, *python(program))
     assert done.code == 1, done.err
-    assert "'allreduce.x' can't complete: rank 1 has come to the end of the function" in done.err
+    assert "'allreduce.x' can't complete: rank 1 has reached the end of the function" in done.err
 
 
 def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():
@@ -144,7 +144,9 @@ def test_a_job_with_fewer_ranks_than_min_np_fails():
 def test_a_job_whose_new_ranks_die_again_fails_at_the_reset_limit():
     done = elastic("-n", 2, "--reset-limit", 2, "1,new", 5, 2)
     assert done.code == 1, done.err
-    assert "ranks have died 3 times, and elastic training goes on 2 times at most" in done.err
+    assert (
+        "ranks have died 3 times, and elastic training goes on after at most 2 deaths" in done.err
+    )
     assert "--reset-limit" in done.err.partition("hvdliterun: rank 0 on")[2], done.err
     # no rank may be left to notice the third death
     assert done.err.count("; the others go on") >= 2
@@ -171,7 +173,9 @@ def test_new_ranks_know_the_number_of_earlier_deaths():
     """
     done = call("-n", 2, "--reset-limit", 1, *python(program))
     assert done.code == 1, done.err
-    assert "ranks have died 2 times, and elastic training goes on 1 times at most" in done.err
+    assert (
+        "ranks have died 2 times, and elastic training goes on after at most 1 deaths" in done.err
+    )
 
 
 def test_a_new_rank_that_fails_because_its_job_ended_is_not_blamed(tmp_path):

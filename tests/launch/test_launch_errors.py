@@ -71,7 +71,9 @@ def test_the_error_names_a_variable_that_differs_between_ranks(variable, transpo
     code = f"import os; os.environ['{variable}'] = {rank}; import hvdlite as hvd; hvd.init()"
     done = call("-n", 2, "--transport", transport, *python(code))
     assert done.code == 1, done.err
-    assert f"{variable} is 0 on rank 0, and 1 on rank 1: set it alike on all ranks" in done.err
+    assert (
+        f"{variable} is 0 on rank 0, and 1 on rank 1: set the same value on all ranks" in done.err
+    )
 
 
 def test_output_files_have_full_tracebacks(tmp_path):

@@ -103,5 +103,6 @@ def test_the_error_names_a_folder_that_cannot_be_made():
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
 def test_the_error_names_a_missing_host_file(option, capsys):
     assert cli.main(["-n", "2", option, "nofile.txt", "true"]) == 2
-    told = "host file nofile.txt: No such file or directory; a list is host1:4,host2:4"
-    assert capsys.readouterr().err == f"hvdliterun: {told}\n"
+    form = "a list of hosts has the form host1:4,host2:4"
+    told = f"hvdliterun: host file nofile.txt: No such file or directory; {form}\n"
+    assert capsys.readouterr().err == told

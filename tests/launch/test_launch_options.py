@@ -36,7 +36,7 @@ def test_option_s_selects_the_parameter_server(line, mode, servers):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-n 2", "which program"),
+        ("-n 2", "no program is given"),
         ("--nnodes 2 --nproc_per_node 2 t", "give -H host1,host2"),
         ("-n 3 --nproc-per-node 2 t", "leave one of them out"),
         ("-n 0 t", "at least one rank"),
@@ -45,11 +45,14 @@ def test_option_s_selects_the_parameter_server(line, mode, servers):
         ("--launcher ssh t", "needs hosts"),
         ("--sync-dst-dir /d t", "give them by -H"),
         ("--network-interfaces nope0 t", "has no nope0"),
-        ("-H a,b -i /a:b t", "'/a:b' in ssh's command: Open MPI takes no blank, colon or quote"),
+        (
+            "-H a,b -i /a:b t",
+            "ssh command has '/a:b', but Open MPI accepts no blank, colon or quote",
+        ),
         ("--launcher sge t", "--pe"),
         ("--launcher k8s t", "--image"),
-        ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected rising numbers"),
-        ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected rising numbers"),
+        ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected 1 <= --min-np"),
+        ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected 1 <= --min-np"),
         ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
         ("--metrics-port abc t", "--metrics-port abc: expected PORT or ADDRESS:PORT"),
         ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),

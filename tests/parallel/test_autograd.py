@@ -125,7 +125,7 @@ def test_a_collective_in_place_of_a_recorded_array_is_an_error(module, verb, ran
     with autograd.record():
         y = x * 1
         z = (y * y).sum()
-        with pytest.raises(ValueError, match="is part of what autograd.record"):
+        with pytest.raises(ValueError, match="has been recorded by autograd.record"):
             verb(given(y), name="recorded", **more)
         verb(given(other), name="other", **more)  # not part of the graph
     z.backward()

@@ -49,7 +49,7 @@ def test_a_store_knows_its_rank_and_is_separate_from_other_stores(name, rank, si
     assert_all(a, size)
     assert_all(b, 10 * size)
     kv._barrier()
-    with pytest.raises(NotImplementedError, match="has no servers to command"):
+    with pytest.raises(NotImplementedError, match="has no servers that could get a command"):
         kv._send_command_to_servers(0, "x")
 
 

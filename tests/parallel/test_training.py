@@ -207,7 +207,9 @@ def test_a_checkpoint_restores_the_residuals_of_each_rank(kind, rank, shared_fol
         step(net, trainer, number)
     checkpoint.save(1)
     step(net, trainer, 4)
-    with pytest.raises(RuntimeError, match="some of a step's 2 passes.*save after the step"):
+    with pytest.raises(
+        RuntimeError, match="some of this step's 2 backward passes.*save after the step"
+    ):
         checkpoint.save(2)
     for number in range(5, 10):
         step(net, trainer, number)

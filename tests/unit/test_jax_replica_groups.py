@@ -37,7 +37,7 @@ def test_equal_groups_of_several_lines_are_returned_once():
 
 def test_an_unknown_notation_is_refused():
     with pytest.raises(
-        RuntimeError, match="writes a collective's devices in an unknown way: replica_groups=V9"
+        RuntimeError, match="devices of a collective in an unknown format: replica_groups=V9"
     ):
         replica_groups.of(line("replica_groups=V9<0>"), 4)
 

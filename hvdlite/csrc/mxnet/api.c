@@ -109,7 +109,7 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
                            : "undefined");
     if (device != CPU && device != CPU_PINNED && device != CPU_SHARED)
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' lies on device %d of type %d: expected a CPU array; copy it "
+                         "tensor '%s' is on device %d of type %d: expected a CPU array; copy it "
                          "with as_in_context("
                          "mx.cpu())",
                          name, id, device);

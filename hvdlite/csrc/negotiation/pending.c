@@ -228,11 +228,10 @@ void pending_explain_left(const struct pending *p, int first, const char *reason
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err) {
     int missing = job_rank(p->job_ranks, rank);
-    error_set(
-        err, HVD_MISMATCH,
-        "tensor '%s' can't complete: rank %d has come to the %s without submitting it. Submit "
-        "the same tensors on every rank before it.",
-        p->request.name, missing, last->request.name);
+    error_set(err, HVD_MISMATCH,
+              "tensor '%s' can't complete: rank %d has reached the %s without submitting this "
+              "tensor. Submit the same tensors on every rank before that point.",
+              p->request.name, missing, last->request.name);
     error_blame(err, missing);
 }
 

@@ -55,8 +55,8 @@ class Reconfigure:
         ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
         if self.handle not in ordered or len(set(ordered)) < len(ordered):
             raise HvdliteError(
-                f"reconfigure {uuid}: expected each rank's handle once, and this process's "
-                f"{self.handle}; got {ordered}"
+                f"reconfigure {uuid}: expected each rank's handle exactly once, with this "
+                f"process's handle {self.handle} among them; got {ordered}"
             )
         store = dist.PrefixStore(f"hvdlite/reconfigure/{uuid}", self._store)
         rank, timeout = ordered.index(self.handle), timedelta(seconds=seconds)

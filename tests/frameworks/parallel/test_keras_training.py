@@ -192,7 +192,9 @@ def test_gradients_on_an_unsupported_device_are_refused():
     import torch
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
-    with pytest.raises(ValueError, match="gradient 1' is on meta: .* takes tensors on CPUs"):
+    with pytest.raises(
+        ValueError, match="gradient 1' is on meta: .* not take tensors on this device"
+    ):
         optimizer._averaged([torch.ones(2), torch.ones(2, device="meta")], [1, 2])
 
 
@@ -203,6 +205,6 @@ def test_wrong_arguments_of_keras_are_refused():
         hvd.DistributedOptimizer("sgd")
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got SGD"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD()))
-    with pytest.raises(ValueError, match="expected an optimizer that was not built yet"):
+    with pytest.raises(ValueError, match="expected an optimizer that is not built yet"):
         keras_own = keras.optimizers.SGD(gradient_accumulation_steps=2)
         hvd.DistributedOptimizer(keras_own, backward_passes_per_step=2)

@@ -124,7 +124,7 @@ def sgd_of(model):
         ),
         (
             {"optimizer": lambda: sgd_of(torch.nn.Linear(2, 2, device="meta"))},
-            "takes tensors on CPUs",
+            "does not take tensors on this device",
         ),
     ],
 )
