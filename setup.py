@@ -1,8 +1,8 @@
-"""The extensions of hvdlite, which take compilers; the rest: pyproject.toml.
+"""Builds hvdlite's extensions, which need compilers; pyproject.toml has everything else.
 
-Each MPI has an extension of its own, ``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``,
-which takes its mpicc; ``hvdlite._hvdlite_core`` needs no MPI. An installation from source has that
-and the one of its MPI, if there is an mpicc; a wheel for everybody has all (``make wheel``).
+``hvdlite._hvdlite_core`` needs no MPI. Each MPI has an extension, ``hvdlite._hvdlite_openmpi`` or
+``hvdlite._hvdlite_mpich``, which that MPI's mpicc compiles. An installation from source has the
+core, and the extension for its MPI if there is an mpicc. The wheel of ``make wheel`` has all three.
 """
 
 import os
@@ -16,19 +16,19 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# A macro of its mpi.h tells the MPI, and so the extension.
+# A macro that only this MPI's mpi.h defines -> the MPI's extension.
 ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 
 NO_MPI = "core"
-MPI_FILES = ("transport_mpi.c",)  # the only one that needs an mpicc
+MPI_FILES = ("transport_mpi.c",)  # the only file that needs an mpicc
 
 
 def find_mpiccs() -> list:
-    """The commands that compile for the MPI which mpi4py will load: one, or as many as MPICC names.
+    """Return the mpicc for the MPI that mpi4py will load; or the mpiccs that MPICC names.
 
-    mpi4py's wheel takes the libmpi of this Python's environment, else that of the system; so does
-    this search, unless the environment variable MPICC names others, with colons between them.
+    Like mpi4py's wheel for libmpi, this function first searches this Python's environment, then the
+    system. The environment variable MPICC may name several commands, with colons between them.
     """
     if os.environ.get("MPICC"):
         return os.environ["MPICC"].split(os.pathsep)
@@ -45,13 +45,13 @@ def find_mpiccs() -> list:
 
 
 def find_cc() -> str:
-    """The compiler that built this Python, if it is there."""
+    """Return the compiler that built this Python if it is installed, otherwise "cc"."""
     command = sysconfig.get_config_var("CC") or "cc"
     return command if shutil.which(command.split()[0]) else "cc"
 
 
 def abi_of(mpicc: str) -> str:
-    """Name the MPI that an mpicc compiles for."""
+    """Return the name of the MPI for which an mpicc compiles."""
     command = f"{mpicc} -E -dM -include mpi.h -x c /dev/null"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     if done.returncode:
@@ -63,29 +63,29 @@ def abi_of(mpicc: str) -> str:
 
 
 def flags(name: str) -> str:
-    """Those that Python itself was built with, and the user's."""
+    """Return the compiler's flags with which Python was built, and the user's flags."""
     return f"{sysconfig.get_config_var(name) or ''} {os.environ.get(name, '')}"
 
 
 def variant_of(ext: Extension) -> str:
-    """Name the MPI that it takes, or none."""
+    """Return the name of the extension's MPI, or NO_MPI."""
     name = ext.name.rpartition("_")[2]
     return name if name in ABIS.values() else NO_MPI
 
 
 class BuildVariants(build_ext):
-    """Compiles what needs MPI with mpicc itself, whose flags need no parsing then, rpath included.
+    """Compiles files that need MPI by mpicc itself, so that mpicc adds its flags and rpath.
 
-    Everything else is compiled once for all of them.
+    All other files are compiled once for all extensions.
     """
 
     def run(self) -> None:
         self.compilers = {abi_of(mpicc): mpicc for mpicc in find_mpiccs()}
-        if "CC" in os.environ:  # the compiler below mpicc stays the user's choice
+        if "CC" in os.environ:  # mpicc calls the user's compiler, too
             os.environ.update(OMPI_CC=os.environ["CC"], MPICH_CC=os.environ["CC"])
         self.compilers[NO_MPI] = os.environ.get("CC") or find_cc()
         self.extensions = [e for e in self.extensions if variant_of(e) in self.compilers]
-        self.force = True  # what build/ holds may have been built for another MPI
+        self.force = True  # files in build/ may have been built for another MPI
         self.common = {}
         super().run()
 
@@ -96,7 +96,7 @@ class BuildVariants(build_ext):
         )
 
     def compile_common(self, ext: Extension) -> None:
-        """Leave to the extension only what is its own: cffi's file, and that which knows MPI."""
+        """Compile the files that extensions share: all sources but cffi's file and MPI_FILES."""
         for file in [f for f in ext.sources if "csrc" in f and not f.endswith(MPI_FILES)]:
             ext.sources.remove(file)
             if file not in self.common:
@@ -109,7 +109,7 @@ class BuildVariants(build_ext):
                     debug=self.debug,
                 )
             ext.extra_objects.append(self.common[file])
-        if variant_of(ext) != NO_MPI:  # of an archive the linker takes only what is used
+        if variant_of(ext) != NO_MPI:  # from an archive the linker takes only files that are used
             self.compiler.create_static_lib(ext.extra_objects, "core", output_dir=self.build_temp)
             ext.extra_objects = [os.path.join(self.build_temp, "libcore.a")]
 
@@ -122,10 +122,10 @@ class BuildVariants(build_ext):
         self.build_temp = folder
 
 
-# One binary for all versions of Python, but for those without a GIL, which have no such interface.
+# One binary works for all versions of Python except those without a GIL, which lack the stable ABI.
 WITHOUT_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
 
-# Python 3.8 to 3.10 have all that it takes, too, but their headers hide it from binaries for all.
+# prepared.c uses functions that are in the stable ABI only since Python 3.11.
 FOR_ALL = sys.version_info >= (3, 11) and not WITHOUT_GIL
 PREPARED = Extension(
     "hvdlite.core._prepared",
@@ -136,7 +136,7 @@ PREPARED = Extension(
     py_limited_api=FOR_ALL,
 )
 
-# jaxlib loads it as its MPI: no module of Python's.
+# jaxlib loads this library as its MPI; it is not a Python module.
 JAX = Extension(
     "hvdlite._hvdlite_jax",
     ["hvdlite/jax/library.c", "hvdlite/jax/clique.c"],

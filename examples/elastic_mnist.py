@@ -1,9 +1,10 @@
-"""Trains the net of mnist.py, and goes on when a rank dies; a new rank comes in for it.
+"""Trains the net of mnist.py. When a rank dies, training goes on, and a new rank replaces it.
 
     hvdliterun --elastic -n 3 python examples/elastic_mnist.py
     hvdliterun --elastic -n 3 python examples/elastic_mnist.py --kill-each-epoch
 
-With the option one rank kills itself in the middle of each epoch, to show how training goes on.
+With --kill-each-epoch a rank kills itself in the middle of each epoch, to show that training goes
+on.
 """
 
 import os
@@ -53,7 +54,7 @@ def main():
 
 @hvd.elastic.run
 def train(state, train_set, args):
-    """Begin, or go on at the newest commit: with other ranks than before, if it is called again."""
+    """Train from the newest commit on. After a rank's death the other ranks call this again."""
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     while state.epoch < args.epochs:
         state.trainer.set_learning_rate(rate_of(args.lr * hvd.size(), state.epoch / args.epochs))
@@ -74,16 +75,16 @@ def train(state, train_set, args):
 
 
 def rate_of(highest, part):
-    """Return the learning rate when so much of the training is done: up, then down to 0."""
+    """Return the learning rate after this part of the training: it rises, then falls to 0."""
     return highest * min(10 * part + 0.1, 1.0) * (1 + np.cos(np.pi * part)) / 2
 
 
 def die_once(state):
-    """Let one rank kill itself, the next one in each epoch."""
+    """Once per epoch, let one rank kill itself, a different rank in each epoch."""
     if state.killed > state.epoch or hvd.size() == 1:
         return
     state.killed = state.epoch + 1
-    state.commit()  # the others go back to this commit, so no rank dies twice
+    state.commit()  # the other ranks restart from this commit, so no second rank dies in this epoch
     if hvd.rank() == state.epoch % hvd.size():
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,26 +1,27 @@
 """Trains ResNet-50, or any image classifier of gluon's model zoo, on any number of processes.
 
-    python examples/make_records.py digits              small images, to try it; or ImageNet's own
+    python examples/make_records.py digits              makes small images for a trial
     mpirun -n 2 python examples/imagenet.py --train digits/train.rec --val digits/val.rec \\
         --classes 10 --size 32 --model mobilenet0.25 --augment none --epochs 10 --warmup-epochs 1
     mpirun -n 8 python examples/imagenet.py --train train.rec --val val.rec --checkpoint run1
-    mpirun -n 2 python examples/imagenet.py --benchmark             speed alone, on random images
+    mpirun -n 2 python examples/imagenet.py --benchmark             only speed, on random images
 
-The recipe is that of Goyal et al. 2017, "Accurate, Large Minibatch SGD": a learning rate of 0.1
-for each 256 images of a step, reached in a warm-up of 5 epochs from that of one rank, divided by 10
-after 30, 60 and 80 of 90 epochs; Nesterov momentum 0.9; weight decay 1e-4, not of biases and
-BatchNorm; the last gamma of each residual block begins at 0; no label smoothing. Images are
-cropped, mirrored and coloured at random for training, and cropped in the middle for validation.
+The recipe is from Goyal et al. 2017, "Accurate, Large Minibatch SGD". The learning rate is 0.1 for
+each 256 images of a step. In a warm-up of 5 epochs it rises to this value from the rate for one
+rank; after 30, 60 and 80 of 90 epochs it is divided by 10. Nesterov momentum is 0.9; weight decay
+is 1e-4, except for biases and BatchNorm; the last gamma of each residual block starts at 0; there
+is no label smoothing. Images are cropped, mirrored and coloured at random for training, and
+cropped in the middle for validation.
 
-    --checkpoint run1    saves each epoch; the same command again goes on where the job ended, and
-                         comes to the very weights of a run that was never interrupted
-    --dtype bfloat16     computes in bfloat16, with weights in float32: on CPUs with AVX512_BF16 or
-                         AMX. (MXNet 1.9.1 can't train in float16 on CPUs.)
-    --kvstore dist_sync_mpi    gradients go through a KVStore instead of hvd.DistributedTrainer
-    --kvstore dist_sync        through MXNet's own servers: `hvdliterun -n 2 -s 2 python ...`
+    --checkpoint run1    saves each epoch. The same command continues after an interruption, and
+                         ends with exactly the weights of an uninterrupted run
+    --dtype bfloat16     computes in bfloat16, with weights in float32, on CPUs with AVX512_BF16 or
+                         AMX (MXNet 1.9.1 can't train in float16 on CPUs)
+    --kvstore dist_sync_mpi    averages gradients by a KVStore instead of hvd.DistributedTrainer
+    --kvstore dist_sync        the same by MXNet's own servers: `hvdliterun -n 2 -s 2 python ...`
 
-At the end rank 0 prints images/s, and how much of N times the speed of one process that is. That
-one is measured first, by rank 0, while the others wait; or --one-process tells it.
+At the end rank 0 prints images/s, and their ratio to N times the speed of one process. Rank 0
+measures the speed of one process first, while the other ranks wait, unless --one-process gives it.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def train(args, store, rank, ranks):
     """Train and validate; return the images/s of all ranks, and of one process or None."""
     part = {"num_parts": ranks, "part_index": rank}
     images = records(args.train, args, **part, shuffle=True, **AUGMENT[args.augment])
-    # MXNet's servers add up gradients only: each rank then validates alone, with all images.
+    # MXNet's servers sum only gradients, so with them each rank validates alone, on all images.
     part = part if ranks == hvd.size() else {"num_parts": 1, "part_index": 0}
     held_back = records(args.val, args, **part, even=False, resize=args.size * 8 // 7)
     alone = speed_alone(args, forever(images), ranks)
@@ -134,9 +135,9 @@ def train(args, store, rank, ranks):
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
-        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may train on before it has
-        # converted them back. The broadcast converts them; without it, equal runs end with
-        # different weights.
+        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may continue to train before
+        # it has converted them back. The broadcast converts them. Without it, equal runs would end
+        # with different weights.
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
         if rank == 0:
@@ -160,7 +161,7 @@ def benchmark(args, store, ranks):
 
 
 def speed_alone(args, batches, ranks):
-    """Return the images/s of a script without hvdlite: rank 0 runs it while the others wait."""
+    """Return the images/s of training without hvdlite, on rank 0 while the other ranks wait."""
     if args.one_process or ranks == 1 or ranks != hvd.size():
         return args.one_process
     seconds = None
@@ -176,7 +177,7 @@ def make_net(args):
     net = gluon.model_zoo.vision.get_model(args.model, classes=args.classes)
     net.apply(begin_as_identity)
     net.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2))
-    # without static_alloc=True, with which MXNet 1.9.1 trains wrongly after an inference
+    # not with static_alloc=True, because MXNet 1.9.1 then trains wrongly after an inference
     net.hybridize()
     for param in net.collect_params(".*(beta|gamma|bias)").values():
         param.wd_mult = 0.0
@@ -184,7 +185,7 @@ def make_net(args):
 
 
 def begin_as_identity(block):
-    """Let a residual block of ResNet v1 begin with the last gamma at 0: it passes its input on."""
+    """Set a ResNet v1 block's last gamma to 0, so that the block first only passes its input on."""
     if type(block).__name__ in ("BasicBlockV1", "BottleneckV1"):
         block.body[-1].gamma.init = "zeros"
 
@@ -192,7 +193,7 @@ def begin_as_identity(block):
 def make_optimizer(args, steps, ranks):
     """Return SGD with the recipe's learning rates.
 
-    :param steps: of an epoch.
+    :param steps: number of steps of an epoch.
     """
     rate = args.lr * args.batch_size / 256  # the rate for one rank
     drops = sorted({max(1, round(part * args.epochs * steps)) for part in DROPS})
@@ -209,12 +210,12 @@ def make_trainer(args, net, optimizer, store):
 
 
 def step_size(args, ranks):
-    """Return what step() takes: a KVStore adds gradients up, hvdlite's trainer averages them."""
+    """Return the argument of step(): a KVStore sums gradients, hvdlite's trainer averages them."""
     return args.batch_size * (ranks if args.kvstore else 1)
 
 
 def train_epoch(net, trainer, batches, size, bar):
-    """Return the mean loss over all ranks."""
+    """Train for an epoch; return the mean loss over all ranks."""
     losses = mx.metric.Loss()
     for images, labels in batches:
         losses.update(None, [train_step(net, trainer, images, labels, size)])
@@ -233,7 +234,7 @@ def train_step(net, trainer, images, labels, size):
 
 
 def time_step(net, trainer, batches, size, steps):
-    """Return the seconds of a step, after three that warm up."""
+    """Return the mean seconds of a step, after three warm-up steps."""
     start = 0.0
     for number, (images, labels) in enumerate(itertools.islice(batches, 3 + steps)):
         if number == 3:
@@ -245,7 +246,7 @@ def time_step(net, trainer, batches, size, steps):
 
 
 def validate(net, batches, classes):
-    """Return in which part of all ranks' images the label is the first guess, or among five."""
+    """Return the shares of all ranks' images whose label is the first guess, or among five."""
     most = min(5, classes)
     metric = mx.metric.CompositeEvalMetric([mx.metric.Accuracy(), mx.metric.TopKAccuracy(most)])
     batches.epoch = 0
@@ -280,7 +281,7 @@ def random_batch(args):
 
 
 def seed(args, epoch, rank):
-    """Make what is random in an epoch depend on nothing before it."""
+    """Seed by epoch and rank, so that an epoch's random numbers do not depend on earlier epochs."""
     number = np.random.RandomState([args.seed, epoch, rank]).randint(2**31 - 1)
     mx.random.seed(int(number))
 

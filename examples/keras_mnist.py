@@ -4,8 +4,8 @@
     mpirun -n 2 python examples/keras_mnist.py          two ranks, each with its part of the images
     KERAS_BACKEND=jax python examples/keras_mnist.py    or torch; without it, tensorflow
 
-The lines that end in "# hvdlite" are all that many ranks take. Without them it is a script for one
-process, which runs as well:
+Only the lines that end in "# hvdlite" are needed for many ranks. Without them, the script runs in
+one process:
 
     grep -v '# hvdlite$' examples/keras_mnist.py > one_process.py
 """

@@ -3,8 +3,8 @@
     python examples/make_records.py digits              digits/train.rec, val.rec and their indices
     python examples/make_records.py digits --size 224   images as large as ImageNet's crops
 
-ImageNet itself is packed by MXNet: `python -m mxnet.tools.im2rec` makes the lists of its folders,
-then the same kind of files, with JPEG images in them.
+For ImageNet itself, use MXNet's `python -m mxnet.tools.im2rec`: it makes lists of ImageNet's
+folders, and then files of the same kind with JPEG images.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
 
 
 def write_digits(folder: Path, size: int, images: int) -> dict:
-    """Write train.rec and val.rec, a fifth of the images; return the number in each."""
+    """Write train.rec, and val.rec with a fifth of the images; return the number in each."""
     folder.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     scans = mx.nd.array(digits.images[..., None].repeat(3, axis=3) * (255 / 16)).astype("uint8")
@@ -64,12 +64,12 @@ def write_records(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
 
 
 def png(image: np.ndarray) -> bytes:
-    """Return the image as a PNG file. (recordio.pack_img would need OpenCV's package for Python.)
+    """Return the image as the bytes of a PNG file; recordio.pack_img would need opencv-python.
 
     :param image: uint8, (height, width, 3).
     """
     height, width, _ = image.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in image)  # 0: pixels as they are
+    rows = b"".join(b"\0" + row.tobytes() for row in image)  # 0: no filter
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
     chunks = {b"IHDR": header, b"IDAT": zlib.compress(rows), b"IEND": b""}
     return b"\x89PNG\r\n\x1a\n" + b"".join(

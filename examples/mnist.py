@@ -4,8 +4,8 @@
     mpirun -n 2 python examples/mnist.py        two ranks, each with its own part of the images
     python examples/mnist.py --help             epochs, batch size, MNIST's own files, ...
 
-The lines that end in "# hvdlite" are all that many ranks take. Without them it is a script for one
-process, which runs as well:
+Only the lines that end in "# hvdlite" are needed for many ranks. Without them, the script runs in
+one process:
 
     grep -v '# hvdlite$' examples/mnist.py > one_process.py
 """
@@ -58,7 +58,7 @@ def main():
 
 
 def options(description, epochs=20):
-    """Return a parser of what the examples of this net have in common."""
+    """Return a parser with the options that all examples of this net have."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--epochs", type=count, default=epochs, help="passes over the images (%(default)s)")
@@ -113,7 +113,7 @@ def train(net, batches, epochs, lr, bar):
 
 
 def accuracy(net, batches):
-    """Return which part of the images, those of all ranks together, the net reads right."""
+    """Return the share of all ranks' images that the net reads correctly."""
     metric = mx.metric.Accuracy()
     for images, labels in batches:
         metric.update(labels, net(images))
@@ -124,7 +124,7 @@ def accuracy(net, batches):
 
 
 def progress_bar(steps, hidden):
-    """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
+    """Return a bar on /dev/tty, because mpirun reads stderr; without a terminal it is invisible."""
     try:
         terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
     except OSError:  # there is no terminal, as in a batch job or a test
@@ -135,7 +135,7 @@ def progress_bar(steps, hidden):
 
 
 def read_images(folder):
-    """Return the images to train with, and those held back; gluon downloads what MNIST lacks."""
+    """Return images for training and for testing; gluon downloads MNIST's files if missing."""
     if folder is None:
         return read_digits()
     parts = [gluon.data.vision.MNIST(str(folder), train)[:] for train in (True, False)]
@@ -143,7 +143,7 @@ def read_images(folder):
 
 
 def read_digits():
-    """Return scikit-learn's 8 x 8 scans in MNIST's form: 20 x 20, in a border of 4."""
+    """Return scikit-learn's 8 x 8 scans in MNIST's format: 20 x 20 pixels with a border of 4."""
     digits = load_digits()
     scans = mx.nd.array(digits.images[..., None] * (255 / 16)).astype("uint8")
     scans = mx.nd.image.resize(scans, size=20, interp=2).asnumpy()  # 2: bicubic

@@ -5,8 +5,8 @@
     hvdliterun -n 2 -s 2 python examples/module_mnist.py --kvstore dist_sync
                                                                       MXNet's own servers
 
-It is a script for MXNet's servers, but for the import of hvdlite, which makes the kvstore
-dist_sync_mpi known to MXNet.
+The script is written for MXNet's servers. Only the import of hvdlite is added, which registers the
+kvstore dist_sync_mpi with MXNet.
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""Trains a small convolutional net of PyTorch's to read handwritten digits, on any number of ranks.
+"""Trains a small convolutional PyTorch net to read handwritten digits, on any number of ranks.
 
     python examples/pytorch_mnist.py                    one process
     mpirun -n 2 python examples/pytorch_mnist.py        two ranks, each with its part of the images
 
-The lines that end in "# hvdlite" are all that many ranks take. Without them it is a script for one
-process, which runs as well:
+Only the lines that end in "# hvdlite" are needed for many ranks. Without them, the script runs in
+one process:
 
     grep -v '# hvdlite$' examples/pytorch_mnist.py > one_process.py
 """
@@ -86,7 +86,7 @@ def lenet():
 
 
 def accuracy(net, batches):
-    """Return which part of the images, those of all ranks together, the net reads right."""
+    """Return the share of all ranks' images that the net reads correctly."""
     net.eval()
     counts = torch.zeros(2)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def accuracy(net, batches):
 
 
 def read_digits():
-    """Return scikit-learn's 1,797 scans of 8 x 8, four fifths of them to train with."""
+    """Return scikit-learn's 1,797 scans of 8 x 8 pixels: four fifths for training, the rest."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
     x, x_held, y, y_held = train_test_split(

@@ -4,8 +4,8 @@
     mpirun -n 2 python examples/xgboost_libsvm.py       two ranks, each with its part of the lines
     python examples/xgboost_libsvm.py --help            files of your own, rounds, depth, ...
 
-The lines that end in "# hvdlite" are all that many ranks take. Without them it is a script for one
-process, which runs as well:
+Only the lines that end in "# hvdlite" are needed for many ranks. Without them, the script runs in
+one process:
 
     grep -v '# hvdlite$' examples/xgboost_libsvm.py > one_process.py
 """

@@ -1,6 +1,6 @@
-/* Included before every file of a wheel: makes the linker choose symbol versions of 2018. glibc
- *    2.34 moved these functions from libpthread and libdl and gave them newer versions, which a
- *    linker prefers. */
+/* Included before every file of a wheel, so that the linker chooses symbol versions of 2018. glibc
+ *    2.34 moved these functions from libpthread and libdl to libc and gave them newer versions,
+ *    which a linker would choose. */
 #ifdef __cplusplus // and those of GCC's library
 #include <bits/c++config.h>
 #undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // another function, then a look at the right clock

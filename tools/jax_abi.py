@@ -1,4 +1,4 @@
-"""Write hvdlite/jax/mpi_abi.h: the names that MPItrampoline looks up in the library of an MPI.
+"""Writes hvdlite/jax/mpi_abi.h: the names that MPItrampoline looks up in an MPI's library.
 
 python tools/jax_abi.py MPITRAMPOLINE     a checkout of github.com/eschnett/MPItrampoline, v5.3.1,
                                           the version that jaxlib contains

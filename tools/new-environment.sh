@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes an empty virtual environment: new-environment.sh PYTHON FOLDER NUMPY
 #
-# Debian keeps two things apart from its Python that this needs: venv (ensurepip), and Python.h, to
-# compile hvdlite. As root they are installed here, with apt-get; else it says the one line to run.
-# NUMPY is the version that the environment is to have: before 1.24 there is none for Python 3.12.
+# It needs two things that Debian does not install with Python: venv (ensurepip), and Python.h to
+# compile hvdlite. As root it installs them by apt-get; otherwise it prints the command to run.
+# NUMPY is the version that the environment will get; before 1.24 it does not support Python 3.12.
 set -eu
 python=$1 folder=$2 numpy=$3
 
@@ -21,7 +21,7 @@ if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
     esac
 fi
 
-# FOLDER may be active: its own Python can't make it anew.
+# The real Python's path, because FOLDER may be active, and its Python can't replace FOLDER.
 python=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
 
 lacks=$("$python" - <<'EOF'
@@ -35,7 +35,7 @@ if not importlib.util.find_spec("ensurepip"):
 EOF
 )
 if [ -n "$lacks" ]; then
-    # Not quoted: the names on one line.
+    # $lacks is not quoted, so that the names are on one line.
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         say "$python is incomplete: run \`apt-get install" $lacks"\`"
         exit 1
@@ -45,5 +45,5 @@ if [ -n "$lacks" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install \
         --no-install-recommends $lacks >/dev/null
 fi
-# From scratch, so that nothing is left of an older or interrupted set-up.
+# --clear removes the rest of an older or interrupted installation.
 "$python" -m venv --clear "$folder"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Tries dist/ as its users would, each time in a new environment: try-package.sh PYTHON
+# Installs the packages in dist/ in new environments, and runs two ranks: try-package.sh PYTHON
 #
-# The wheel beside Open MPI and beside MPICH, nothing being compiled; the sdist with the oldest and
-# the newest setuptools that pyproject.toml allows. Two ranks then sum.
+# It installs the wheel with Open MPI and with MPICH, without compiling; and the sdist with the
+# oldest and the newest setuptools that pyproject.toml allows.
 set -eu
 cd "$(dirname "$0")/../dist"
 python=$1 work=$(mktemp -d)
@@ -13,14 +13,14 @@ set -a
 set +a
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-environment() { # name, what pip installs first
+environment() { # name, packages that pip installs first
     "$python" -m venv "$work/$1"
     bin=$work/$1/bin
     shift
     "$bin/pip" -q install --upgrade -c "$constraints" "$@"
 }
 
-run() { # what this is
+run() { # text to print with the result
     cat >"$work/sum.py" <<'EOF'
 import sys
 import numpy as np

