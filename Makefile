@@ -11,7 +11,7 @@
 #                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
 #   make fuzz      tests damaged messages, streams and shared memory, guided by coverage, MINUTES=2
 #                  each; needs clang with libFuzzer (CLANG=clang-14)
-#   make soak      repeats training, process sets, init and shutdown for MINUTES=60: nothing may grow
+#   make soak      repeats training, process sets, init, shutdown for MINUTES=60: nothing may grow
 #   make peers     makes .venv-peers: Horovod and other systems, to compare with hvdlite
 #   make bench     measures all systems, writes docs/benchmarks.md   (40 minutes; QUICK=1: 5)
 #   make bench-update    measures averaging and updating only, writes docs/sharding.md
