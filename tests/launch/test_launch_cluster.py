@@ -156,7 +156,7 @@ def test_errors_name_hosts_without_python_or_without_hvdlite(cluster, on_cluster
     code = "import sys; from hvdlite.launch import cli; sys.executable = sys.argv.pop(1)"
     starter = [sys.executable, "-c", f"{code}; sys.exit(cli.main())", str(fake)]
     line = [*starter, "-H", "h0,h1,h2", "true"]
-    # The fake Python has no mpirun beside it.
+    # The folder of the fake Python has no mpirun.
     path = os.pathsep.join([str(Path(sys.executable).parent), cluster.environment()["PATH"]])
     env = {**cluster.environment(), "PATH": path}
     done = cluster.run(line, env=env, capture_output=True, text=True, timeout=TIMEOUT, cwd="/")

@@ -90,7 +90,7 @@ def test_hosts_with_only_a_loopback_interface_use_its_address():
 
 @pytest.mark.skipif(addresses.probe.source_towards("::1") is None, reason="this host has no IPv6")
 def test_hosts_with_only_ipv6_use_its_address():
-    """Formerly, the address was 127.0.0.1, and JAX's processes waited for each other."""
+    """Otherwise the address would be 127.0.0.1, and JAX's processes would wait for each other."""
     assert addresses._address_towards(["127.0.0.1"], [["127.0.0.1", "::1"]]) == "::1"
 
 

@@ -73,7 +73,7 @@ def gradient_of(rank: int, fails: bool):
 
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
-def test_a_gradient_that_failed_on_one_rank_hangs_no_other_rank(grouped, rank, size):
+def test_no_rank_hangs_when_one_fails_to_compute_a_gradient(grouped, rank, size):
     """All ranks get an error in the step that failed; the next step is reduced as usual."""
     failing = size - 1
     for step in range(3):
@@ -125,7 +125,7 @@ def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, as
             np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
-def test_a_layer_that_fails_on_one_rank_hangs_no_training(rank, several, asynchronous):
+def test_no_rank_hangs_when_a_layer_fails_on_one(rank, several, asynchronous):
     """All ranks skip the step and raise an error with the reason; training goes on."""
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})

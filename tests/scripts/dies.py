@@ -167,7 +167,7 @@ for each in threads:
 note("joined")
 dies_now = number == case["victim"] and case["when"]
 if dies_now == "collectives":
-    time.sleep(60)  # wait for the own death
+    time.sleep(60)  # until the timer kills this rank
 enters("closing")
 if failures and case["then"] == "raise":
     raise failures[0]

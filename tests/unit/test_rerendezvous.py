@@ -17,7 +17,7 @@ from hvdlite.membership import lives, open_port, rerendezvous
 
 
 def pair():
-    """Both ends of a connection."""
+    """Return both ends of a connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         return near, listener.accept()[0]

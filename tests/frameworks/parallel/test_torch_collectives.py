@@ -18,7 +18,7 @@ def test_tensors_of_any_strides_are_reduced(rank, size):
     assert torch.equal(whole[:, 0], torch.arange(0.0, 24, 6) * (rank + 1))
 
 
-def test_tensors_of_one_call_that_share_memory(rank, size):
+def test_tensors_of_one_call_that_share_memory_are_summed_right(rank, size):
     """No tensor may take partial results that another has written."""
     for number in range(5):
         whole = torch.full((100_000,), rank + 1.0)

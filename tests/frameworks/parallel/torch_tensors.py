@@ -8,7 +8,7 @@ import hvdlite.torch as hvd
 
 
 def same_everywhere(*tensors) -> bool:
-    """Tell whether all ranks have the same bits."""
+    """Return whether all ranks have the same bits."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
