@@ -59,7 +59,7 @@ static inline void map_all(struct coll_rank *self, const struct comm *host,
     ranks_meet(self->ranks);
     for (int i = 0; i < host->size; i++)
         self->mapped[i] = (char *)self->data[host->ranks ? host->ranks[i] : i];
-    ranks_meet(self->ranks); /* wait: the next case writes to `data` */
+    ranks_meet(self->ranks); /* wait, because the next case writes to `data` */
     args->memory = self->mapped;
 }
 

@@ -18,7 +18,7 @@ struct coll_case {
     const struct coll_algorithm *row; /* the algorithm to run; NULL: coll_run chooses */
     hvd_kind kind;
     int dtype;
-    /* number of elements: of the tensor; with `parts` of one unit; in a reducescatter of one row */
+    /* number of elements of the tensor; with `parts`, of a unit; in a reducescatter, of a row */
     size_t n;
     size_t rows;        /* for reducescatter */
     struct scaling how; /* for allreduce and reducescatter */

@@ -43,7 +43,7 @@ static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks
     REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
-/* Stops the engine; the rank does not leave before. */
+/* Stops the engine without leaving the job. */
 static inline void engine_rank_stop(struct engine_rank *me) {
     engine_stop(me->engine);
     me->engine = NULL;

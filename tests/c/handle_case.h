@@ -1,4 +1,4 @@
-/* Handles of tensors; callers that step the engine until their tensor is done. */
+/* Helpers for tests of handles, and of callers that step the engine until their tensor is done. */
 #ifndef HVDLITE_HANDLE_CASE_H
 #define HVDLITE_HANDLE_CASE_H
 

@@ -14,7 +14,7 @@ enum { SOCKETS_MOST = 9, SOCKETS_TCP = -1 };
 
 struct sockets {
     int size;
-    int data[SOCKETS_MOST][SOCKETS_MOST], messages[SOCKETS_MOST][SOCKETS_MOST]; /* [of][to] */
+    int data[SOCKETS_MOST][SOCKETS_MOST], messages[SOCKETS_MOST][SOCKETS_MOST]; /* [rank][peer] */
 };
 
 static inline void sockets_tcp_pair(int files[2]) {

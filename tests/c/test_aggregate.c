@@ -128,7 +128,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
-    CHECK_INT(missing(job, 0, 1), 3); /* those of the other ranks of its host */
+    CHECK_INT(missing(job, 0, 1), 3); /* the requests of the three ranks of rank 3's host */
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
     steps(job, AGGREGATE_SECONDS);
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);

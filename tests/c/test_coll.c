@@ -122,7 +122,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
     make_args(f, ranks->size, &args, part_end);
-    OWNED void *in = room(args.bytes); /* `in` must be outside of data */
+    OWNED void *in = room(args.bytes); /* `in` must be memory outside of the data */
     args.in = in;
     t->patience.meanwhile = watch;
     t->patience.arg = &watcher;

@@ -41,7 +41,7 @@ SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
 SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
     STORY(s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
     uint64_t id = s->got[0].item.id;
-    CHECK_INT(s->got[2].item.id, 0); /* 0: the first piece has told the id */
+    CHECK_INT(s->got[2].item.id, 0); /* 0: only the first piece has the id */
     STORY(s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
              "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
     for (int i = 0; i < RANKS; i++) hits(s, i, id, 6);

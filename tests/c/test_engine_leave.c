@@ -31,7 +31,7 @@ ENGINES(early_main, arg) {
     const struct leaving *l = arg;
     struct work w;
     check_in_order(me, "together");
-    work_init(&w, me, plain_sum(9), "together", false); /* cached by now */
+    work_init(&w, me, plain_sum(9), "together", false); /* the tensor is cached by now */
     bool leaves = me->rank == l->rank;
     if (leaves && !l->after) engine_leave(me->engine, "out of data");
     if (!l->after) ranks_meet(me->ranks);

@@ -98,7 +98,8 @@ static void run_stop(int rank, bool returns, double shutdown, double timeout) {
 
 TEST(test_the_error_about_a_silent_rank_names_it) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, SILENCE);
-    run_stop(0, false, SILENCE, 300); /* the coordinator can't fail the tensor itself */
+    /* the coordinator is silent, so another rank must fail the tensor */
+    run_stop(0, false, SILENCE, 300);
 }
 
 /* Rank 1 is silent and so does not pass the coordinator's error about 'x' on to rank 2. */

@@ -1,6 +1,6 @@
-/* A rank dies at each of its steps: all other ranks' waits must end with an error that names it.
- * Also, messages of different ranks may be delayed and overtake each other without changing a
- * result. */
+/* In each run a rank dies at another of its steps: all other ranks' waits must end with an error
+ * that names the dead rank. Also, messages of different ranks may be delayed and overtake each
+ * other without changing a result. */
 #include "engine_case.h"
 
 #include "random.h"

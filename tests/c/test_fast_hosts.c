@@ -127,7 +127,7 @@ static double use_without_one(struct engine_rank *me, struct hvd_handle *const *
     return least;
 }
 
-/* Other ranks may have this rank's data already, so it leaves or joins only after the round. */
+/* Other ranks may have this rank's data already, so the rank leaves or joins after the round. */
 ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     float in[N] = {1}, out[N];
     int64_t last = -1;

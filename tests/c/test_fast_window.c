@@ -317,6 +317,6 @@ TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
     in_its_chunk(killed_main);
 }
 
-/* No tensor was in the engine, so no rank asked the stopped rank, and the other ranks waited
- * without an error. */
+/* Once no rank asked whether the stopped rank lives, because no tensor was in the engine: the other
+ * ranks waited for ever, without an error. */
 TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

@@ -146,7 +146,7 @@ TEST(test_ranks_share_the_cores_that_several_may_use) {
     struct window w;
     for (int r = 0; r < 3; r++) window_init(&w, ranks, 3, r);
     w.self = 0;
-    CHECK_NEAR(cpus_share(&w), 0, 0); /* unknown */
+    CHECK_NEAR(cpus_share(&w), 0, 0); /* no rank has told its cores yet */
     for (size_t i = 0; i < 8; i++) ranks[0].cpus.usable[i] = ranks[1].cpus.usable[i] = true;
     ranks[2].cpus.usable[8] = ranks[2].cpus.usable[9] = true;
     CHECK_NEAR(cpus_share(&w), 4, 1e-9);

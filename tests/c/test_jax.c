@@ -83,7 +83,7 @@ static int sum(const float *in, float *out, struct clique *c) {
 TEST(test_an_announced_clique_plans_a_collective_once) {
     float in[2] = {1, 2}, out[2] = {0};
     struct clique *c = announced();
-    /* XLA makes the communicator with a first sum, for which nothing is sent */
+    /* XLA's first sum only makes the communicator: nothing is sent */
     CHECK_INT(sum(in, out, c), 0);
     CHECK(hvdlite_jax_asked(c));
     CHECK(plans == 0 && out[1] == 2);

@@ -137,7 +137,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
-        transport_close(pair, false); /* the group fails here, and the other rank is told */
+        transport_close(pair, false); /* the group fails on this rank, which tells the other rank */
     } else if (in_pair) {
         FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
         CHECK_HAS(ERR->text, "rank 2 could not open");
@@ -150,7 +150,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_groups_share_the_streams_of_the_job) { run_everywhere(use_groups, NULL); }
 
-/* Rank 1 has no descriptor left to open a group; the other ranks are told. */
+/* Rank 1 has no descriptor left to open a group, and tells the other ranks. */
 static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;
     struct rlimit old;

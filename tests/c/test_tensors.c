@@ -17,7 +17,7 @@ struct kept {
 static void completed(void *arg, const hvd_error *error) {
     struct kept *kept = arg;
     struct result *r = kept->result;
-    free(kept); /* the table must not use it any more */
+    free(kept); /* the table must not use the tensor any more */
     r->completions++;
     if (error) r->error = *error;
 }

@@ -48,8 +48,8 @@ TEST(test_a_lane_is_in_the_order_of_its_hosts) {
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
 }
 
-/* When a thread spun there, it took 134 us instead of 13 us, because its peer got the core only
- * after the spin. */
+/* A spin on such a core made a wait take 134 us instead of 13 us, because the awaited rank got the
+ * core only after the spin. */
 TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
     struct transport *t = local_hub_rank(hub, 1);
