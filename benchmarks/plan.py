@@ -45,7 +45,7 @@ class Contestant(NamedTuple):
         return ranks <= CORES or self.library not in ("gloo", "ps")
 
     def processes(self, ranks: int) -> int:
-        """Return the number of processes that the library needs for so many ranks."""
+        """Return the number of processes that the library needs for ``ranks`` ranks."""
         return 2 * ranks + 1 if self.library == "ps" else ranks
 
     def settings(self, processes: int) -> Dict[str, str]:

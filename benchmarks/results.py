@@ -83,7 +83,7 @@ class Results:
         return median(found) if found else None
 
     def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
-        """Return the last value of a field that a job measures once."""
+        """Return the latest value of a field that not every round measures."""
         for kept in reversed(list(self.runs(contestant, ranks, suite).values())):
             if field in kept:
                 return kept[field]

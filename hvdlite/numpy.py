@@ -69,8 +69,8 @@ def allreduce_plan(
 
     :param array: contiguous in C order, as is ``out``. The function keeps references to both.
         Without ``out`` each call returns a new array.
-    :raises ValueError: as :func:`allreduce`. The returned function raises all other errors; it also
-        raises if another thread is running it.
+    :raises ValueError: as :func:`allreduce`. The returned function raises all other errors, and
+        fails if two threads call it at the same time.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
     full, memory, *how = described("allreduce", array, None, call)

@@ -1,4 +1,4 @@
-"""``hvdlite-bench`` on real ranks, and benchmarks/ with hvdlite, MPI and a single process."""
+"""``hvdlite-bench`` on real ranks, and benchmarks/ with hvdlite, with MPI and with one process."""
 
 import csv
 import json

@@ -95,7 +95,7 @@ class Killer(threading.Thread):
 
 
 def kill_at_random(folder, ranks: int, kills: int) -> list:
-    """Return for each kill the seconds until the remaining ranks had completed a training step."""
+    """Return, for each kill, the seconds until a surviving rank completed a training step."""
     folder.mkdir()
     killer = Killer(folder, ranks, kills)
     ended = start_ranks(

@@ -39,7 +39,7 @@ struct sim_network {
     int size, ranks_a_host;
     struct sim_costs costs;
     struct sim_rank *ranks;
-    double *busy; /* by host: until when its link was busy, minus the time saved up for a burst */
+    double *busy; /* by host: time when its link became idle, minus the seconds of unused burst */
 };
 
 static struct sim_rank *self(const struct transport *t) { return (struct sim_rank *)(void *)t; }

@@ -154,7 +154,7 @@ def spans(ranks: List[List[tuple]]) -> List[float]:
 
 
 class Model(NamedTuple):
-    """The model with its one fitted parameter: the part of a link's rate that is effective."""
+    """The model with its one fitted parameter: the usable fraction of a link's rate."""
 
     part: float = 1.0
 

@@ -27,8 +27,8 @@ from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 from hvdlite.machine.processes import stat_of
 
-# For how long a process that ends without calling init() tries to tell ranks that wait in init():
-# for its own age, because the ranks began at the same time; at least and at most these seconds.
+# A process that ends without calling init() tries to tell the ranks that wait in init(). It tries
+# for as long as it has lived (all ranks started together), within these limits in seconds.
 ENDED_SECONDS = (1.0, 10.0)
 # Ranks that are started together call init() within this time. If no launcher would end the ranks,
 # a failed rank stays for this time to tell the ranks that connect.

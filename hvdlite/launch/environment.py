@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # only for annotations, because agents do not need it
     from hvdlite.launch.job import Job
 
-# Never forwarded: variables of a login on one host, or of one process of a backend.
+# Never forwarded: variables that belong to one host's login or to one backend process.
 _OWN = {
     *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),

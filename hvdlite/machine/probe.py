@@ -75,7 +75,7 @@ def installed(framework):
 
 
 def shipped_folder():
-    """Return the folder of the framework libraries that were compiled at hvdlite's installation."""
+    """Return the folder of the framework libraries compiled when hvdlite was installed."""
     return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "compiled")
 
 

@@ -186,7 +186,7 @@ class ElasticMembership(Membership):
         return bool(self._ready_ones())
 
     def _ready_ones(self) -> Dict[int, Address]:
-        """Return the ports of the ready replacements, by number, that the launcher has reported."""
+        """Return {number: address} of the ready replacements that the launcher has reported."""
         if self._news is None and agent_protocol.NEWS in os.environ:
             with contextlib.suppress(OSError):
                 path = os.environ[agent_protocol.NEWS]

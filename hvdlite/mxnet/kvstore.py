@@ -166,7 +166,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
                 raise HvdliteValueError(
                     f"key '{name}': expected row_sparse arrays in out, and 1 or {len(arrays)} "
-                    f"arrays of row_ids, got {len(ids)}; to get all rows use pull"
+                    f"arrays of row_ids, got {len(ids)}; to get all rows, call pull"
                 )
             for array, rows in zip(arrays, ids):
                 some_rows(name, kept, rows).copyto(array)
@@ -261,8 +261,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
             raise HvdliteValueError(
-                "the kvstore has no optimizer whose states it could save or load: call "
-                "set_optimizer first; a Trainer or Module that updates weights itself has them"
+                "the kvstore has no optimizer, so no states to save or load: call set_optimizer "
+                "first; if a Trainer or Module does the updates, save or load its states instead"
             )
         return self._updater
 

@@ -176,7 +176,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
 
 
 def undistribute(optimizer) -> Any:
-    """Return ``optimizer``, or if it is distributed a plain optimizer with its attributes."""
+    """Return a distributed optimizer as a plain one with its attributes; others unchanged."""
     if not isinstance(optimizer, DistributedOptimizer):
         return optimizer
     plain: Any = object.__new__(type(optimizer).__mro__[2])

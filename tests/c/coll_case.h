@@ -270,9 +270,9 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* Runs the cases on several hosts with windows, with the first `most` of these placements of ranks:
- * uneven; back and forth, so that the ranks of a lane are not in rising order; one rank alone on a
- * host; in turn; in blocks. */
+/* Runs the cases on several hosts with windows, in placements 1 to `most` of HOSTS: uneven; back
+ * and forth, so that a lane's ranks are not in rising order; one rank alone on a host; in turn;
+ * in blocks. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,

@@ -291,14 +291,14 @@ def wrong_calls(kv):
         "key 'x' has storage type csr": lambda: kv.pushpull("x", csr),
         "key 'y' has no value in the kvstore: call init": lambda: kv.pull("y", out=a),
         "key 'x' has shape (2, 3), got (3, 2)": lambda: kv.push("x", other),
-        "to get all rows use pull": lambda: kv.row_sparse_pull("x", out=a, row_ids=nd.array([0])),
+        "to get all rows, call pull": lambda: kv.row_sparse_pull("x", out=a, row_ids=nd.array([0])),
         "key 'x': row_ids from 1 to 2: expected 0 to 1": lambda: kv.row_sparse_pull(
             "x", out=a.tostype("row_sparse"), row_ids=nd.array([2, 1])
         ),
         "type 'zip': expected one of none, fp16": lambda: kv.set_gradient_compression(
             {"type": "zip"}
         ),
-        "the kvstore has no optimizer whose states": lambda: kv.save_optimizer_states("x"),
+        "the kvstore has no optimizer, so no states": lambda: kv.save_optimizer_states("x"),
         "call set_optimizer first": lambda: kv.load_optimizer_states("x"),
         "expected a plain MXNet optimizer, got str": lambda: kv.set_optimizer("sgd"),
         "averages by itself: use it with kvstore=None": lambda: kv.set_optimizer(

@@ -1,4 +1,4 @@
-"""After equal steps, rank 1 stalls, stalls with shorter and shorter names, or dies (argv[1])."""
+"""After 12 equal steps, rank 1 stalls, or stalls once per tensor name, or dies, by argv[1]."""
 
 import os
 import signal

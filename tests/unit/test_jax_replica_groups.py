@@ -1,4 +1,4 @@
-"""replica_groups.of() reads which devices a collective joins from XLA's text of a program."""
+"""replica_groups.of() finds the devices of a collective in XLA's program text."""
 
 import pytest
 

@@ -103,7 +103,7 @@ def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
 
 @pytest.fixture
 def unreachable():
-    """Yield a port to which connects do not complete, as on a host that has lost its power."""
+    """Yield a port to which connecting never completes, as on a host without power."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
     # this connection fills the queue of the listener
     with listener, socket.create_connection(listener.getsockname()):
@@ -111,7 +111,7 @@ def unreachable():
 
 
 def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch):
-    """A connect to a host without power must not delay the rerendezvous."""
+    """Connecting to a host without power must not delay the rerendezvous."""
     for module in rerendezvous, acceptor:
         monkeypatch.setattr(module, "CONNECT_SECONDS", 1e4)
     known, looks = lives_of([0, 1]), itertools.count()
@@ -139,7 +139,7 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
 
 
 def test_strangers_at_an_open_port_do_not_keep_ranks_out():
-    """If strangers could fill the queue while the rank computes, others would think it lost."""
+    """If strangers could fill the queue while the rank computes, others would report it lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
     for stranger, junk in zip(

@@ -5,7 +5,7 @@
 
 enum { MOST_VALUES = 32 }; /* the most values that a word has */
 
-/* What the words of a codec mean, and its functions. */
+/* The layout of a codec's encoded 32-bit words, and the codec's functions. */
 struct bits {
     size_t values;           /* number of values in a word */
     int32_t gain, bias_each; /* the sum of the values of m ranks is gain * count + m * bias_each */

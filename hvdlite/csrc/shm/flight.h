@@ -87,7 +87,7 @@ struct flight {
 /* Writes the text that describes the memory's fields. */
 void flight_layout(char *text, size_t size);
 
-/* Opens the recorder of this process, which is first described as rank 0 of 1. */
+/* Opens this process's recorder. Until flight_set_rank(), the recorder says rank 0 of 1. */
 int flight_open(struct flight **out, hvd_error *err);
 /* this and the next functions do nothing for a NULL recorder */
 void flight_close(struct flight *f);

@@ -338,8 +338,8 @@ int transport_tcp_open_among(struct transport **out, struct transport *job, cons
     if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
         return error_set(
             err, HVD_INVALID,
-            "a group of %d ranks, number %d: expected more than 0, in a job by sockets", size,
-            number);
+            "group %d of %d ranks: both numbers must be above 0, and the job must use TCP", number,
+            size);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
     m->job = job;

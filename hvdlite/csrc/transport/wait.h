@@ -1,8 +1,8 @@
 /* The wait policy: spin for some tens of microseconds, then yield, then nap for longer and longer.
  *
  * A spinning thread takes its core from training. So a rank spins only if every rank of the host
- * has its own core. Naps grow with the time waited, because the end of a long wait may be noticed a
- * little late. A struct waiter serves one wait or a series of similar waits. One thread. */
+ * has its own core. Naps grow with the time waited: after a long wait, a little more delay does not
+ * matter. A struct waiter serves one wait or a series of similar waits. One thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 

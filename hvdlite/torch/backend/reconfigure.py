@@ -76,7 +76,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
     if topology.is_initialized() and not _is_ours():
         raise HvdliteError(
             "reconfigure: hvd.init() or another process group has begun a job in this process: "
-            "make the group to reconfigure first, then call hvd.init()"
+            "first make the group, then call hvd.init()"
         )
     where = place(store, _LAUNCHER, rank, size, own_address(store), timeout)
     compiled.load(groups.bucket).begin_job()
