@@ -113,7 +113,8 @@ static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
     if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
-    const int64_t count = frame->rets.size; /* more operands only make the call run after them */
+    /* XLA may pass more operands, only so that the call runs after them */
+    const int64_t count = frame->rets.size;
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;

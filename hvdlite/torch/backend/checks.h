@@ -66,7 +66,7 @@ inline Tensors dense_of(const Tensors &tensors) {
     return copies;
 }
 
-// Does the same, and clones tensors that overlap, because the core moves all tensors concurrently.
+// Like dense_of, but also clones tensors that overlap: the core moves all tensors concurrently.
 inline Tensors apart_of(const Tensors &tensors) {
     Tensors copies = dense_of(tensors);
     if (copies.size() < 2) return copies;

@@ -43,8 +43,8 @@ inline Clock::time_point after(Milliseconds limit) {
 
 class Operation : public Call {
   public:
-    // group, number: the name in the core is made of these. what: the call's name. waited: the
-    // caller waits immediately. The core is told so only if no other call with the name is running.
+    // group, number: form the name in the core. what: the call's name. waited: the caller waits
+    // immediately; the core learns this only if no other call with the name is running.
     Operation(const c10::intrusive_ptr<Calls> &calls, const std::string &group, int number,
               const char *what, Tensors outputs, Milliseconds limit, bool waited)
         : calls_(calls), number_(number), name_(group + "." + std::to_string(number)), what_(what),
@@ -106,10 +106,10 @@ class Operation : public Call {
         return ended();
     }
 
-    // Waits at most so many seconds; returns true if the core is done.
+    // Waits for at most `seconds`; returns true if the core is done.
     bool done(double seconds) { return ended() || all_done(Clock::now(), seconds); }
 
-    // Waits until the core is done and the operation has ended; returns false if it is too late.
+    // Waits until the operation has ended. Returns false if the core is not done at time `until`.
     bool wait_until(Clock::time_point until) {
         while (!ended() && !all_done(until, A_DAY))
             if (Clock::now() >= until) return false;

@@ -79,7 +79,7 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
         default: all.mul_(rows[i]);
         }
     }
-    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // integers, as NCCL does
+    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // truncates integers, as NCCL does
     return all;
 }
 
