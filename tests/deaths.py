@@ -183,7 +183,7 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
             over = time.monotonic()
         events = _events(folder)
         death = _death(events)
-        if _all_wait_in_finalize(case, events):
+        if death and _all_wait_in_finalize(case, events):
             over = time.monotonic()
         if time.monotonic() - (death or began) > (HANGS if death else 2 * HANGS):
             break
