@@ -24,8 +24,8 @@ struct stats {
 
 static inline uint64_t stats_nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9); }
 
-/* stats_wait notes that since the time `since` (clock_now) work waits for `rank` of the job (-1:
- * unknown). stats_waited notes that the wait has ended. If s is NULL, both do nothing. */
+/* stats_wait notes that work has waited for `rank` of the job (-1: unknown) since the time `since`
+ * (clock_now). stats_waited notes that the wait has ended. If s is NULL, both do nothing. */
 static inline void stats_wait(struct stats *s, double since, int rank) {
     if (!s) return;
     atomic_store_explicit(&s->waits_since, stats_nanoseconds(since), memory_order_relaxed);

@@ -64,7 +64,7 @@ struct tensor {
     struct tensor *behind;
     /* in the first tensor of a name: the last tensor that waits, or itself */
     struct tensor *last;
-    struct request request; /* last, because the number of its bytes in use varies */
+    struct request request; /* last field, because the number of its bytes in use varies */
 };
 
 struct tensor_list {

@@ -35,7 +35,7 @@ struct timeline_times {
 };
 
 void timeline_init(struct timeline *t);
-void timeline_destroy(struct timeline *t); /* after timeline_stop */
+void timeline_destroy(struct timeline *t); /* call timeline_stop first */
 /* Call it in a forked child. Otherwise the child's exit would write the parent's buffered bytes a
  * second time. */
 void timeline_forked(struct timeline *t);

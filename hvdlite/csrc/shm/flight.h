@@ -25,7 +25,7 @@ enum flight_phase {
     FLIGHT_FAILED
 };
 
-/* The kind of work that this rank does alone; all other kinds are those of tensors. */
+/* The kind of an operation that this rank does alone; all other kinds are kinds of tensors. */
 enum { FLIGHT_ALONE = HVD_KINDS };
 
 /* One tensor. Times are those of clock_now; 0: has not happened yet. */

@@ -153,8 +153,8 @@ class HvdBackend : public Group {
         if (!moves(in) || !moves(out))
             return gloo().alltoall_base(out, in, out_splits, in_splits, o);
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
-            // Splits count elements, not rows, because the rows of output and input may differ in
-            // length.
+            // A split is a number of elements, not of rows, because the rows of output and input
+            // may differ in length.
             auto splits = elements_of(in, in_splits), expected = elements_of(out, out_splits);
             if (in_splits.empty() && out_splits.empty()) splits = expected = {};
             Tensors to = {out}, copies = buffers_of(to);
