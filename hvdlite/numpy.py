@@ -3,11 +3,11 @@
 Each call waits until the work is done. The forms that end in ``_async`` do not wait; they return a
 handle for ``poll`` and ``synchronize``.
 
-Dtypes: float16, float32, float64, uint8, int8, int16, int32, int64, bool, and the bfloat16 of
-ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory layout. ``out``
-receives the result and is returned; it must have the result's shape and dtype, and may be the input
-itself. A grouped call starts the collectives of all its arrays together; its error names every
-array that failed.
+Dtypes: float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool,
+and the bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any
+memory layout. ``out`` receives the result and is returned; it must have the result's shape and
+dtype, and may be the input itself. A grouped call starts the collectives of all its arrays
+together; its error names every array that failed.
 """
 
 from functools import partial

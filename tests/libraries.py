@@ -35,13 +35,15 @@ def first_of(result):
 
 
 class Library:
-    dtypes = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+    dtypes: tuple = (
+        *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    )
     in_place = has_0d = True
     compiles = False  # True: TensorFlow, which may check calls before hvdlite does
     prepares = False  # True: a repeated allreduce is described and checked only once
     compresses = False  # True: a call takes compression=
     graphs = False  # True: each shape needs a new graph, which is slow, so there are fewer cases
-    moved: tuple = ()  # dtypes that can be moved but not summed
     asks_for_rows = False  # True: starting waits until all ranks have sent their row counts
     errors: tuple = ()
 
@@ -121,7 +123,7 @@ if mx:
     @library
     class NDArray(MXNet):
         module, has_0d = mx.nd, False
-        dtypes = (*Library.dtypes, "bfloat16")
+        dtypes = (*FLOATS, "uint8", "int8", "int32", "int64", "bool")
 
     @library
     class NP(MXNet):
@@ -138,7 +140,7 @@ if torch:
     @library
     class Torch(Library):
         hvd = hvdlite.torch
-        dtypes = (*Library.dtypes, "bfloat16", "int16")
+        dtypes = (*Library.dtypes, "bfloat16")
         prepares = compresses = True
 
         def make(self, values, dtype=None):
@@ -173,7 +175,7 @@ if jax:
     @library
     class JAX(Library):
         hvd, gradient = OfTrees(), None
-        dtypes, moved = (*Library.dtypes, "bfloat16", "int16"), ("uint16", "uint32", "uint64")
+        dtypes = (*Library.dtypes, "bfloat16")
         in_place = False
 
         def make(self, values, dtype=None):
@@ -190,7 +192,6 @@ if tf:
     class TensorFlow(Library):
         hvd = hvdlite.tensorflow
         in_place, compiles, compresses = False, True, True
-        moved = ("uint16", "uint32", "uint64")
         errors = (tf.errors.OpError,)
         make = staticmethod(lambda values, dtype=None: tf.constant(values))
         read = staticmethod(np.asarray)
@@ -234,7 +235,7 @@ if tf:
 
     @library
     class InSession(TensorFlow):
-        dtypes, moved, graphs = ("float32", "int32"), ("uint16",), True
+        dtypes, graphs = ("float32", "int32", "uint16"), True
 
         @staticmethod
         def how(run, arrays):
@@ -258,12 +259,12 @@ in_place = libraries_that(lambda lib: lib.in_place)
 of_frameworks = libraries_that(lambda lib: not isinstance(lib, NumPy))
 
 
-def every_dtype_of(dtypes=None, moved=False):
+def every_dtype_of(dtypes=None):
     """Parametrize with each library and each of its dtypes, or those of them in `dtypes`."""
     pairs = [
         (lib, dtype)
         for lib in LIBRARIES
-        for dtype in (*lib.dtypes, *(lib.moved if moved else ()))
+        for dtype in lib.dtypes
         if dtypes is None or dtype in dtypes
     ]
     return pytest.mark.parametrize("lib, dtype", pairs, ids=str)

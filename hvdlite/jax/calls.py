@@ -61,20 +61,17 @@ class Collective(NamedTuple):
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
     """Return the core's dtype for elements of a dtype, and how many of its elements make up one.
 
-    A complex number is two floats. Unsigned numbers are sent as signed numbers, because sums of
-    both have the same bits.
+    A complex number is two floats.
 
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
     dtype = np.dtype(dtype)
-    if dtype.kind not in "cu" or dtype.itemsize == 1:
+    if dtype.kind != "c":
         return dtype, 1
-    is_complex = dtype.kind == "c"
     reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
-    if reduces and collective.op not in ((Sum, Average) if is_complex else (Sum,)):
+    if reduces and collective.op not in (Sum, Average):
         raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
-    bits = f"f{dtype.itemsize // 2}" if is_complex else f"i{dtype.itemsize}"
-    return np.dtype(bits), 2 if is_complex else 1
+    return np.dtype(f"f{dtype.itemsize // 2}"), 2
 
 
 def build() -> Path:

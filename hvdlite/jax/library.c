@@ -8,35 +8,32 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the names that MPItrampoline looks up ---- */
 /* MPItrampoline's handles are integers as wide as a pointer. Here most handles are pointers. */
 
-/* A type of XLA. Sums and products of unsigned numbers have the same bits as those of signed
- * numbers. */
+/* A type of XLA. */
 struct type {
     int dtype; /* the core's dtype */
     int bytes;
     int parts; /* number of the core's elements in one element */
-    bool is_unsigned;
 };
 #define TYPE(name, ...)                                                                            \
     API const struct type *const MPIABI_##name = &(const struct type){__VA_ARGS__};
-TYPE(BYTE, HVD_UINT8, 1, 1, false)
-TYPE(INT8_T, HVD_INT8, 1, 1, false)
-TYPE(UINT8_T, HVD_UINT8, 1, 1, false)
-TYPE(INT16_T, HVD_INT16, 2, 1, false)
-TYPE(UINT16_T, HVD_INT16, 2, 1, true)
-TYPE(INT32_T, HVD_INT32, 4, 1, false)
-TYPE(UINT32_T, HVD_INT32, 4, 1, true)
-TYPE(INT64_T, HVD_INT64, 8, 1, false)
-TYPE(UINT64_T, HVD_INT64, 8, 1, true)
-TYPE(FLOAT, HVD_FLOAT32, 4, 1, false)
-TYPE(DOUBLE, HVD_FLOAT64, 8, 1, false)
-TYPE(C_COMPLEX, HVD_FLOAT32, 8, 2, false)
-TYPE(C_DOUBLE_COMPLEX, HVD_FLOAT64, 16, 2, false)
+TYPE(BYTE, HVD_UINT8, 1, 1)
+TYPE(INT8_T, HVD_INT8, 1, 1)
+TYPE(UINT8_T, HVD_UINT8, 1, 1)
+TYPE(INT16_T, HVD_INT16, 2, 1)
+TYPE(UINT16_T, HVD_UINT16, 2, 1)
+TYPE(INT32_T, HVD_INT32, 4, 1)
+TYPE(UINT32_T, HVD_UINT32, 4, 1)
+TYPE(INT64_T, HVD_INT64, 8, 1)
+TYPE(UINT64_T, HVD_UINT64, 8, 1)
+TYPE(FLOAT, HVD_FLOAT32, 4, 1)
+TYPE(DOUBLE, HVD_FLOAT64, 8, 1)
+TYPE(C_COMPLEX, HVD_FLOAT32, 8, 2)
+TYPE(C_DOUBLE_COMPLEX, HVD_FLOAT64, 16, 2)
 
 #define CONSTANT(name, value) API const intptr_t MPIABI_##name = value;
 /* operations: the core's number plus one, because 0 stands for every unused constant */
@@ -122,15 +119,6 @@ static hvd_tensor row(int kind, int dtype, const int64_t *count, const void *in,
     return t;
 }
 
-/* Flips the highest bit of unsigned numbers, so that they sort like signed numbers. */
-static void flip(int bytes, const void *in, void *out, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (bytes == 2) ((uint16_t *)out)[i] = (uint16_t)(((const uint16_t *)in)[i] ^ 0x8000u);
-        if (bytes == 4) ((uint32_t *)out)[i] = ((const uint32_t *)in)[i] ^ 0x80000000u;
-        if (bytes == 8) ((uint64_t *)out)[i] = ((const uint64_t *)in)[i] ^ (uint64_t)1 << 63;
-    }
-}
-
 /* Reduces `count` elements of `in` to `out_count` elements of `out`. */
 static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
                   const struct type *type, intptr_t op, struct clique *c) {
@@ -142,22 +130,11 @@ static int reduce(int kind, const void *in, void *out, int64_t count, int64_t ou
     if (!in) in = out; /* MPI_IN_PLACE */
     if (c->size == 1 || c->group == CLIQUE_WARMING)
         return memmove(out, in, (size_t)(out_count * type->bytes)), 0;
-
-    void *flipped = NULL;
-    if (type->is_unsigned && (op == MPIABI_MIN || op == MPIABI_MAX)) {
-        flipped = malloc((size_t)(count * type->bytes));
-        if (!flipped)
-            return clique_refuse("hvdlite.jax: no memory for %lld numbers", (long long)count);
-        flip(type->bytes, in, flipped, count);
-    }
     const int64_t n = count * type->parts;
-    hvd_tensor t = row(kind, type->dtype, &n, flipped ? flipped : in, out,
+    hvd_tensor t = row(kind, type->dtype, &n, in, out,
                        kind == HVD_REDUCESCATTER ? out_count * type->parts : 0);
     t.op = (int)op - 1;
-    int failed = clique_run(c, &t);
-    if (flipped) flip(type->bytes, out, out, out_count);
-    free(flipped);
-    return failed;
+    return clique_run(c, &t);
 }
 
 API int MPIABI_Allreduce(const void *in, void *out, int count, const struct type *type, intptr_t op,

@@ -99,16 +99,11 @@ def broadcast_variables(
     arrays = [ops.convert_to_numpy(variable) for variable in variables]
     with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):
         handles = [
-            collectives.broadcast_async(_movable(array), root_rank, f"{owner}.{i}", process_set)
+            collectives.broadcast_async(array, root_rank, f"{owner}.{i}", process_set)
             for i, array in enumerate(arrays)
         ]
-        for variable, array, handle in zip(variables, arrays, handles):
-            variable.assign(handle.synchronize().view(array.dtype))
-
-
-def _movable(array: np.ndarray) -> np.ndarray:
-    """View unsigned integers as signed: the C library lacks some, such as JAX's uint32 seeds."""
-    return array.view(f"i{array.itemsize}") if array.dtype.kind == "u" else array
+        for variable, handle in zip(variables, handles):
+            variable.assign(handle.synchronize())
 
 
 def broadcast_global_variables(root_rank: int) -> None:

@@ -3,7 +3,7 @@
 Each call waits for the result and has a gradient with Horovod's scale: docs/training.md, "Gradients
 through collectives". ``device_dense`` and ``device_sparse`` are ignored: tensors are on the CPU.
 Ranks match their tensors by ``name``, by default the calling line of the script. Dtypes: those of
-``hvdlite.numpy``; allgather, broadcast and alltoall also take uint16, uint32 and uint64.
+``hvdlite.numpy``.
 """
 
 from typing import List, Optional, Sequence
@@ -22,9 +22,6 @@ from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
 from hvdlite.training.codecs import compressed
-
-# The C library lacks these dtypes. Collectives that only copy data send them as signed integers.
-_MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
 def _tensor(value) -> tf.Tensor:
@@ -125,10 +122,7 @@ def grouped_allgather(
     name = name_of("allgather", name, process_set)
     names = group_names(name, tensors)
     names = [name] if len(names) == 1 else names
-    tensors = [_tensor(each) for each in tensors]
-    sent = [_movable(tensor) for tensor in tensors]
-    gathered = differentiable.allgather(name, names, sent, process_set)
-    return [_of_dtype(each, tensor.dtype) for each, tensor in zip(gathered, tensors)]
+    return differentiable.allgather(name, names, list(map(_tensor, tensors)), process_set)
 
 
 def broadcast(
@@ -141,9 +135,7 @@ def broadcast(
     """
     name = name_of("broadcast", name, process_set)
     process_set.number_of(root_rank)  # raises now, not when the graph runs
-    tensor = _tensor(tensor)
-    arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
-    return _of_dtype(arrived, tensor.dtype)
+    return differentiable.broadcast(name, _tensor(tensor), root_rank, process_set)
 
 
 def alltoall(
@@ -162,9 +154,8 @@ def alltoall(
         each = tf.shape(tensor)[0] // process_set.size()
         splits = tf.fill([process_set.size()], each)
     splits = _tensor(splits)
-    sent, is_even = _movable(tensor), given is None
-    rows, received = differentiable.alltoall(name, sent, splits, is_even, process_set)
-    rows = _of_dtype(rows, tensor.dtype)
+    is_even = given is None
+    rows, received = differentiable.alltoall(name, tensor, splits, is_even, process_set)
     return rows if given is None else (rows, tf.cast(received, splits.dtype))
 
 
@@ -205,15 +196,6 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
                 "splits the first one among the ranks"
             )
     return restored(differentiable.reducescatter(names, sent, op, scales, process_set))
-
-
-def _movable(tensor):
-    """Return the tensor, or its bits in a signed dtype if the C library lacks the dtype."""
-    return _of_dtype(tensor, _MOVED_AS.get(tensor.dtype, tensor.dtype))
-
-
-def _of_dtype(tensor, dtype: tf.DType):
-    return tensor if tensor.dtype == dtype else tf.bitcast(tensor, dtype)
 
 
 def join(process_set: ProcessSet = global_process_set):

@@ -18,6 +18,7 @@ union element {
     int16_t i16;
     uint16_t u16;
     int32_t i32;
+    uint32_t u32;
     int64_t i64;
     float f;
     double d;
@@ -32,6 +33,9 @@ static inline double element_get(int dtype, const void *data, size_t i) {
     case HVD_INT16: return x.i16;
     case HVD_INT32: return x.i32;
     case HVD_INT64: return (double)x.i64;
+    case HVD_UINT16: return x.u16;
+    case HVD_UINT32: return x.u32;
+    case HVD_UINT64: return (double)x.whole;
     case HVD_FLOAT16: return (double)float_of_half(x.u16);
     case HVD_BFLOAT16: return (double)float_of_bfloat(x.u16);
     case HVD_FLOAT32: return (double)x.f;
@@ -59,8 +63,8 @@ struct scaling {
     double prescale, postscale;
 };
 
-/* Returns an element of a rank's input: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). For a
- * product: small factors, many of them 1, so that the product is exact. */
+/* Returns an element of a rank's input: -100 .. 100 (0 .. 200 if unsigned, 0 or 1 for bool). For
+ * a product: small factors, many of them 1, so that the product is exact. */
 static inline double sample(int dtype, int op, int rank, size_t i) {
     static const double FACTORS[] = {1, 1, 1, -1, 2, -2, 0.5, -0.5, 4, 0};
     static const double WHOLE_FACTORS[] = {1, 1, 1, 3, 2, 5, 1, 7, 1, 0};
@@ -68,7 +72,7 @@ static inline double sample(int dtype, int op, int rank, size_t i) {
     if (dtype == HVD_BOOL) return value % 7 == 0;
     if (op == HVD_PRODUCT)
         return (dtype_is_float(dtype) ? FACTORS : WHOLE_FACTORS)[value * 7 % 201 % 10];
-    return dtype == HVD_UINT8 ? value : value - 100;
+    return dtype_name(dtype)[0] == 'u' ? value : value - 100;
 }
 
 /* Returns a op b. */

@@ -16,10 +16,11 @@ static const struct scaling SCALINGS[] = {
 };
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* Returns false for scalings that request_check refuses, and for 16-bit ties that depend on how a
- * factor is rounded. */
+/* Returns false for scalings that request_check refuses, for 16-bit ties that depend on how a
+ * factor is rounded, and for scaled values below 0, which uint64's accumulator can't compare. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
+    if (dtype == HVD_UINT64 && how.op == HVD_MIN && how.prescale < 0) return false;
     return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
 }
 
@@ -117,6 +118,8 @@ static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
     case HVD_UINT8: return (uint8_t)out;
     case HVD_INT8: return (int8_t)out;
     case HVD_INT32: return (int32_t)out;
+    case HVD_UINT16: return (uint16_t)out;
+    case HVD_UINT32: return (uint32_t)out;
     default: return out;
     }
 }
@@ -125,10 +128,19 @@ TEST(test_averages_of_extremes_are_exact) {
     static const struct {
         int dtype;
         int64_t value;
-    } ROWS[] = {{HVD_INT8, 127},         {HVD_INT8, -128},       {HVD_UINT8, 255},
-                {HVD_INT32, INT32_MAX},  {HVD_INT32, INT32_MIN}, {HVD_INT64, INT64_MAX / 300},
-                {HVD_INT64, 1000000007}, {HVD_INT32, 1},         {HVD_UINT8, 1},
-                {HVD_INT8, -1}};
+    } ROWS[] = {{HVD_INT8, 127},
+                {HVD_INT8, -128},
+                {HVD_UINT8, 255},
+                {HVD_INT32, INT32_MAX},
+                {HVD_INT32, INT32_MIN},
+                {HVD_INT64, INT64_MAX / 300},
+                {HVD_INT64, 1000000007},
+                {HVD_INT32, 1},
+                {HVD_UINT8, 1},
+                {HVD_INT8, -1},
+                {HVD_UINT16, 65535},
+                {HVD_UINT32, UINT32_MAX},
+                {HVD_UINT64, INT64_MAX / 150}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
         for (int ranks = 1; ranks <= 300; ranks++) /* 49 * (1.0 / 49) < 1 in double */
             CHECK_INT(of_equal(ROWS[i].dtype, ranks, ROWS[i].value, HVD_AVERAGE), ROWS[i].value);
@@ -151,6 +163,25 @@ TEST(test_integer_products_wrap) {
     CHECK_INT(of_equal(HVD_INT32, 2, INT32_MIN, HVD_PRODUCT), 0);
     CHECK_INT(of_equal(HVD_INT32, 7, -1, HVD_PRODUCT), -1);
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
+}
+
+static uint64_t scaled(uint64_t value, double before, double after) {
+    const struct reduce_kernels *k = reduce_kernels(HVD_UINT64, HVD_SUM);
+    uint64_t wide = 0, out = 0;
+    k->widen(&wide, &value, 1, before);
+    k->narrow(&out, &wide, 1, (struct reduce_final){after, 1});
+    return out;
+}
+
+TEST(test_uint64_above_the_limit_of_int64_is_compared_and_scaled) {
+    const uint64_t high = (uint64_t)3 << 62, low = 5;
+    const struct reduce_kernels *k = reduce_kernels(HVD_UINT64, HVD_MAX);
+    uint64_t wide = low;
+    k->combine(&wide, &high, 1);
+    CHECK(wide == high);
+    CHECK(scaled(high, 0.5, 1) == (uint64_t)3 << 61 && scaled(high, 1, 0.5) == (uint64_t)3 << 61);
+    CHECK(scaled(high >> 1, 2, 1) == high && scaled(high, 2, 1) == UINT64_MAX);
+    CHECK(scaled(high, NAN, 1) == 0 && scaled(low, -1, 1) == (uint64_t)-5);
 }
 
 /* Every byte other than 0 is true, even if an algorithm combines unconverted bytes. */

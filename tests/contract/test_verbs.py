@@ -147,7 +147,7 @@ def test_a_grouped_call_in_place_equals_single_calls(lib, rank, size):
     assert lib.hvd.grouped_allreduce_(empty) == empty
 
 
-@every_dtype_of(moved=True)
+@every_dtype
 def test_broadcast(lib, dtype, rank, size):
     for root in range(size):
         for shape in shapes_of(lib):
@@ -167,7 +167,7 @@ def test_a_broadcast_keeps_every_bit(lib, rank, size):
     assert np.asarray(got).view("uint32").tolist() == bits[-1].tolist()
 
 
-@every_dtype_of(moved=True)
+@every_dtype
 def test_allgather(lib, dtype, rank, size):
     """Repeated calls of one name have rows that change on no rank, on some, or on all."""
     more = list(range(size))
@@ -200,7 +200,7 @@ def rows_between(size: int) -> list:
     ]
 
 
-@every_dtype_of(moved=True)
+@every_dtype
 def test_alltoall(lib, dtype, rank, size):
     """All calls use one name. As in Horovod, rows beyond the sum of splits are not sent."""
     shapes = rows_between(size)

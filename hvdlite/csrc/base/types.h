@@ -34,6 +34,9 @@ typedef enum hvd_dtype {
     HVD_FLOAT64,
     HVD_BOOL,
     HVD_INT16,
+    HVD_UINT16,
+    HVD_UINT32,
+    HVD_UINT64,
     HVD_DTYPES
 } hvd_dtype;
 
@@ -138,7 +141,10 @@ typedef struct hvd_by_mpi {
     ROW(FLOAT32, "float32", FLOAT, float, float, SAME, SAME)                                       \
     ROW(FLOAT64, "float64", FLOAT, double, double, SAME, SAME)                                     \
     ROW(BOOL, "bool", TRUTH, uint8_t, uint8_t, uint8_t)                                            \
-    ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)
+    ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)                                       \
+    ROW(UINT16, "uint16", INTEGER, uint16_t, int32_t, uint32_t)                                    \
+    ROW(UINT32, "uint32", INTEGER, uint32_t, int64_t, uint64_t)                                    \
+    ROW(UINT64, "uint64", INTEGER, uint64_t, uint64_t, uint64_t)
 
 /* One row for each op, in the order of hvd_op: its name and the classes of dtypes that it
  * accepts. */

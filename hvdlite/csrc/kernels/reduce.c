@@ -72,6 +72,13 @@ static inline int64_t truncated(double x) {
     return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
+/* The same up to 2^64, for accumulators without a sign. */
+static inline uint64_t truncated_unsigned(double x) {
+    if (!(x >= 0x1p63)) return (uint64_t)truncated(x);
+    return x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
+}
+#define TRUNCATED(W, x) ((W) - 1 > 0 ? (W)truncated_unsigned(x) : (W)truncated(x))
+
 #define INTEGER_KERNELS(DTYPE, T, W, U)                                                            \
     KERNELS(DTYPE, T, W, U, SAME)                                                                  \
     SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
@@ -80,7 +87,7 @@ static inline int64_t truncated(double x) {
         if (scale == 1)                                                                            \
             for (size_t i = 0; i < n; i++) w[i] = (W)x[i];                                         \
         else                                                                                       \
-            for (size_t i = 0; i < n; i++) w[i] = (W)truncated((double)x[i] * scale);              \
+            for (size_t i = 0; i < n; i++) w[i] = TRUNCATED(W, (double)x[i] * scale);              \
     }                                                                                              \
     SIMD static void narrow_##DTYPE(void *out, const void *wide, size_t n,                         \
                                     struct reduce_final final) {                                   \
@@ -88,7 +95,7 @@ static inline int64_t truncated(double x) {
         const W *w = wide;                                                                         \
         if (final.scale != 1)                                                                      \
             for (size_t i = 0; i < n; i++)                                                         \
-                o[i] = (T)truncated((double)w[i] * final.scale / (double) final.divisor);          \
+                o[i] = (T)TRUNCATED(W, (double)w[i] * final.scale / (double) final.divisor);       \
         else if (final.divisor != 1)                                                               \
             for (size_t i = 0; i < n; i++) o[i] = (T)(w[i] / (W) final.divisor);                   \
         else                                                                                       \

@@ -27,6 +27,9 @@ inline int type_of(at::ScalarType type) {
     case at::kFloat: return HVD_FLOAT32;
     case at::kDouble: return HVD_FLOAT64;
     case at::kBool: return HVD_BOOL;
+    case at::kUInt16: return HVD_UINT16;
+    case at::kUInt32: return HVD_UINT32;
+    case at::kUInt64: return HVD_UINT64;
     default: return NO_TYPE;
     }
 }

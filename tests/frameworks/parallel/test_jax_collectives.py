@@ -56,7 +56,7 @@ def test_every_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
         total = sum(each.astype("complex128") for each in everyone)
         same(run("allreduce", op=hvd.Sum, name="sum"), total)
         same(run("reducescatter", op=hvd.Sum, name="scatter"), total[own])
-    if dtype in ("uint16", "uint32", "uint64", "complex64", "complex128"):
+    if dtype in ("complex64", "complex128"):
         with pytest.raises(ValueError, match="can be summed only"):
             run("allreduce", op=hvd.Max, name="max")
     elif dtype != "bool":
