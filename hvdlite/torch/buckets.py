@@ -5,6 +5,7 @@ bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces 
 """
 
 import sys
+import zlib
 from operator import attrgetter, eq
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from weakref import ref
@@ -56,6 +57,8 @@ class Bucket:
         # gradients that backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
+        # parameters that require no gradient any more; an allreduce fails if ranks differ in them
+        self.frozen: List[torch.Tensor] = []
         self._compressed: Any = None  # the compressor's output and context
         self._sent = self._flat
         # the memory that is sent: _sent, or its pinned copy on the host
@@ -68,6 +71,9 @@ class Bucket:
             all ranks.
         """
         self._write()
+        if self.frozen:
+            numbers = [at for at, param in enumerate(self.params) if param in set(self.frozen)]
+            states = zlib.crc32(repr(numbers).encode(), states) % (2**31 - 1) + 1
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
             whole = self.views[0] if len(self.views) == 1 else self._flat
@@ -111,7 +117,7 @@ class Bucket:
         if [view.data_ptr() for view in self.views] != self._begins:
             # model.half() or p.grad.data = ... has replaced the memory of views
             self.views = [self._view(at) for at in range(len(self.params))]
-        grads = [param.grad for param in self.params]
+        grads, self.frozen = [param.grad for param in self.params], []
         if self._are_usual(grads):
             stale, values, moved = self.views, grads, list(enumerate(grads))
         else:
@@ -155,6 +161,8 @@ class Bucket:
                 view.zero_()
                 if param.requires_grad:
                     param.grad = view
+                else:
+                    self.frozen.append(param)
                 continue
             stale.append(view)
             values.append(grad.to_dense() if grad.is_sparse else grad)

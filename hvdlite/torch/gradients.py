@@ -11,7 +11,8 @@ import torch
 
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import MISMATCH, HvdliteError
+from hvdlite.core.objects import agree
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import layout, ops
 from hvdlite.torch.buckets import Bucket, can_share, if_alive
@@ -252,28 +253,35 @@ class Gradients(GradientReducer):
                     self._wait_for(bucket, bucket.written[-1])
             except Exception as error:  # raised after waiting for the other buckets, too
                 errors.append(error)
-        if errors:
-            raise errors[0]
+        if not errors:
+            return
+        if getattr(errors[0], "kind", None) == MISMATCH:  # on every rank
+            frozen = [self._names[param] for bucket in buckets for param in bucket.frozen]
+            agree(
+                f"{self.owner}, frozen parameters", frozen, remedy="Freeze the same parameters "
+                "on every rank.", process_set=self.reduction.process_set,
+            )  # fmt: skip
+        raise errors[0]
 
     def _add_late(self) -> Dict[torch.Tensor, torch.Tensor]:
         """Add parameters that now require or have a gradient; return the results of the others."""
         thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
-        if not self._are_reached() and not thawed:
+        reached = any(param.grad is not None for param in self._unreached)
+        if self._buckets is not None and not self._any_rank(reached or bool(thawed)):
             return {}
-        self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
         buckets = self._buckets or ()  # backward has started the allreduces of some buckets
         self._reduce(buckets)
+        self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
         self.add(thawed)
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
-    def _are_reached(self) -> bool:
-        """Return True if backward has reached an unreached parameter on any rank. Collective."""
-        if not self._unreached:
-            return False
-        here = np.array([any(param.grad is not None for param in self._unreached)], np.int32)
+    def _any_rank(self, here: bool) -> bool:
+        """Return True if ``here`` is True on any rank: all ranks make new buckets. Collective."""
         process_set = self.reduction.process_set
         name = f"{self.owner}, reached"
-        return bool(collectives.allreduce(here, name, Sum, process_set=process_set)[0])
+        return bool(
+            collectives.allreduce(np.array([here], np.int32), name, Sum, process_set=process_set)
+        )
 
     def average_loss(self, loss):
         """Return the average of all ranks' losses, for optimizers that compare losses."""
@@ -286,7 +294,9 @@ class Gradients(GradientReducer):
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
         refuse_reduced_by_ddp(self._names)
-        found = layout.agreed(self.owner, self._names, self._written, self._kinds, self.reduction)
+        found = layout.agreed(
+            self.owner, self._names, self._frozen, self._written, self._kinds, self.reduction
+        )
         self._sparse, self._unreached = found.sparse, found.unreached
         return self._lay_out(layout.split(found.dense, self._groups, self.reduction))
 

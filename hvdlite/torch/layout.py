@@ -20,11 +20,12 @@ class Layout(NamedTuple):
 
 
 def agreed(
-    owner: str, named: Dict[torch.Tensor, str], written: Iterable[torch.Tensor],
-    kinds: Dict[str, bool], reduction: Reduction,
+    owner: str, named: Dict[torch.Tensor, str], frozen: Dict[torch.Tensor, str],
+    written: Iterable[torch.Tensor], kinds: Dict[str, bool], reduction: Reduction,
 ) -> Layout:  # fmt: skip
     """Return the layout on which all ranks agree. Collective.
 
+    :param frozen: the parameters that require no gradient.
     :param written: the parameters in the order in which backward has written their gradients.
     :param kinds: name of each parameter that backward has reached -> True if its gradient is
         sparse. This function adds what the other ranks know.
@@ -33,7 +34,9 @@ def agreed(
     names = {name: param for param, name in named.items()}
     process_set = reduction.process_set
     facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
-    agree(owner, facts, process_set=process_set, remedy="Make the same model everywhere.")
+    facts.extend(f"{name} (frozen)" for name in frozen.values())
+    remedy = "Make the same model, and freeze the same parameters, on every rank."
+    agree(owner, facts, process_set=process_set, remedy=remedy)
     seen = [named[param] for param in reversed(list(written))]
     for name, param in names.items():
         if param.grad is not None:

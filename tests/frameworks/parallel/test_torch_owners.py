@@ -151,6 +151,25 @@ def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
     assert same_everywhere(*model.parameters())
 
 
+@pytest.mark.parametrize("used", [0, 2])
+@pytest.mark.parametrize("thaws", [True, False], ids=["thawed", "frozen"])
+def test_a_parameter_frozen_or_thawed_on_one_rank_alone_is_named(thaws, used, rank, several):
+    """Formerly, a thawed one stalled; one frozen on a rank kept its value on this rank alone."""
+    model = multilayer()
+    bias = model[0].bias.requires_grad_(not thaws)
+    optimizer = sgd(model)
+    steps(model, optimizer, rank, range(used))
+    before = [param.detach().clone() for param in model.parameters()]
+    bias.requires_grad_(thaws == (rank == 1))
+    with pytest.raises(hvd.HvdliteError, match=r"rank 1: .*0\.bias|rank 1: nothing") as e:
+        steps(model, optimizer, rank, [2])
+    assert e.value.kind == "mismatch" and "freeze the same parameters" in str(e.value).lower()
+    assert all(map(torch.equal, before, model.parameters()))
+    bias.requires_grad_(thaws)
+    steps(model, optimizer, rank, [3, 4])
+    assert same_everywhere(*model.parameters())
+
+
 def test_sparse_gradients_after_a_rank_has_joined_are_an_error(rank, size, several):
     model = Tables(sparse=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(model.parameters(), 0.1))
