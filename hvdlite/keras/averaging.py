@@ -57,7 +57,7 @@ def _on_jax(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, 
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        reducer.step_check.start(int(step))()
+        reducer.step_check.start(int(step), labels)()
         return np.int32(0)
 
     done = []  # check the step first: if ranks are at different steps, allreduces may never end

@@ -159,10 +159,20 @@ class _Distributed:
             size = self._reducer.reduction.process_set.size() if self._scale_local else 1
             return None if grad is None else grad / size
 
-        step = ops.convert_to_tensor(_inner(self)._iterations)
-        return average_all_but(
-            self._local, variables, grads, lambda grads: average(grads, self._reducer, step), divide
-        )
+        inner = _inner(self)
+        step = ops.convert_to_tensor(inner._iterations)
+        # the numbers of the variables name their gradients, because Keras leaves out variables
+        # that are frozen or have no gradient, on some ranks perhaps
+        numbers = [inner._get_variable_index(v) for v in variables if id(v) not in self._local]
+
+        def of_all_ranks(grads):
+            whole = [None] * len(inner._trainable_variables)
+            for number, grad in zip(numbers, grads):
+                whole[number] = grad
+            whole = average(whole, self._reducer, step)
+            return [whole[number] for number in numbers]
+
+        return average_all_but(self._local, variables, grads, of_all_ranks, divide)
 
     def get_config(self) -> dict:
         config = super().get_config()  # type: ignore[misc]

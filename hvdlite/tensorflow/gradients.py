@@ -29,8 +29,9 @@ def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
             for grad in grads
         ]
     dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
+    present = [i for i, grad in enumerate(grads) if grad is not None]
     results = reducer.reduced(
-        grads, dense, lambda labels, sent: _average_dense(sent, labels, reducer, step)
+        grads, dense, lambda labels, sent: _average_dense(sent, labels, reducer, step, present)
     )
     for i, grad in enumerate(grads):
         if isinstance(grad, tf.IndexedSlices):
@@ -40,10 +41,12 @@ def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
 
 
 def _average_dense(
-    tensors: List[tf.Tensor], labels: Sequence[int], reducer: GradientReducer, step
-) -> List:
+    tensors: List[tf.Tensor], labels: Sequence[int], reducer: GradientReducer, step,
+    present: Sequence[int],
+) -> List:  # fmt: skip
     def start(labels, with_step, arrays):
-        return reducer.start(labels, *([arrays[:-1], arrays[-1]] if with_step else [arrays]))
+        told = [arrays[:-1], arrays[-1], present] if with_step else [arrays]
+        return reducer.start(labels, *told)
 
     dtypes, shapes, steps = [t.dtype for t in tensors], [t.shape for t in tensors], []
     if reducer.step_check is not None and step is not None:

@@ -139,14 +139,18 @@ class GradientReducer:
                 results[i] = each
         return results
 
-    def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray], step=None) -> Handle:
+    def start(
+        self, labels: Sequence[int], arrays: Sequence[np.ndarray], step=None,
+        all_labels: Sequence[int] = (),
+    ) -> Handle:  # fmt: skip
         """Start allreduces of NumPy arrays; the handle's result is a list of new arrays.
 
         :param step: the number of the step; ranks compare their numbers.
+        :param all_labels: labels of all gradients of the step; ranks compare them with ``step``.
         """
         check = None
         if self.step_check and step is not None:
-            check = self.step_check.start(int(step))
+            check = self.step_check.start(int(step), all_labels)
         arrays = [np.asarray(array, order="C") for array in arrays]
         outs = [np.empty(array.shape, array.dtype) for array in arrays]
         group = group_of(self.reduction.process_set)
@@ -166,7 +170,7 @@ class GradientReducer:
 
     def reduce(self, labels, arrays: Sequence[np.ndarray], step=None) -> List[np.ndarray]:
         """Do what :meth:`start` does, wait, and return the new arrays."""
-        return self.start(labels, arrays, step).synchronize()
+        return self.start(labels, arrays, step, labels).synchronize()
 
     def _describe(self, labels, arrays) -> Repeated:
         memories = [memory_of(dense(array)) for array in arrays]

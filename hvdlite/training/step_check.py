@@ -7,7 +7,7 @@ only one rank loads states, the rank would apply the same gradients in another w
 
 import contextlib
 import zlib
-from typing import Callable, Dict
+from typing import Callable, Dict, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 _REMEDY = (
     "Load a saved model or states on every rank, before the first step; or broadcast what one rank "
     "has loaded: hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
-    "hvd.broadcast_variables(optimizer.variables, 0)"
+    "hvd.broadcast_variables(optimizer.variables, 0). Freeze the same variables on every rank"
 )
 
 
@@ -47,9 +47,14 @@ class StepCheck:
         # Optimizers may share a name, because the steps of one thread follow each other.
         self._name = meeting_name(owner)
 
-    def start(self, iteration: int) -> Callable[[], None]:
-        """Send the values; return a function that waits for the other ranks and compares."""
-        numbers = [zlib.crc32(self._optimizer.encode()) % _RANGE, iteration % _RANGE]
+    def start(self, iteration: int, labels: Sequence[int]) -> Callable[[], None]:
+        """Send the values; return a function that waits for the other ranks and compares.
+
+        :param labels: the numbers of the variables that have a gradient.
+        """
+        given = [f"gradient of variable {label}" for label in labels]
+        optimizer = "\n".join([self._optimizer, *given])
+        numbers = [zlib.crc32(optimizer.encode()) % _RANGE, iteration % _RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
         name = f"{self._name}, step"
@@ -64,7 +69,7 @@ class StepCheck:
             any_first = means[4] > 0
             if means[0] ** 2 == means[2] and (any_first or means[1] ** 2 == means[3]):
                 return
-            lines = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
+            lines = [self._optimizer, *([] if any_first else [f"iteration {iteration}"]), *given]
             agree("the optimizer's step", lines, process_set=self._set, remedy=_REMEDY)
 
         return finish

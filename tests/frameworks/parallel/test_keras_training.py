@@ -208,3 +208,18 @@ def test_wrong_arguments_of_keras_are_refused():
     with pytest.raises(ValueError, match="expected an optimizer that is not built yet"):
         keras_own = keras.optimizers.SGD(gradient_accumulation_steps=2)
         hvd.DistributedOptimizer(keras_own, backward_passes_per_step=2)
+
+
+@pytest.mark.parametrize("frozen", [(0,), (0, 2)], ids=["on rank 0", "another on rank 1"])
+def test_a_layer_frozen_on_some_ranks_is_named(frozen, rank, size, several):
+    """Keras leaves frozen variables out, so gradients of equal shapes took each other's places."""
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(6) for _ in range(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    x = np.full((8, 6), rank + 1, np.float32)
+    fit(model, optimizer, x, x, 8)
+    if rank < len(frozen):
+        layers[frozen[rank]].trainable = False
+    with pytest.raises(Exception, match="rank 0: gradient of variable 2; rank 1: .* variable 0"):
+        fit(model, optimizer, x, x, 8, epochs=1)
