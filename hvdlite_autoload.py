@@ -63,12 +63,15 @@ def _stand_in_for_gloo(dist, make) -> None:
         def __call__(
             cls, store, rank, size, timeout=c10d.default_pg_timeout, enable_reconfigure=False
         ):
+            forks = sys.modules.get("hvdlite.exit.forks")
+            if forks and forks.is_child():  # hvdlite has no ranks in it; Gloo has
+                _say(cls.told, rank, "a process that a rank has forked has PyTorch's own gloo")
+                more = {"enable_reconfigure": True} if enable_reconfigure else {}
+                return real(store, rank, size, timeout, **more)
             timeout = getattr(timeout, "_timeout", timeout)  # of ProcessGroupGloo._Options
             if not isinstance(timeout, timedelta):
                 timeout = timedelta(seconds=timeout)
-            if rank == 0 and not cls.told:
-                print("hvdlite: HVDLITE_AS_GLOO=1: gloo is hvdlite", file=sys.stderr, flush=True)
-            cls.told = True
+            _say(cls.told, rank, "gloo is hvdlite")
             group = make(store, rank, size, timeout, enable_reconfigure)
             type(group).create_device = staticmethod(real.create_device)
             return group
@@ -85,7 +88,14 @@ def _stand_in_for_gloo(dist, make) -> None:
         register(self, device, kind, backend)
 
     c10d.ProcessGroup._register_backend = _register_backend
-    dist.ProcessGroupGloo = c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": False})
+    dist.ProcessGroupGloo = c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": set()})
+
+
+def _say(told: set, rank: int, what: str) -> None:
+    """Say this once on rank 0."""
+    if rank == 0 and what not in told:
+        print(f"hvdlite: HVDLITE_AS_GLOO=1: {what}", file=sys.stderr, flush=True)
+    told.add(what)
 
 
 def _correct_default(dist, group) -> None:

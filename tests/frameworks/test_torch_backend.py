@@ -63,6 +63,37 @@ def test_the_launchers_option_as_gloo_replaces_gloo_by_hvdlite():
     assert ended.stdout.count("MOVED BY hvdlite") == 3, ended.stdout + ended.stderr
 
 
+FORKS = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def run(rank, path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    assert t.item() == 2 and dist.get_backend() == "gloo"
+    by = dist.group.WORLD._get_backend(torch.device("cpu")).name()
+    dist.destroy_process_group()
+    print(f"MOVED BY {by}\\n", end="", flush=True)
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/a", rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    for how in ("fork", "spawn"):
+        mp.start_processes(run, (f"{sys.argv[1]}/{how}",), 2, start_method=how)
+"""
+
+
+def test_ranks_that_a_rank_forks_have_gloo_itself(tmp_path):
+    """hvdlite can't be used in a forked child; Gloo can, and the program named Gloo."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    line = "python", str(tmp_path / "forks.py"), str(tmp_path)
+    ended = started_by(*line, **WITHOUT_MPI, HVDLITE_AS_GLOO="1")
+    moved = re.findall(r"MOVED BY (\w+)", ended.stdout)
+    assert moved == ["gloo", "gloo", "hvdlite", "hvdlite"], ended.stdout + ended.stderr
+    assert ended.stderr.count("has forked has PyTorch's own gloo") == 1 and ended.returncode == 0
+
+
 @pytest.mark.parametrize("name", ["Llama, Transformers", "compiled blocks"])
 def test_sharded_models_give_the_same_output_as_with_gloo(name, tmp_path):
     """Each of two ranks has half of each layer."""
