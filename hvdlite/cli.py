@@ -11,20 +11,24 @@ from hvdlite._version import __version__
 
 COMMANDS = {  # name -> module with main(), arguments to put before the user's arguments, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
-    "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
+    "check": (
+        "hvdlite.launch.cli",
+        ("--check",),
+        "check each host: versions, MPI, cores, networks, memory",
+    ),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
-    "why": ("hvdlite.monitor.why", (), "tell what a job's steps lose time to, and what to do"),
+    "why": ("hvdlite.monitor.why", (), "tell why a job's steps lose time, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
-    "completion": ("hvdlite.launch.completion", (), "print what lets a shell complete all this"),
+    "completion": ("hvdlite.launch.completion", (), "print a script for shell completion"),
 }
 
 
 EXAMPLES = """
 hvdlite run train.py --epochs 3                     as many ranks as this host has cores for
 hvdlite run -n 8 -H server1:4,server2:4 train.py    on two hosts, over ssh
-hvdlite why                                         what the running job loses time to
-eval "$(hvdlite completion)"                        bash and zsh complete all this
+hvdlite why                                         why the running job loses time
+eval "$(hvdlite completion)"                        shell completion for bash and zsh
 """
 
 

@@ -39,8 +39,8 @@ for file in Path("/proc").glob("[0-9]*/cmdline"):
     with contextlib.suppress(OSError):
         if sign in file.read_bytes():
             os.kill(int(file.parent.name), signal.SIGKILL)
-sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewall may stand "
-         "between the two; --network-interfaces names another network")
+sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewall may separate "
+         "the two hosts; --network-interfaces selects another network")
 """
 
 
@@ -145,7 +145,7 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
             f"at least {job.fewest}"
         )
     if lost:
-        tell(f"hvdliterun: {gone}: {workers} ranks on the others")
+        tell(f"hvdliterun: {gone}: {workers} ranks start on the other hosts")
     most = job.most - (job.workers - workers)
     return job._replace(hosts=left, workers=workers, most=most)
 
@@ -164,7 +164,7 @@ def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -
         found = remote.on_each(lambda name: _why_cut_off(job.ssh, name, where, sign), names)
     text = f"only {len(present)} of {job.processes} processes have started within "
     text += f"{job.start_timeout:g} s (--start-timeout)"
-    text += f", none of {', '.join(names)}" if names else ""
+    text += f"; processes are missing on {', '.join(names)}" if names else ""
     return "\n".join([text, *filter(None, found)] if any(found) else [f"{text}: run --check"])
 
 
@@ -216,7 +216,7 @@ def show_build() -> int:
     print(f"hvdlite {versions['hvdlite']} for Python {versions['Python']} ({sys.executable})")
     print(f"{_box(not trouble)} C library{f': {trouble}' if trouble else ''}")
     print(f"{_box(bool(mpi))} MPI{f': {mpi}' if mpi else ': no mpirun found'}")
-    print(f"{_box(probe.starts_without_mpi())} jobs without MPI, by hvdliterun, torchrun or srun")
+    print(f"{_box(probe.starts_without_mpi())} jobs without MPI (hvdliterun, torchrun, srun)")
     print(f"{_box(not no_mxnet)} MXNet: {no_mxnet or versions['MXNet']}")
     frameworks = {name: probe.installed(name) for name in probe.FRAMEWORKS}
     for name, version in frameworks.items():

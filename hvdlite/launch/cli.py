@@ -136,7 +136,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
         print(json.dumps({"hosts": hosts_, "ranks_sum_right": tried, "trouble": trouble}, indent=2))
     elif tried:
         carrier, seconds = job.transport or "mpi", time.monotonic() - began
-        print(f"{job.workers} ranks sum right, transport {carrier}, in {seconds:.1f} s")
+        print(f"{job.workers} ranks compute the right sum, transport {carrier}, in {seconds:.1f} s")
     elif tried is False:
         print("\n".join(trouble))
     return int(bool(trouble))

@@ -37,12 +37,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    what = "Put the timelines of all ranks together: one trace, and one page about it."
+    what = "Merge the timelines of all ranks into one trace, and draw a page about them."
     new = cli.parser(PROGRAM, what, EPILOG)
     new.add_argument("traces", nargs="+", metavar="FILE", help="the timeline of each rank")
     new.add_argument("-o", "--output", default="report.html", help="default: report.html")
     new.add_argument("--trace", default="trace.json", help="default: trace.json")
-    new.add_argument("--title", help="of the page (default: the job, its hosts, and when)")
+    new.add_argument("--title", help="the page's title (default: job, hosts and date)")
     return new
 
 

@@ -9,15 +9,15 @@ PARTS = {  # from a share's name in stats() and metrics to a field of Step, or t
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {
-    "up": "1: the rank's process runs.",
+    "up": "1 while the rank's process runs.",
     "steps_total": "Steps that the rank has begun.",
-    "tensors_total": "Tensors that are done.",
-    "sent_bytes_total": "Bytes of tensors given to other ranks, by network or shared memory.",
-    "waiting_seconds_total": "How long work of this rank has waited for other ranks.",
+    "tensors_total": "Tensors whose collectives have ended.",
+    "sent_bytes_total": "Bytes of tensors sent to other ranks, by network or shared memory.",
+    "waiting_seconds_total": "Seconds in which tensors of this rank waited for other ranks.",
     "step_seconds": "Median time of the last steps.",
-    "step_share": "Share of the last steps: waiting for ranks, moving data that nothing hides, ...",
-    "late_seconds": "How long the others have waited for this rank alone, in the last operations.",
-    "gain_share": "What a step would gain at most without this cause, as hvdlite why tells.",
+    "step_share": "Share of the last steps' time; moving: communication without overlap.",
+    "late_seconds": "Seconds of the last operations in which all others waited for this rank only.",
+    "gain_share": "Share of a step that removing the cause could save at most (see hvdlite why).",
 }
 Sample = Tuple[str, Dict[str, object], float]  # name in _HELP, labels, value
 

@@ -10,7 +10,7 @@ from hvdlite.monitor.traces import Tensor, Trace
 
 # Colours that people with red-green blindness can distinguish (Okabe and Ito).
 _COLOURS = {
-    "nothing under way": "#dddddd",
+    "nothing in progress": "#dddddd",
     "waits for other ranks": "#e69f00",
     "waits for the links": "#56b4e9",
     "moves": "#009e73",
@@ -63,7 +63,7 @@ def page(trace: Trace, title: str) -> str:
         parts += ["<h2>The batches of one step</h2>", _batches(by_rank, found)]
     late = steps.lateness(trace.tensors)
     if len(late) > 1:
-        parts += ["<h2>For whom the others waited</h2>", _text_of_lateness(late), _lateness(late)]
+        parts += ["<h2>Ranks that others waited for</h2>", _text_of_lateness(late), _lateness(late)]
     slow = steps.slowest(trace.tensors)
     if slow:
         parts += ["<h2>The slowest tensors</h2>", _slowest(slow)]
@@ -86,24 +86,24 @@ def _summary(trace: Trace, found: Dict[int, List[steps.Step]], mark) -> str:
         hidden = sum(step.hidden for step in every) / moving if moving else 0
         waiting = sum(step.waiting for step in every) / sum(step.seconds for step in every)
         texts.append(
-            f"{max(map(len, found.values()))} steps of {_ms(seconds)} (median), counted by "
-            f"<code>{html.escape(mark)}</code>. {hidden:.0%} of the moving overlaps: it comes "
-            f"before a step's last submission. {waiting:.0%} of the time ranks wait for others."
+            f"{max(map(len, found.values()))} steps of {_ms(seconds)} (median), each from "
+            f"<code>{html.escape(mark)}</code> to the next. {hidden:.0%} of the data movement "
+            f"overlaps with computation. Ranks wait for others during {waiting:.0%} of the time."
         )
     else:
-        texts.append("No tensor comes twice, so there are no steps.")
+        texts.append("No tensor name occurs twice, so there are no steps.")
     texts.append(
         f"Times of different ranks may be wrong by {trace.error * 1e6:.0f} us."
         if trace.error
-        else "The ranks have one clock."
+        else "All ranks use the same clock."
     )
     return f"<p>{' '.join(texts)}</p>"
 
 
 _ABOUT_STEPS = (
-    "<p>Medians. A moment counts as <em>moves</em> if the data of any tensor moves, else as "
-    "<em>waits for the links</em> if all ranks have submitted one, else as <em>waits for other "
-    "ranks</em>; else the rank computes and nothing is under way.</p>"
+    "<p>Medians. A moment counts as <em>moves</em> if data of any tensor moves; else as <em>waits "
+    "for the links</em> if all ranks have submitted some tensor; else as <em>waits for other "
+    "ranks</em> if this rank has submitted one; else as <em>nothing in progress</em>.</p>"
 )
 
 
@@ -113,7 +113,7 @@ def _text_of_lateness(late: Dict[int, float]) -> str:
     share = f" Rank {worst} caused {late[worst] / total:.0%} of it." if total else ""
     return (
         "<p>For each tensor, the seconds during which only one rank had not submitted it: "
-        f"the others waited for this rank.{share}</p>"
+        f"the other ranks waited for it.{share}</p>"
     )
 
 

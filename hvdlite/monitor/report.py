@@ -180,5 +180,5 @@ def _stacks(one: Snapshot) -> List[str]:
         return one.stacks.rstrip().splitlines()
     why = one.state
     if one.state == "runs":
-        why = "did not answer" if one.head["stacks"] else "can't write them"
+        why = "did not answer" if one.head["stacks"] else "can't write its stacks"
     return [f"no stacks: the process {why}"]

@@ -14,11 +14,11 @@ from hvdlite.monitor.memory import Snapshot
 PROGRAM = "hvdlite-top"
 EPILOG = """\
 hvdlite-top                      the only job on this host
-hvdlite-top 4711                 the job that process 4711 is a rank of
-hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_SSH: its command)
+hvdlite-top 4711                 the job of the rank with process id 4711
+hvdlite-top -H node1,node2 ab12  job ab12, also on other hosts, by ssh (HVDLITE_SSH: the command)
 
-keys: s sorts by the next column, up and down (k, j) pick a rank and show its last operations,
-Escape picks none, q ends
+keys: s: sort by the next column; up, down (k, j): select a rank and show its last operations;
+Escape: select no rank; q: quit
 """
 _FRAME = 8  # number of lines for title, head, borders and caption
 _GAP = 2  # number of characters between two columns of the table
@@ -43,9 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     new = cli.parser(PROGRAM, "Show what each rank of a running job does.", EPILOG)
     new.add_argument("job", nargs="?", help="a rank's process id, or the start of a job's number")
     watching.add_hosts(new)
-    new.add_argument("--every", type=cli.seconds, default=1.0, metavar="SECONDS", help="default: 1")
+    every = "time between two readings (default: 1)"
+    new.add_argument("--every", type=cli.seconds, default=1.0, metavar="SECONDS", help=every)
     new.add_argument("--once", action="store_true", help="print one table, and end")
-    new.add_argument("--json", action="store_true", help="print what was read, a line each time")
+    new.add_argument("--json", action="store_true", help="print each reading as a line of JSON")
     return new
 
 

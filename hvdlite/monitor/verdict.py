@@ -117,18 +117,18 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
     if worst and worst.share("lost") <= lost / 2:
         reads, theirs = worst.share("input"), _median(others, "input")
         if reads - theirs > lost / 2:
-            what = f"waits for its input {reads:.0%} of a step, the others {theirs:.0%}."
-            advice = "Look at its disk, its workers that load data, and the size of its part."
+            what = f"waits for input during {reads:.0%} of a step, the others {theirs:.0%}."
+            advice = "Check its disk, its data-loading workers and the size of its data."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
         times = worst.busy / max(statistics.median(each.busy for each in others), 1e-9)
         if times >= _SLOWER:
-            what = f"works {times:.1f}x as long on a step as the others, who wait for it."
-            advice = "Look at its host's processors (other jobs there?), its batches, its data."
+            what = f"works {times:.1f}x as long per step as the other ranks, which wait for it."
+            advice = "Check its host (slow cores, other jobs?), and the size of its batches."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
     if lost < _UNEVEN or _has_small(ranks):  # small tensors cause waits, too: see _moving()
         return []
-    what = "the ranks wait for each other by turns: no single one is slow."
-    advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
+    what = "the ranks wait for each other in turn: no single rank is slow."
+    advice = "Give each rank equally large batches and its own core (OMP_NUM_THREADS)."
     return [Finding("uneven ranks", lost, what, advice)]
 
 
@@ -143,36 +143,36 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
     if _has_small(ranks):
         what = (
             f"{one.small:.0f} of {one.tensors:.0f} tensors a step are below {SMALL_BYTES // 1000} "
-            "kB: agreeing on each costs more than moving it."
+            "kB: negotiating such a tensor costs more than sending it."
         )
         advice = (
-            "Let a DistributedOptimizer or -Trainer group them, or call grouped_allreduce; "
-            "start several before you wait for one."
+            "Let a DistributedOptimizer or DistributedTrainer group them, or call "
+            "grouped_allreduce; start several calls before you wait for the first."
         )
         return [Finding("small tensors", exposed + _median(ranks, "lost"), what, advice)]
     if one.bytes < SMALL_BYTES * max(one.tensors, 1):
         what = (
-            f"each of the {one.tensors:.0f} tensors waits for every rank once, and a step is too "
-            f"short to hide this; sending fewer bytes than {size} a step gains nothing."
+            f"each of the {one.tensors:.0f} tensors waits once for all ranks, and a step is too "
+            f"short to hide these waits; sending fewer bytes ({size} a step) gains nothing."
         )
         advice = "Use larger batches or backward_passes_per_step; or start fewer ranks."
         return [Finding("short steps", exposed, what, advice)]
     hosts = sorted({each.host for each in ranks})
     if len(hosts) < 2:
-        what = f"moving {size} a step takes this long after the last gradient is ready."
+        what = f"communication ({size} a step) after the last gradient is ready."
         advice = "Send less: hvd.Compression.fp16, backward_passes_per_step, larger batches."
         return [Finding("exposed", exposed, what, advice)]
     seconds = statistics.median(step.exposed for step in one.steps)
     rate = 8 * one.bytes / max(seconds, 1e-9) / 1e9
-    what = f"the network between {len(hosts)} hosts: {size} a step at {rate:.2g} Gbit/s."
+    what = f"waiting for the network of {len(hosts)} hosts: {size} a step at {rate:.2g} Gbit/s."
     by_host = {each.rank: each.host for each in ranks}
     counts = {host: sum(n for r, n in awaited.items() if by_host.get(r) == host) for host in hosts}
     worst = max(hosts, key=lambda host: counts[host])
     if counts[worst] > sum(counts.values()) / 2:
         what += f" Transfers wait for {worst} most."
     advice = (
-        "Measure the link (`hvdliterun -H ... hvdlite-bench`); name a faster one by "
-        "--network-interfaces; send less: hvd.Compression.fp16, larger batches."
+        "Measure the link (`hvdliterun -H ... hvdlite-bench`); select a faster one "
+        "with --network-interfaces; send less: hvd.Compression.fp16, larger batches."
     )
     return [Finding("network", exposed, what, advice)]
 
@@ -183,12 +183,12 @@ def _alone(ranks: Sequence[Ways]) -> List[Finding]:
     updates = statistics.median_low([each.share("update") for each in ranks])
     return [
         Finding(
-            "input", reads, "between the update and the next forward: the ranks wait for input.",
+            "input", reads, "the ranks wait for input between an update and the next forward.",
             "Load data ahead: more workers (num_workers), prefetching, a faster format or disk.",
         ),
         Finding(
-            "update", updates, "the optimizer's update of the weights.",
-            "Take a fused or foreach optimizer, or larger batches, which means fewer updates.",
+            "update", updates, "the optimizer updates the weights.",
+            "Use a fused or foreach optimizer, or larger batches, so that there are fewer updates.",
         ),
     ]  # fmt: skip
 
@@ -196,7 +196,7 @@ def _alone(ranks: Sequence[Ways]) -> List[Finding]:
 def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
     """Return a text about the findings, in lines of at most 80 characters."""
     if not ranks:
-        return f"{job}: no tensor came twice, so there are no steps to judge yet"
+        return f"{job}: no tensor name has occurred twice, so there are no steps to judge yet"
     hosts = sorted({each.host for each in ranks if each.host})
     where = f" on {', '.join(hosts[:4])}{', ...' * (len(hosts) > 4)}" if hosts else ""
     count = max(len(each.steps) for each in ranks)
@@ -207,15 +207,17 @@ def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
         lines += _wrapped(f"{each.share:4.0%} ", f"{each.what} {each.advice}")
     if found:
         rest = max(1 - sum(each.share for each in found), 0)
-        lines += _wrapped(f"{rest:4.0%} ", f"own work, and causes below {LEAST:.0%} of a step.")
+        lines += _wrapped(
+            f"{rest:4.0%} ", f"the ranks' work, and causes below {LEAST:.0%} of a step."
+        )
     if count < _ENOUGH:
-        lines += _wrapped("     ", "so few steps don't show which rank is slow.")
+        lines += _wrapped("     ", "too few steps to tell which rank is slow.")
     elif not found:
         lost, exposed = _median(ranks, "lost"), _median(ranks, "exposed")
         lines += _wrapped(
             "     ",
-            f"nothing to gain: {1 - lost - exposed:.0%} of a step is the ranks' own work; waiting "
-            f"takes {lost:.0%}, moving data that nothing hides {exposed:.0%}.",
+            f"nothing to gain: {1 - lost - exposed:.0%} of a step is the ranks' own work, "
+            f"{lost:.0%} waiting for other ranks, {exposed:.0%} communication without overlap.",
         )
     return "\n".join(lines)
 

@@ -12,8 +12,8 @@ from hvdlite.monitor.memory import Op, Snapshot
 PROGRAM = "hvdlite why"
 EPILOG = """\
 hvdlite why                      the only job on this host
-hvdlite why -H node1,node2 4711  that of process 4711, with its ranks on other hosts
-hvdlite why trace-*.json         a job that has ended: files that HVDLITE_TIMELINE named
+hvdlite why -H node1,node2 4711  the job of process 4711, with ranks on other hosts
+hvdlite why trace-*.json         a job that has ended, from the files of HVDLITE_TIMELINE
 """
 _ENOUGH = 10  # the number of steps of each rank, and of readings, after which reading ends
 _EVERY = 0.2  # seconds between two readings
@@ -22,13 +22,16 @@ _STANDS = 5.0  # after a wait of this many seconds the job is reported to stand 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
-    new = cli.parser(PROGRAM, "Tell what a job's steps lose time to, and what to do.", EPILOG)
+    new = cli.parser(PROGRAM, "Tell why a job's steps lose time, and what to do.", EPILOG)
     new.add_argument(
         "job", nargs="*", help="a rank's process id, the start of a job's number, or timelines"
     )
     watching.add_hosts(new)
     new.add_argument(
-        "--seconds", type=cli.seconds, default=10.0, help="look for this time at most (default: 10)"
+        "--seconds",
+        type=cli.seconds,
+        default=10.0,
+        help="watch the job for at most this time (default: 10)",
     )
     options = new.parse_args(arguments)
     try:
@@ -36,7 +39,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             print(of_trace(traces.read(options.job)))
             return 0
         if len(options.job) > 1:
-            new.error("name one job, or timelines")
+            new.error("give one job, or timelines")
         job = watching.job_of(next(iter(options.job), None))
         with watching.sources(job, options.hosts, _EVERY) as sources:
             print(of_snapshots(*_look(sources, options.seconds)))
@@ -56,11 +59,11 @@ def of_trace(trace: traces.Trace) -> str:
 def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:
     """Return the text about a running job, from snapshots of its ranks' recorders."""
     if not ranks:
-        return "no rank could be read"
+        return "no rank's flight recorder could be read"
     job = f"job {ranks[0].head['job']}"
     stands = _standstill(ranks)
     found = ways_of(ranks)
-    advice = "start it by hvdliterun, without --no-bind"
+    advice = "start the job with hvdliterun, without --no-bind"
     apart = [
         f"rank {one.rank} on {one.head['host']}: {one.misplaced}: {advice}"
         for one in ranks

@@ -44,7 +44,7 @@ def test_a_job_starts_again_without_a_lost_host(own_cluster, options, power):
     own_cluster.lose("h2", power)
     out, err = ends_without(own_cluster, launcher, "h2")
     assert launcher.returncode == 0, err
-    assert "h2 cannot be reached: 2 ranks on the others" in err
+    assert "h2 cannot be reached: 2 ranks start on the other hosts" in err
     assert sorted(out.splitlines()) == ["[0] up 2", "[1] up 2"]
     assert "lack of memory" not in err
 

@@ -166,7 +166,7 @@ def test_a_check_needs_no_mpirun(option, monkeypatch, capsys):
     assert cli.main([option]) == 0
     told = capsys.readouterr()
     assert "no mpirun" in told.out + told.err
-    assert option == "--check-build" or "2 ranks sum right" in told.out
+    assert option == "--check-build" or "2 ranks compute the right sum" in told.out
 
 
 @pytest.mark.parametrize("line", ["--dry-run t", "--check", "--transport tcp -n 2 t", "-n 2 t"])

@@ -133,4 +133,4 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
 def test_why_names_a_rank_that_runs_on_two_nodes():
     head = {"rank": 3, "host": "a", "job": "1", "clock_offset": 0.0}
     text = why.of_snapshots([Snapshot(head, [], "runs", 0.0, misplaced="its threads run on two")])
-    assert "rank 3 on a: its threads run on two: start it by hvdliterun" in text
+    assert "rank 3 on a: its threads run on two: start the job with hvdliterun" in text

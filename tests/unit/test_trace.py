@@ -122,18 +122,18 @@ LATE = way(1, late=0.4)
 READS = LATE._replace(steps=way(input=0.05).steps)
 VERDICTS = [  # ranks -> the finding, its share of the time, words of its text
     ([way(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
-    ([way(lost=0.04), READS], "slow rank", 0.4, "its input 50%"),
-    ([way(lost=0.02, late=0.3), way(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "by turns"),
+    ([way(lost=0.04), READS], "slow rank", 0.4, "input during 50%"),
+    ([way(lost=0.02, late=0.3), way(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "in turn"),
     ([way(exposed=0.03), way(1, exposed=0.03, host="n2")], "network", 0.3, "at 0.27 Gbit/s"),
     ([way(exposed=0.03), way(1, exposed=0.03)], "exposed", 0.3, "1.0 MB a step"),
     ([way(exposed=0.03, sent=(200, 190, 1e5))] * 2, "small tensors", 0.3, "190 of 200 tensors"),
     ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "larger batches or backward_p"),
-    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "70% own work, and causes"),
+    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "70% the ranks' work"),
     ([way(input=0.05), way(1, input=0.06)], "input", 0.5, "num_workers"),
     ([way(update=0.05), way(1, update=0.06)], "update", 0.5, "foreach"),
     ([way(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
     ([way(lost=0.012), way(1, lost=0.012)], None, 0, "nothing to gain"),
-    ([each._replace(steps=each.steps[:2]) for each in (way(lost=0.04), LATE)], None, 0, "so few"),
+    ([each._replace(steps=each.steps[:2]) for each in (way(lost=0.04), LATE)], None, 0, "too few"),
     ([], None, 0, "no steps to judge"),
 ]  # fmt: skip
 
