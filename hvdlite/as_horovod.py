@@ -1,14 +1,15 @@
 """Makes ``import horovod.mxnet`` and the like import hvdlite instead of Horovod.
 
-Each of these three lines is enough; the program need not be changed::
+Use one of these three lines; the program needs no other change::
 
     hvdliterun --as-horovod -n 2 python train.py
     mpirun -n 2 python -m hvdlite.as_horovod train.py     # or: -m module
     import hvdlite.as_horovod                             # before horovod is imported
 
-Then ``horovod`` and its submodules have hvdlite's names (hvdlite/horovod/modules.py), even if
-Horovod is installed. As with Horovod on CPUs, ``DistributedTrainer.allreduce_grads()`` leaves sums,
-not averages, because this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
+Then ``horovod`` and its submodules give hvdlite's functions and classes, even if Horovod is
+installed (hvdlite/horovod/modules.py lists them). This module sets HVDLITE_HOROVOD_SUMS to 1 unless
+the user has set it: ``DistributedTrainer.allreduce_grads()`` then leaves sums, not averages, as
+Horovod does on CPUs.
 """
 
 import builtins

@@ -11,11 +11,7 @@ from hvdlite._version import __version__
 
 COMMANDS = {  # name -> module with main(), arguments to put before the user's arguments, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
-    "check": (
-        "hvdlite.launch.cli",
-        ("--check",),
-        "check each host: versions, MPI, cores, networks, memory",
-    ),
+    "check": ("hvdlite.launch.cli", ("--check",), "check hosts: versions, cores, networks"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
     "why": ("hvdlite.monitor.why", (), "tell why a job's steps lose time, and what to do"),

@@ -169,7 +169,7 @@ def test_an_error_before_init_has_horovods_text():
 def test_as_horovod_prints_its_help():
     ended = python("-m", "hvdlite.as_horovod", "--help")
     assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m"), ended.stderr
-    assert "Puts hvdlite in the place of Horovod" in ended.stdout
+    assert "import hvdlite instead of Horovod" in ended.stdout
 
 
 STARTS_RANKS = """

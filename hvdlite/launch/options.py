@@ -19,7 +19,7 @@ hvdliterun train.py --epochs 3                         as many ranks as this hos
 hvdliterun -n 2 python train.py                        two ranks on this host
 hvdliterun -n 8 -H server1:4,server2:4 python train.py  over ssh
 hvdliterun -n 2 -s 2 python train.py                   MXNet's own parameter server
-hvdliterun --check -H hosts                            what every host has
+hvdliterun --check -H hosts                            check each host
 """
 
 
@@ -49,32 +49,32 @@ OPTIONS = {
     None: (
         Option(
             "--as-horovod",
-            "let `import horovod` find hvdlite in the ranks",
+            "in the ranks, let `import horovod` find hvdlite",
             variable="HVDLITE_AS_HOROVOD",
             constant="1",
         ),
         Option(
             "--as-gloo",
-            "let PyTorch's backend gloo be hvdlite in the ranks",
+            "in the ranks, let hvdlite replace PyTorch's backend gloo",
             variable="HVDLITE_AS_GLOO",
             constant="1",
         ),
         Option(
             "-n -np --np --num-proc --num-workers",
-            "ranks to start (default: all slots of the hosts; one host: as its cores allow)",
+            "number of ranks (default: the slots of all hosts; without -H, by this host's cores)",
             int,
             dest="workers",
         ),
         Option(
             "--nproc-per-node --nproc_per_node",
-            "ranks to start on each host, as in torchrun",
+            "number of ranks on each host, as in torchrun",
             int,
             dest="ranks_per_host",
         ),
-        Option("--nnodes", "the number of hosts that -H must name", int),
+        Option("--nnodes", "fail unless -H names this number of hosts", int),
         Option("-m --module", "the command is a Python module and its arguments"),
         Option(
-            "--env -x", "a variable for every rank; without a value, your own", list, "NAME[=VALUE]"
+            "--env -x", "set a variable in every rank (default: your value)", list, "NAME[=VALUE]"
         ),
         Option(
             "--start-timeout",
@@ -85,15 +85,13 @@ OPTIONS = {
         ),
         Option(
             "--host-timeout",
-            "give up a host that is silent for this time (default: 60; 120 without MPI)",
+            "treat a host as lost after this silence (default: 60; 120 without MPI)",
             float,
             "SECONDS",
         ),
+        Option("--restarts", "restart a failed job at most N times (default: 0)", int, default=0),
         Option(
-            "--restarts", "start a failed job again, at most N times (default: 0)", int, default=0
-        ),
-        Option(
-            "--sync-dst-dir", "copy the current folder there on all hosts, with rsync", str, "DIR"
+            "--sync-dst-dir", "copy the current folder to DIR on all hosts, with rsync", str, "DIR"
         ),
         Option("-H --hosts", "a host file, or server1:4,server2:4", str, "HOSTS"),
         Option("-hostfile --hostfile --host-file", "a host file", str, "FILE"),
@@ -108,67 +106,67 @@ OPTIONS = {
         ),
         Option(
             "--transport",
-            "tcp: ranks need no MPI, nor is mpirun used (local, ssh, slurm)",
+            "tcp: use neither MPI nor mpirun (launchers local, ssh, slurm)",
             str,
             choices=("mpi", "tcp"),
             variable="HVDLITE_TRANSPORT",
         ),
         Option(
             "--output-filename",
-            "write what each rank prints to files in this folder, not to the screen",
+            "write each rank's output to files in this folder, not to the screen",
             str,
             "DIR",
             "output_dir",
         ),
         Option(
             "--prefix-output-with-timestamp",
-            "print the time before each line, beside the rank",
+            "also print the time before each line of a rank",
             dest="timestamps",
         ),
-        Option("--summary", "print at the end what the steps lost time to, as hvdlite why does"),
+        Option("--summary", "print at the end why the steps lost time, as hvdlite why does"),
         Option(
             "--metrics-port",
-            "tell Prometheus the same, and what each rank counts, at http://127.0.0.1:PORT/metrics",
+            "serve the ranks' metrics for Prometheus at http://127.0.0.1:PORT/metrics",
             str,
             "[ADDRESS:]PORT",
             "metrics",
         ),
-        Option("--verbose", "print what is run"),
-        Option("--dry-run", "print what would be run"),
+        Option("--verbose", "print the commands that are run"),
+        Option("--dry-run", "print the commands, but run none"),
         Option(
             "--mpi-args", "more options for mpirun, quoted as one word", str, "ARGS", default=""
         ),
         Option(
             "--binding-args",
-            "options for mpirun in place of --bind-to none and the like",
+            "options for mpirun that replace defaults such as --bind-to none",
             str,
             "ARGS",
             default="",
         ),
         Option(
             "--no-bind",
-            "let each rank run on all cores (default: where a host has several "
+            "let each rank run on all cores (default: on a host with several "
             "NUMA nodes, each rank runs on its share of one node's cores)",
             dest="unbound",
         ),
-        Option("--check", "print what every host has, and whether ranks there sum right"),
-        Option("--json", "the same as JSON"),
-        Option("-cb --check-build", "print what this build has"),
+        Option("--check", "print each host's versions, cores and networks; check a sum of ranks"),
+        Option("--json", "with --check, print JSON"),
+        Option("-cb --check-build", "print what this installation supports"),
         Option("-v --version", "print hvdlite's version"),
     ),
     "elastic training": (
         Option(
             "--elastic",
-            "when a rank dies, the others go on, and a new one takes its place (implies "
-            "--transport tcp)",
+            "when a rank dies, the other ranks train on, and a new rank replaces it "
+            "(implies --transport tcp)",
         ),
+        Option("--min-np --min-num-proc", "end the job if fewer ranks remain (default: 1)", int),
         Option(
-            "--min-np --min-num-proc", "end the job when fewer ranks are left (default: 1)", int
+            "--max-np --max-num-proc", "maximum number of ranks, with new ranks (default: -n)", int
         ),
-        Option("--max-np --max-num-proc", "the most ranks, new ones included (default: -n)", int),
         Option(
             "--reset-limit",
-            "end an elastic job when its ranks have died more often",
+            "end an elastic job if ranks have died more than N times",
             int,
             variable=RESETS,
         ),
@@ -176,26 +174,26 @@ OPTIONS = {
     "MXNet's parameter server": (
         Option(
             "--mode",
-            "who adds gradients up: ranks or servers (default: ps if -s is given, else mpi)",
+            "mpi: ranks sum gradients; ps: servers do (default: ps if -s is given, else mpi)",
             str,
             choices=("mpi", "ps"),
         ),
         Option(
             "-s --num-servers",
-            "servers, beside the ranks of -n, which are its workers "
-            "(default: none in mode mpi, as many as workers in mode ps)",
+            "number of servers, in addition to the -n ranks, which are the workers "
+            "(default: 0 in mode mpi, as many as workers in mode ps)",
             int,
             dest="servers",
         ),
         Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
         Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
         Option(
-            "--p3", "use its priority-based transport", variable="DMLC_PS_VAN_TYPE", constant="p3"
+            "--p3", "use a priority-based transport", variable="DMLC_PS_VAN_TYPE", constant="p3"
         ),
     ),
     "batch systems": (
-        Option("--batch", "submit, and do not wait (slurm, sge)"),
-        Option("--jobname", "default: hvdlite", str, "NAME", "name", "hvdlite"),
+        Option("--batch", "submit the job and do not wait for its end (slurm, sge)"),
+        Option("--jobname", "name of the job (default: hvdlite)", str, "NAME", "name", "hvdlite"),
         Option("--queue", "queue or partition", str, "NAME"),
         Option("--pe", "parallel environment of Grid Engine", str, "NAME", "parallel_environment"),
         Option("--image", "container image for k8s", str, "NAME"),
@@ -210,7 +208,7 @@ OPTIONS = {
         ),
         Option(
             "--cache-capacity",
-            "how many tensors the ranks remember",
+            "number of tensors whose negotiation the ranks cache",
             int,
             variable="HVDLITE_CACHE_CAPACITY",
         ),
@@ -228,19 +226,19 @@ OPTIONS = {
         ),
         Option(
             "--stall-check-warning-time-seconds",
-            "report a tensor that has waited so long, and the ranks that it waits for (seconds)",
+            "report a tensor that has waited for N seconds, and the ranks that it waits for",
             float,
             variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
         ),
         Option(
             "--stall-check-shutdown-time-seconds",
-            "fail a tensor that has waited so long (seconds)",
+            "fail a tensor that has waited for N seconds",
             float,
             variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
         ),
         Option(
             "--no-stall-check",
-            "never report a tensor that waits",
+            "never report tensors that wait",
             variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
             constant="0",
         ),
@@ -272,8 +270,8 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
     new.add_argument(
         "--launcher",
         choices=launchers,
-        help="the backend that starts the ranks; the command for yarn and the manifest for k8s "
-        "are generated, and have never been run on a cluster",
+        help="the backend that starts the ranks; the generated command for yarn and manifest for "
+        "k8s have never been tested on a cluster",
     )
     spellings.add(new)
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")

@@ -31,7 +31,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         "--seconds",
         type=cli.seconds,
         default=10.0,
-        help="watch the job for at most this time (default: 10)",
+        help="watch for at most this time (default: 10)",
     )
     options = new.parse_args(arguments)
     try:
