@@ -82,7 +82,7 @@ def test_summary_and_metrics_name_the_slow_rank():
     shares = dict(re.findall(r'share\{.*,rank="(.)",.*part="waiting"\} (.*)', run.out))
     assert float(gain) == float(shares["0"]) > 0.3 > float(shares["1"])
     assert run.code == 0 and "rank 1 on " in run.err, run.err
-    assert "who wait for it" in " ".join(run.err.split())
+    assert "which wait for it" in " ".join(run.err.split())
 
 
 SLOW = """
