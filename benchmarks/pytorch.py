@@ -271,7 +271,7 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
-    add("--hosts", type=int, help="so many, a rank on each; one model (mlp)")
+    add("--hosts", type=int, help="number of hosts, with one rank each; one model (mlp)")
     # how the program starts itself on a rank
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)

@@ -101,7 +101,7 @@ def main() -> None:
     rounds, seconds = (1, 0.15) if args.quick else (args.rounds, args.seconds)
     load, kept = os.getloadavg()[0], Kept(plan.KEPT)
     if load > 0.5:
-        print(f"others use this machine (load {load:.1f}): what is measured now is not its best")
+        print(f"other jobs use this machine (load {load:.1f}): the results may be too slow")
     for names, contestants, times in works(rounds):
         chosen = [name for name in names if args.only in name]
         if chosen:

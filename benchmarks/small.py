@@ -39,7 +39,7 @@ OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo", UCC)
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # batches per library and size; a batch takes about these seconds
-# after a library's batch, wait for these seconds, because its idle OpenMP threads spin so long
+# seconds to wait after a library's batch, because its idle OpenMP threads spin for this time
 SPINS = {"DeepSpeed": 0.05}
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {

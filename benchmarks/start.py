@@ -17,7 +17,7 @@ WAYS = ("gloo", "hvdlite", "hvdlite.init()")
 
 
 def seconds(way: str, ranks: int) -> float:
-    """Start so many ranks; return the seconds of the slowest rank."""
+    """Start ``ranks`` ranks; return the seconds of the slowest rank."""
     with tempfile.TemporaryDirectory() as folder:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         started = [

@@ -84,7 +84,7 @@ def parse_args() -> argparse.Namespace:
     parser = harness.parser_of(__doc__, rate=harness.UNLIMITED)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--hosts", type=int, help="so many, a rank on each")
+    add("--hosts", type=int, help="number of hosts, with one rank each")
     add("--mebibytes", type=int, default=1024, help="of the model (%(default)s)")
     add("--turns", type=int, default=3, help="(%(default)s)")
     add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)

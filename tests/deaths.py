@@ -192,7 +192,7 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
     events = _events(folder)
     death = _death(events)
     if death is None:
-        trouble = trouble or "nobody has died"
+        trouble = trouble or "no rank has died"
         death = began
     waits = [
         each["at"] - death

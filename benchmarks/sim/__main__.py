@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
     add("--order", choices=["priority", "fifo"], default="priority")
     add("--algorithm", choices=sim.ALGORITHMS, help="as hvdlite chooses, if not given")
     add("--steps", type=int, default=3, help="that count, after two others (3)")
-    add("--slow", type=float, default=1, help="host 1 computes so many times as long")
+    add("--slow", type=float, default=1, help="factor by which host 1 computes longer")
     add("--timeline", metavar="FILE", help="of rank 0's tensors")
     return parser.parse_args()
 

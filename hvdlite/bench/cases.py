@@ -89,7 +89,7 @@ class Optimizer(NamedTuple):
         return p + 2 + 2 * self.states
 
     def weight(self, gradient: float, steps: int) -> float:
-        """Return the value of a weight that was 0 after so many steps with equal gradients."""
+        """Return the value of a weight that was 0, after ``steps`` steps with equal gradients."""
         rate, momentum = self.params["learning_rate"], self.params.get("momentum", 0)
         # equal gradients: the running means are the gradient and its square
         if self.name == "adam":

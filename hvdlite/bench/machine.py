@@ -23,7 +23,7 @@ def meet(comm) -> None:
 
 
 def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> float:
-    """Return bytes per second that all ranks of ``comm`` read and write at once. Collective.
+    """Return bytes per second that all ranks of ``comm`` together read and write. Collective.
 
     As in STREAM (https://www.cs.virginia.edu/stream/): the best repetition of two kernels,
     ``a += b``, which moves three arrays, and ``a = b``, which moves two.

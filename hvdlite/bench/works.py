@@ -107,7 +107,7 @@ class Update:
         return sum(self.comm.allgather(machine.own_memory() - self.before))
 
     def check(self) -> None:
-        """Expect the weights that the optimizer computes from so many equal gradients."""
+        """Expect the weights that the optimizer computes from this number of equal gradients."""
         gradient = KINDS["allreduce"].result(self.comm.size)[0] / self.comm.size
         expected = OPTIMIZERS[self.case.optimizer].weight(gradient, self.steps)
         for i, weight in enumerate(self.updating.weights()):

@@ -222,7 +222,7 @@ class Patient:
     def connect(self, where: Tuple[Any, ...]) -> None:
         """Connect; afterwards a send may block for at most CONNECT_SECONDS.
 
-        :raises OSError: nobody listens there, or the host does not answer in time.
+        :raises OSError: no process listens there, or the host does not answer in time.
         """
         self._connection.setblocking(False)
         error = self._connection.connect_ex(where)

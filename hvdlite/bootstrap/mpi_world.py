@@ -74,7 +74,7 @@ class MPIWorld(World):
     def open_among(self, ranks: List[int], number: int) -> int:
         with self._opens(ranks):
             most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
-            tag = number % (most + 1)  # a tag for each group, because two groups may open at once
+            tag = number % (most + 1)  # a tag for each group, because two groups may open together
             return _opened(self.comm.Create_group(self.comm.group.Incl(ranks), tag), ranks)
 
     def _opens(self, ranks: Sequence[int]) -> ContextManager[None]:

@@ -145,7 +145,7 @@ class Work(NamedTuple):
     memory: Any
 
     def is_done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended, after waiting at most so many seconds for each."""
+        """Return True if all have ended, after waiting at most ``seconds`` for each."""
         handles = self.handles.values()
         return all(lib.hvd_finish(handle, seconds, ffi.NULL) for handle in handles)
 
@@ -199,7 +199,7 @@ class Started:
         return self._work.handles
 
     def done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended, after waiting at most so many seconds for each."""
+        """Return True if all have ended, after waiting at most ``seconds`` for each."""
         return self._work.is_done(seconds)
 
     def finish(self) -> None:
@@ -268,7 +268,7 @@ _limit = threading.local()
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Make this thread's waits in the block raise HvdliteError after so many seconds in total."""
+    """Make this thread's waits in the block raise HvdliteError after this total time."""
     _limit.until = time.monotonic() + seconds
     try:
         yield
@@ -280,7 +280,7 @@ pointer = partial(ffi.cast, ffi.typeof("void *"))  # converts an address to a po
 
 
 def abandon(work: Work) -> None:
-    """Keep the memory of collectives, for which nobody waits any more, until they have ended."""
+    """Keep the memory of collectives, for which no thread waits any more, until they have ended."""
     if not work.is_done():
         _works.abandoned.append(work)
 

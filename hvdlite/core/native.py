@@ -104,7 +104,7 @@ _ERRORS = {
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-BRIEFLY = 0.1  # waits in C return after so many seconds and are repeated, so that Ctrl-C works
+BRIEFLY = 0.1  # waits in C return after these seconds and are repeated, so that Ctrl-C works
 
 
 def new_error():

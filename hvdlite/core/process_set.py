@@ -24,7 +24,7 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        # None: nobody has imported mpi4py, so the argument is not a communicator
+        # None: mpi4py is not imported, so the argument is not a communicator
         mpi = start.loaded_mpi()
         if mpi is not None and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]

@@ -32,7 +32,7 @@ def run(function: Callable) -> Callable:
     The function's first argument is a :class:`State`. Before each call of the function, ``run``
     calls ``state.sync()``. If a rank dies, the next collective raises on all other ranks. They
     restore the newest commit that any of them has, and ``run`` calls the function again. Training
-    ends when the function has returned on all ranks that are left.
+    ends when the function has returned on all remaining ranks.
 
     Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. The
     replacement starts while the other ranks train, and joins at a commit; then ``run`` calls the

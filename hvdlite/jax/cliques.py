@@ -219,7 +219,7 @@ def _open_among(ranks: List[int], patience: float) -> int:
             call(lib.hvd_check)
             here = service.key_value_dir_get(f"{place}/here/")
             missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
-            # errors: another rank has written the key first; nobody wrote it within this time
+            # errors: another rank has written the key first; no rank wrote it within this time
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 if not missing:
                     number = service.key_value_increment("hvdlite/groups", 1)

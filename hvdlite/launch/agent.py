@@ -120,7 +120,7 @@ class Agent:
         self._news, self._news_end = os.pipe()
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
-        # after so many seconds without an answer the launcher's host counts as lost
+        # after these seconds without an answer, the launcher's host counts as lost
         self._most_silence = float("inf")
         self._elastic = False  # True: the other ranks go on if the program dies
         self._listen_to_signals()

@@ -89,7 +89,7 @@ class Watch:
         try:
             self._turn()
         except (Interrupted, KeyboardInterrupt, BrokenPipeError) as interrupt:
-            if self._signal is not None:  # a second Ctrl-C ends the job at once
+            if self._signal is not None:  # a second Ctrl-C ends the job immediately
                 self._backend.signal(signal.SIGKILL)
             default = signal.SIGPIPE if isinstance(interrupt, BrokenPipeError) else signal.SIGINT
             self._signal = self._signal or getattr(interrupt, "number", default)

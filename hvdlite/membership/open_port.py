@@ -66,7 +66,7 @@ class OpenPort(Acceptor):
                 self._ended(peer)
 
     def close(self) -> None:
-        """Close the port, and all connections that nobody has taken."""
+        """Close the port, and all connections that no caller has taken."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes everything

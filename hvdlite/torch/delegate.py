@@ -104,7 +104,7 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
 
 
 def finish_all(seconds: float = math.inf) -> None:
-    """Wait until no mover has work, for at most so many seconds."""
+    """Wait until no mover has work, for at most ``seconds``."""
     until = time.monotonic() + seconds
     for agreement in list(_agreements.made.values()):
         mover = agreement.made

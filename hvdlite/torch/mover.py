@@ -162,7 +162,7 @@ class Delegated:
         self._mover, self._started, self._moves = mover, started, moves
 
     def done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended; wait for the other ranks at most so many seconds."""
+        """Return True if all have ended; wait for the other ranks at most ``seconds``."""
         if not self._started.done(seconds):
             return False
         self._mover.launch()

@@ -227,7 +227,7 @@ def average_all_but(
     local: Collection[int], variables: Sequence, grads: Sequence,
     average: Callable[[List], Sequence], divide: Callable[[Any], Any],
 ) -> List:  # fmt: skip
-    """Return a list of gradients: averages, but for local variables this rank's scaled gradients.
+    """Return the gradients: averages, except this rank's scaled gradients of local variables.
 
     :param local: the ``id`` of each local variable.
     :param average: averages the gradients of all other variables over ranks.

@@ -158,7 +158,7 @@ def test_a_frame_of_an_agent_that_is_too_long_is_refused():
 def test_a_channel_works_with_a_descriptor_above_1023():
     """select() takes no descriptor above 1023."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
-        pytest.skip("so many files may not be open here")
+        pytest.skip("the limit of open files is too low here")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
         high = fcntl.fcntl(agent.fileno(), fcntl.F_DUPFD, 1024)

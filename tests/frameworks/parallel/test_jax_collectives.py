@@ -115,7 +115,7 @@ def test_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
 
 def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
     if size == 1:
-        pytest.skip("nobody to disagree with")
+        pytest.skip("one rank cannot disagree with another")
     text = "'allreduce.odd.*disagree on the shape"
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=text):
         jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3 + rank)).block_until_ready()
