@@ -87,8 +87,9 @@ enum { NEAR = 8 };
 
 /* Finds a plan that no call is using, or makes one. NULL: failure. */
 static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
-    const int64_t like[] = {t->kind, t->dtype, t->op, t->root, *t->dims};
-    uint64_t hash = (uint64_t)(*t->dims + 8 * t->root + t->kind);
+    const int64_t row = t->ndim > 1 ? t->dims[1] : 0;
+    const int64_t like[] = {t->kind, t->dtype, t->op, t->root, *t->dims, row};
+    uint64_t hash = (uint64_t)(*t->dims + row + 8 * t->root + t->kind);
     struct plan *other = NULL; /* the entry to replace, preferably an empty one */
     for (uint64_t i = hash; i < hash + NEAR; i++) {
         struct plan *p = &c->plans[i % PLANS];

@@ -31,7 +31,7 @@ enum {
 /* A plan of the core, for a collective or message that has run before. */
 struct plan {
     hvd_handle *handle; /* NULL: no plan */
-    int64_t like[5];    /* kind, dtype, op, root and count */
+    int64_t like[6];    /* kind, dtype, op, root and dimensions */
     atomic_bool taken;  /* a call that has not ended uses it */
     bool done;          /* that call's run has ended without an error */
 };

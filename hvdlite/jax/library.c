@@ -119,6 +119,14 @@ static hvd_tensor row(int kind, int dtype, const int64_t *count, const void *in,
     return t;
 }
 
+/* A tensor of two dimensions. The core compares all dimensions but the number of rows. */
+static hvd_tensor rows(int kind, int dtype, const int64_t dims[2], const void *in, void *out,
+                       int64_t out_rows) {
+    hvd_tensor t = row(kind, dtype, dims, in, out, out_rows);
+    t.ndim = 2;
+    return t;
+}
+
 /* Reduces `count` elements of `in` to `out_count` elements of `out`. */
 static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
                   const struct type *type, intptr_t op, struct clique *c) {
@@ -156,7 +164,7 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
     const int64_t bytes = bytes_of(count, type);
     if (bytes <= 0) return bytes < 0;
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
-    hvd_tensor t = row(HVD_ALLGATHER, HVD_UINT8, &bytes, in, out, bytes * c->size);
+    hvd_tensor t = rows(HVD_ALLGATHER, HVD_UINT8, (const int64_t[]){1, bytes}, in, out, c->size);
     return clique_run(c, &t);
 }
 
@@ -173,7 +181,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
                         int out_tag, struct clique *c, void *status) {
     (void)tag, (void)out_tag, (void)status, (void)out_type;
     const int64_t part = bytes_of(count, type), bytes = part * c->size;
-    if (part < 0) return 1;
+    if (part <= 0) return part < 0;
     const int n = c->size, step = (to - c->rank + n) % n;
     if (step == 1) c->steps = 0;
     if (step != ++c->steps || (from + step) % n != c->rank || count != out_count)
@@ -191,7 +199,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
     memcpy(packed + to * part, in, (size_t)part);
     c->members[from].out = out;
     if (step < n - 1) return 0;
-    hvd_tensor t = row(HVD_ALLTOALL, HVD_UINT8, &bytes, packed, came, bytes);
+    hvd_tensor t = rows(HVD_ALLTOALL, HVD_UINT8, (const int64_t[]){n, part}, packed, came, n);
     int failed = clique_run(c, &t);
     for (int i = 0; i < n && !failed; i++)
         if (i != c->rank) memcpy(c->members[i].out, came + i * part, (size_t)part);
@@ -228,7 +236,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     c->noted.bytes = -1;
     char *both = clique_scratch(c, 2 * bytes);
     /* another type than XLA's allgathers, so that the two do not match */
-    hvd_tensor t = row(HVD_ALLGATHER, HVD_INT8, &bytes, in, both, 2 * bytes);
+    hvd_tensor t = rows(HVD_ALLGATHER, HVD_INT8, (const int64_t[]){1, bytes}, in, both, 2);
     if (!both || clique_run(c, &t)) return 1;
     memcpy(c->noted.out, both + !c->rank * bytes, (size_t)bytes);
     return *request = NULL, 0;

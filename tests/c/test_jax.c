@@ -18,7 +18,8 @@ static int64_t count;
 static hvd_handle *plan(const hvd_tensor *tensor, hvd_error *err) {
     if (err->code) return NULL;
     snprintf(planned, sizeof planned, "%s", tensor->name);
-    count = *tensor->dims * (tensor->dtype == HVD_FLOAT32 ? 4 : 1);
+    count = tensor->dtype == HVD_FLOAT32 ? 4 : 1;
+    for (int d = 0; d < tensor->ndim; d++) count *= tensor->dims[d];
     return plans++, (hvd_handle *)&plans;
 }
 static int run(hvd_handle *plan_of_it, const void *in, void *out, double seconds) {
