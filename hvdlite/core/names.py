@@ -13,8 +13,8 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# Unnamed blocking calls of one line use these names in turn, so that plans prepared for a name
-# are used again. Two calls share a name only if more threads than this wait at one line.
+# Unnamed blocking calls of one line use _RECURRING names in turn, so that plans prepared for a
+# name are used again. Two calls share a name only if more threads than this wait at one line.
 _RECURRING = 32
 
 
