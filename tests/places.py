@@ -79,7 +79,7 @@ def start_ranks(
 
 
 def on_carrier(carrier: str, ranks: int, *command: str, **options) -> Job:
-    """Run ``python *command`` on ranks that MPI joins, or, without MPI, sockets."""
+    """Run ``python *command`` on ranks joined by MPI or, without MPI, by sockets."""
     if carrier == "mpi":
         return jobs.mpirun(ranks, *command, **options)
     ended = start_ranks(ranks, *command, **options)

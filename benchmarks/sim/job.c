@@ -73,7 +73,7 @@ static void await(struct program *p, int k) {
     if (sleeps) sim_work(set.wake);
 }
 
-/* Computes for these seconds; returns the seconds that are too short to be simulated now, or 0. */
+/* Computes for `seconds`; returns the part that is too short to simulate now, or 0. */
 static double compute(const struct program *p, double seconds) {
     static const double LEAST = 10e-6;
     if (seconds < LEAST) return seconds;

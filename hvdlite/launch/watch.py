@@ -161,7 +161,7 @@ class Watch:
         self._end()
 
     def _start(self) -> None:
-        """Start all ranks, unless a host has other versions."""
+        """Start all ranks, unless versions of software differ between hosts."""
         ours, there = probe.versions(), self._in_order()
         for rank in there:
             different = ranks.version_difference(rank.host, rank.versions, ours)

@@ -48,7 +48,7 @@ def _version_in(package, file):
 def why_no_mxnet():
     """Return why MXNet's library can't be loaded, such as a missing libgomp; None if it can.
 
-    Another process only loads the library, because importing MXNet would take seconds.
+    A child process loads the library alone, because importing MXNet would take seconds.
     """
     found = importlib.util.find_spec("mxnet")
     if not found or not found.origin:

@@ -1,4 +1,4 @@
-"""Combines the recorders of several ranks: which ranks wait for which ranks, and rates."""
+"""Combines the recorders of several ranks: rates, and which rank waits for which."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 

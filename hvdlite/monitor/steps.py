@@ -83,9 +83,10 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
 
 
 def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
-    """Yield the spans at whose end all tensors had ended and the rank soon continued.
+    """Yield the spans in which the rank waited.
 
-    The rank had waited there: it continued with an update or the next tensor, such as a mean loss.
+    When such a span ends, no tensor is pending, and the rank soon continues with an update or with
+    another tensor, such as a mean loss.
     """
     went_on = [(n.begin, n.begin) for n in notes if n.what == "update"]
     ended, last = float("-inf"), float("inf")

@@ -305,7 +305,7 @@ def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:
 
 
 class Aside:
-    """Keeps the sum of the gradients of earlier backward passes of a step, apart from MXNet's."""
+    """Keeps the sum of the gradients of a step's earlier backward passes outside MXNet's memory."""
 
     def __init__(self) -> None:
         self._kept: Dict[Hashable, Any] = {}

@@ -143,8 +143,8 @@ static inline bool result_part(const struct coll_case *c, int ranks, const unsig
                : filled(data, n * element, turned, PERIOD * element);
 }
 
-/* Returns the tile of a pair of ranks and the bytes of its rows. Each pair has its own tile, and
- * its rows begin at the tile's beginning. */
+/* Fills the tile of a pair of ranks, and returns the size in bytes of the pair's rows. Each pair
+ * has its own tile; the rows start at the tile's start. */
 static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
                                unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);

@@ -1,5 +1,5 @@
 /* Allreduces that update weights shared by all ranks: in a region, in a window, with messages,
- * dealt to hosts; and collectives that can't have an update. */
+ * or divided among hosts. Collectives that can't have an update are refused. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 2 };

@@ -105,7 +105,7 @@ def test_rows_that_do_not_divide_among_the_ranks_are_refused(lib, size, several)
 
 @every_library
 def test_wrong_splits_on_one_rank_are_an_error_on_every_rank(lib, rank, size, several):
-    """Other ranks do not wait for data of the wrong rank; the job goes on."""
+    """Other ranks do not wait for data of the rank with wrong splits; the job goes on."""
     last = rank == size - 1
     text = f"rank {size - 1}: tensor 'alltoall.x': splits .* up to {size + 1}: .* at most {size},"
     with pytest.raises((ValueError, *lib.errors), match=text):

@@ -108,7 +108,7 @@ def is_form(module, verb: str) -> bool:
     [(module, verb) for module in MODULES for verb in FORMS if is_form(module, verb)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_the_error_of_a_collective_names_the_wrong_argument(module, verb, rank, size):
+def test_a_collectives_error_names_the_invalid_argument(module, verb, rank, size):
     function, tensor = getattr(module, verb), MODULES[module].make(np.ones((size, 2)))
     first = next(iter(inspect.signature(function).parameters))
     good = {first: [tensor, tensor + 1] if verb.startswith("grouped") else tensor, "name": verb}

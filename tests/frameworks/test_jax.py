@@ -208,7 +208,7 @@ def test_a_job_that_called_jax_distributed_initialize_works(numbers, text, tmp_p
     assert [text in job.output for job in jobs] == [True, True], [job.output for job in jobs]
 
 
-def test_jax_without_hvdlite_is_not_affected_by_the_library():
+def test_hvdlites_library_does_not_affect_jax_without_hvdlite():
     path = alone("import hvdlite.jax.library as library; print(library.PATH)").strip()
     code = "import jax; print(float(jax.jit(lambda x: x + 1)(1.0)))"
     assert alone(code, MPITRAMPOLINE_LIB=path).strip() == "2.0"

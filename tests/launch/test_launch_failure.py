@@ -1,4 +1,4 @@
-"""How the launcher finds the rank to blame, from the endings and reports of ranks; its report."""
+"""How the launcher finds the rank to blame, from how ranks ended; what the launcher prints."""
 
 import pytest
 

@@ -337,7 +337,7 @@ def test_without_mpi_no_mpirun_is_used():
     assert (done.code, sorted(done.out.splitlines())) == (0, ["[0] 2", "[1] 2"]), done.err
 
 
-def test_the_command_of_a_dry_run_runs():
+def test_a_printed_dry_run_command_works():
     line = call("-n", 2, "--dry-run", "echo", "a  b").out.splitlines()[-1]
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.stdout.splitlines() == ["a  b", "a  b"]

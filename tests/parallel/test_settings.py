@@ -26,7 +26,7 @@ NO_SENSE = {
 
 @pytest.fixture
 def a_new_job(monkeypatch):
-    """Shut down the job before the test, and start one without its settings afterwards."""
+    """Before the test, shut down the job; after it, start one without the test's settings."""
     hvd.shutdown()
     yield
     hvd.shutdown()

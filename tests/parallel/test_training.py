@@ -64,7 +64,7 @@ def test_ranks_get_equally_many_samples_in_a_new_order_each_epoch(size):
     assert hvd.allgather_object(list(sampler)) == epochs[1]
 
 
-def test_a_sampler_refuses_too_few_samples_and_different_arguments(several, rank, size):
+def test_a_sampler_refuses_too_few_samples_and_arguments_that_differ_by_rank(several, rank, size):
     with pytest.raises(ValueError, match=f"{size - 1} samples for {size} ranks"):
         hvd.DistributedSampler(size - 1)
     with pytest.raises(hvd.HvdliteError, match="Make the sampler with the same arguments"):

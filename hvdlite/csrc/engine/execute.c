@@ -154,7 +154,7 @@ static int allgather_parts(struct coll_args *args, struct tensor *tensor, const 
                            size_t *part_end, hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request);
     if (tensor->rows[comm->rank] != request_rows(&tensor->request))
-        return error_set(err, HVD_INTERNAL, "this rank's rows are not as many as agreed");
+        return error_set(err, HVD_INTERNAL, "this rank's number of rows is not the agreed one");
     HVD_TRY(tensor_fit_output(tensor, tensor->rows, 1, (size_t)comm->size, err));
     for (int i = 0; i < comm->size; i++)
         part_end[i] = args->bytes = add_part(args, args->bytes, tensor->rows[i], row_bytes);

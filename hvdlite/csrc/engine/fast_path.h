@@ -31,7 +31,7 @@ struct transport;
 /* Rounds in a window. */
 struct window_rounds {
     struct window *window; /* NULL: there are no rounds in a window */
-    size_t used;           /* bytes of the window that places use; only for the stepping thread */
+    size_t used;           /* bytes of the window in use by places; only for the stepping thread */
     atomic_bool opens;     /* a place exists */
     atomic_bool over;      /* every rank has left, so the engine sees no more deaths */
     /* 1 + the local rank whose sums a thread waits for; 0: no thread waits */

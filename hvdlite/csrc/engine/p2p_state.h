@@ -30,7 +30,7 @@ enum p2p_type {
     P2P_PIECE,
     P2P_FREE,   /* code: 1 + a slot that is free again */
     P2P_REFUSE, /* the send fails with this code and text */
-    P2P_LEFT    /* the sender of this message has left; text: why */
+    P2P_LEFT    /* the sender of this message has left; `text` says why */
 };
 
 struct p2p_head {

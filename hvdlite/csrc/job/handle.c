@@ -90,8 +90,8 @@ void *hvd_result(hvd_handle *h, const int64_t **rows) {
 static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {
     if (!is_inherited(h)) return HVD_OK;
     return error_set(err, HVD_NOT_INITIALIZED,
-                     "tensor '%s' was under way in process %ld when this process was forked from "
-                     "it: only that process can wait for it",
+                     "tensor '%s' was under way in process %ld when that process forked this one: "
+                     "only that process can wait for the tensor",
                      h->tensor.request.name, (long)h->process);
 }
 

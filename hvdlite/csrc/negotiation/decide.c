@@ -189,9 +189,8 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* Returns the maximum bytes of a batch. Unless the user has set the length of pieces, tensors are
- * cut only if another tensor may overtake the rest, because the links are idle between two
- * pieces. */
+/* Returns the maximum bytes of a batch. The links are idle between two pieces. So unless the user
+ * has set the length of pieces, a tensor is cut only if another tensor may overtake its rest. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;

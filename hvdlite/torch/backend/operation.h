@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-// Returns the time when the limit is over. A limit above a year counts as a year; a negative limit,
-// too, because it comes from an overflow when PyTorch converts a long timedelta.
+// Returns the deadline. A limit above a year counts as a year. So does a negative limit, which
+// PyTorch makes when it converts a long timedelta with an overflow.
 inline Clock::time_point after(Milliseconds limit) {
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365};
     return Clock::now() + (limit < Milliseconds(0) ? LONGEST : std::min(limit, LONGEST));

@@ -120,7 +120,7 @@ def test_waiting_for_the_parents_call_in_a_forked_child_is_an_error(groups, seve
                 try:
                     look()
                 except RuntimeError as error:
-                    texts.append("only that process can wait for it" in str(error))
+                    texts.append("only that process can wait for the tensor" in str(error))
             os._exit(0 if texts == [True, True] else 1)
         assert os.waitpid(child, 0)[1] == 0
     dist.barrier(group=groups[1])
