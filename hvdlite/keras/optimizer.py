@@ -209,6 +209,10 @@ class _DistributedLossScale(_Distributed):
 
     def apply(self, grads, trainable_variables=None):
         """Average the gradients, then call Keras's method."""
+        if not self.built:  # by Keras's method later; but gradients have the numbers of variables
+            with keras.name_scope(self.name, caller=self):
+                self.build(trainable_variables)
+            self.built = True
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):

@@ -192,10 +192,12 @@ def test_gradients_on_an_unsupported_device_are_refused():
     import torch
 
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    variables = [keras.Variable(np.ones(2)), keras.Variable(np.ones(2))]
+    optimizer.build(variables)
     with pytest.raises(
         ValueError, match="gradient 1' is on meta: .* not take tensors on this device"
     ):
-        optimizer._averaged([torch.ones(2), torch.ones(2, device="meta")], [1, 2])
+        optimizer._averaged([torch.ones(2), torch.ones(2, device="meta")], variables)
 
 
 def test_wrong_arguments_of_keras_are_refused():
