@@ -212,6 +212,7 @@ def test_wrong_arguments_of_keras_are_refused():
         hvd.DistributedOptimizer(keras_own, backward_passes_per_step=2)
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="on JAX, Keras itself refuses frozen variables")
 @pytest.mark.parametrize("frozen", [(0,), (0, 2)], ids=["on rank 0", "another on rank 1"])
 def test_a_layer_frozen_on_some_ranks_is_named(frozen, rank, size, several):
     """Keras leaves frozen variables out, so gradients of equal shapes took each other's places."""
