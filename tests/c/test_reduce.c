@@ -16,11 +16,11 @@ static const struct scaling SCALINGS[] = {
 };
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* Returns false for scalings that request_check refuses, for 16-bit ties that depend on how a
- * factor is rounded, and for scaled values below 0, which uint64's accumulator can't compare. */
+/* Returns false for scalings that request_check refuses, and for 16-bit ties that depend on how a
+ * factor is rounded. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
-    if (dtype == HVD_UINT64 && how.op == HVD_MIN && how.prescale < 0) return false;
+    if (dtype == HVD_UINT64 && how.prescale < 0) return false;
     return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
 }
 

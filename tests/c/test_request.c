@@ -85,6 +85,8 @@ TEST(test_scales_and_ops_that_a_dtype_lacks_are_refused) {
     is(HVD_UNSUPPORTED, WITH(flag, prescale, 2));
     is(HVD_UNSUPPORTED, WITH(flag, postscale, 0.5));
     is(HVD_UNSUPPORTED, WITH(flag, op, HVD_AVERAGE));
+    is(HVD_UNSUPPORTED, WITH(of_dtype(HVD_UINT64), prescale, -0.5));
+    is(HVD_OK, WITH(of_dtype(HVD_UINT64), postscale, -0.5));
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
         bool floats = dtype_is_float(dtype);
         is(floats ? HVD_OK : HVD_UNSUPPORTED, WITH(of_dtype(dtype), op, HVD_ADASUM));

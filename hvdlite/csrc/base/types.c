@@ -27,8 +27,10 @@ static const struct {
     const char *name;
     size_t size;
     enum classes class;
+    bool has_no_sign; /* the accumulator */
 } DTYPE_ROWS[] = {
-#define ROW(DTYPE, NAME, CLASS, ELEMENT, ...) [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS},
+#define ROW(DTYPE, NAME, CLASS, ELEMENT, WIDE, ...)                                                \
+    [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS, (WIDE) - 1 > 0},
     DTYPES(ROW)
 #undef ROW
 };
@@ -48,6 +50,8 @@ static enum classes class_of(int dtype) {
 }
 
 bool dtype_is_float(int dtype) { return class_of(dtype) == FLOAT; }
+
+bool dtype_sums_below_0(int dtype) { return !DTYPE_ROWS[dtype].has_no_sign; }
 
 static const struct {
     const char *name;

@@ -67,6 +67,11 @@ static int check_op(const struct request *r, hvd_error *err) {
                          "tensor '%s' is bool, which can't be averaged or scaled: use op=Max "
                          "(logical or), op=Min (and), or cast it to float32",
                          r->name);
+    if (r->prescale < 0 && !dtype_sums_below_0(r->dtype))
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' is %s: expected a prescale_factor of at least 0, got %g; "
+                         "use postscale_factor or cast it to int64",
+                         r->name, dtype_name(r->dtype), r->prescale);
     return HVD_OK;
 }
 
