@@ -5,7 +5,6 @@ bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces 
 """
 
 import sys
-import zlib
 from operator import attrgetter, eq
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from weakref import ref
@@ -16,6 +15,7 @@ from hvdlite.core.collectives import Repeated, Started
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
+from hvdlite.torch.digest import digest_of
 from hvdlite.torch.exchange import mover_of
 from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host, written
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
@@ -57,8 +57,9 @@ class Bucket:
         # gradients that backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
-        # parameters that require no gradient any more; an allreduce fails if ranks differ in them
-        self.frozen: List[torch.Tensor] = []
+        # places in `params` of parameters that no longer require a gradient; the allreduce fails if
+        # the places differ between ranks
+        self.frozen: List[int] = []
         self._compressed: Any = None  # the compressor's output and context
         self._sent = self._flat
         # the memory that is sent: _sent, or its pinned copy on the host
@@ -72,8 +73,7 @@ class Bucket:
         """
         self._write()
         if self.frozen:
-            numbers = [at for at, param in enumerate(self.params) if param in set(self.frozen)]
-            states = zlib.crc32(repr(numbers).encode(), states) % (2**31 - 1) + 1
+            states = digest_of({"loaded": states, "frozen": self.frozen})
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
             whole = self.views[0] if len(self.views) == 1 else self._flat
@@ -162,7 +162,7 @@ class Bucket:
                 if param.requires_grad:
                     param.grad = view
                 else:
-                    self.frozen.append(param)
+                    self.frozen.append(at)
                 continue
             stale.append(view)
             values.append(grad.to_dense() if grad.is_sparse else grad)

@@ -256,7 +256,7 @@ class Gradients(GradientReducer):
         if not errors:
             return
         if getattr(errors[0], "kind", None) == MISMATCH:  # on every rank
-            frozen = [self._names[param] for bucket in buckets for param in bucket.frozen]
+            frozen = [self._names[b.params[at]] for b in buckets for at in b.frozen]
             agree(
                 f"{self.owner}, frozen parameters", frozen, remedy="Freeze the same parameters "
                 "on every rank.", process_set=self.reduction.process_set,
