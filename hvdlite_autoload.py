@@ -64,7 +64,7 @@ def _stand_in_for_gloo(dist, make) -> None:
             cls, store, rank, size, timeout=c10d.default_pg_timeout, enable_reconfigure=False
         ):
             forks = sys.modules.get("hvdlite.exit.forks")
-            if forks and forks.is_child():  # hvdlite has no ranks in it; Gloo has
+            if forks and forks.is_child():  # hvdlite can't run in a forked child
                 _say(cls.told, rank, "a process that a rank has forked has PyTorch's own gloo")
                 more = {"enable_reconfigure": True} if enable_reconfigure else {}
                 return real(store, rank, size, timeout, **more)

@@ -209,7 +209,7 @@ class _DistributedLossScale(_Distributed):
 
     def apply(self, grads, trainable_variables=None):
         """Average the gradients, then call Keras's method."""
-        if not self.built:  # by Keras's method later; but gradients have the numbers of variables
+        if not self.built:  # Keras would build it too late: _averaged needs the variables' numbers
             with keras.name_scope(self.name, caller=self):
                 self.build(trainable_variables)
             self.built = True

@@ -27,7 +27,7 @@ static const struct {
     const char *name;
     size_t size;
     enum classes class;
-    bool has_no_sign; /* the accumulator */
+    bool has_no_sign; /* true if the accumulator's type is unsigned */
 } DTYPE_ROWS[] = {
 #define ROW(DTYPE, NAME, CLASS, ELEMENT, WIDE, ...)                                                \
     [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS, (WIDE) - 1 > 0},

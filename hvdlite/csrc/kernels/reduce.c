@@ -72,7 +72,7 @@ static inline int64_t truncated(double x) {
     return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-/* The same up to 2^64, for accumulators without a sign. */
+/* Does what truncated() does, for uint64_t accumulators: values up to 2^64 are kept. */
 static inline uint64_t truncated_unsigned(double x) {
     if (!(x >= 0x1p63)) return (uint64_t)truncated(x);
     return x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
