@@ -114,6 +114,9 @@ class ElasticMembership(Membership):
 
     def have_caused(self, error: BaseException) -> bool:
         failed = failure_of(error)
+        if failed is not None and failed.kind == native.MISMATCH:
+            # The error ends other ranks, too, so a death that is known now may be its result.
+            return False
         if failed is not None and failed.kind in _OF_DEATHS:
             return True
         return bool(lib.hvd_is_initialized()) and lib.hvd_check(new_error()) != lib.HVD_OK

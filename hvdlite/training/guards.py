@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdlite.core.collectives import gather_numbers
 from hvdlite.core.names import owner_name
-from hvdlite.core.native import HvdliteError, HvdliteValueError
+from hvdlite.core.native import MISMATCH, HvdliteError, HvdliteValueError
 from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 
@@ -65,7 +65,8 @@ class Guard:
         faults = list(self._faults([each.name for each in guarded], everyone.reshape(shape)))
         if faults:
             more = f"; and {len(faults) - 1} more" if len(faults) > 1 else ""
-            raise HvdliteError(f"before step {self._steps}: {faults[0]}{more}")
+            text = f"before step {self._steps}: {faults[0]}{more}"
+            raise HvdliteError(text, kind=MISMATCH)
         self._equal_at = self._steps
 
     def _faults(self, names: List[str], everyone: np.ndarray) -> Iterable[str]:
