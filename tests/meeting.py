@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    item.failed = getattr(item, "failed", False) or report.failed
+    item.failed |= report.failed
     if report.failed and everyone.rank != 0:
         say(item, f"\nrank {everyone.rank}: {item.nodeid} failed\n{report.longreprtext}\n")
     return report
@@ -53,6 +53,7 @@ def say(item, text: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
+    item.failed = False  # pytest calls the hook above only for tests below the conftest.py
     result = yield
     if not meet(MEETING_SECONDS if item.failed else TIMEOUT_SECONDS + MEETING_SECONDS):
         who = f"rank {everyone.rank}: {item.nodeid}"

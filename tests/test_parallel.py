@@ -79,7 +79,8 @@ def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **opt
 
 
 def test_contract_and_parallel_tests_pass_on_one_rank():
-    passed(1, ({}, ALL))
+    beside_tests_without_ranks = [f"{CONTRACT}/test_guards.py", "tests/unit/test_verdict.py"]
+    passed(1, ({}, ALL), ({}, beside_tests_without_ranks))
 
 
 def test_contract_and_parallel_tests_pass_on_two_ranks():
