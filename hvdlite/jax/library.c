@@ -127,27 +127,28 @@ static hvd_tensor rows(int kind, int dtype, const int64_t dims[2], const void *i
     return t;
 }
 
-/* Reduces `count` elements of `in` to `out_count` elements of `out`. */
-static int reduce(int kind, const void *in, void *out, int64_t count, int64_t out_count,
-                  const struct type *type, intptr_t op, struct clique *c) {
+/* Reduces `in` to `out_count` elements of `out`. */
+static int reduce(int kind, const void *in, void *out, int64_t out_count, const struct type *type,
+                  intptr_t op, struct clique *c) {
     if (!type) return clique_refuse(UNKNOWN_TYPE);
-    if (!count) return 0;
+    if (!out_count) return 0;
     if (!op || (type->parts > 1 && op != MPIABI_SUM))
         return clique_refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
                              "for this type: complex numbers can be summed only");
     if (!in) in = out; /* MPI_IN_PLACE */
     if (c->size == 1 || c->group == CLIQUE_WARMING)
         return memmove(out, in, (size_t)(out_count * type->bytes)), 0;
-    const int64_t n = count * type->parts;
-    hvd_tensor t = row(kind, type->dtype, &n, in, out,
-                       kind == HVD_REDUCESCATTER ? out_count * type->parts : 0);
+    const int64_t each = out_count * type->parts;
+    const bool scatters = kind == HVD_REDUCESCATTER;
+    const int64_t n = scatters ? each * c->size : each;
+    hvd_tensor t = row(kind, type->dtype, &n, in, out, scatters ? each : 0);
     t.op = (int)op - 1;
     return clique_run(c, &t);
 }
 
 API int MPIABI_Allreduce(const void *in, void *out, int count, const struct type *type, intptr_t op,
                          struct clique *c) {
-    return reduce(HVD_ALLREDUCE, in, out, count, count, type, op, c);
+    return reduce(HVD_ALLREDUCE, in, out, count, type, op, c);
 }
 
 API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[],
@@ -155,7 +156,7 @@ API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[],
     for (int i = 1; i < c->size; i++)
         if (counts[i] != counts[0])
             return clique_refuse("hvdlite.jax: can't reduce-scatter into unequal parts");
-    return reduce(HVD_REDUCESCATTER, in, out, (int64_t)counts[0] * c->size, counts[0], type, op, c);
+    return reduce(HVD_REDUCESCATTER, in, out, counts[0], type, op, c);
 }
 
 API int MPIABI_Allgather(const void *in, int count, const struct type *type, void *out,

@@ -10,22 +10,28 @@ static unsigned char value_of(int from, int to, int number, size_t i) {
     return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
 }
 
-/* Starts one send or receive; `bytes`: a multiple of the element. */
-static int letter_start_of(hvd_dtype dtype, struct work *l, struct engine_rank *me, hvd_kind kind,
-                           int peer, const char *name, int number, size_t bytes) {
-    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = dtype, .n = bytes / dtype_size(dtype)};
-    work_init(l, me, c, name, true);
-    l->tensor.request.kind = kind;
-    l->tensor.request.root = peer;
-    for (size_t i = 0; i < bytes; i++)
-        l->in[i] = kind == HVD_SEND ? value_of(me->rank, peer, number, i) : 0;
+/* One send or receive; `bytes`: a multiple of the element. */
+struct letter {
+    hvd_kind kind;
+    int peer;
+    const char *name;
+    int number;
+    size_t bytes;
+    hvd_dtype dtype;
+};
+
+static int start(struct work *l, struct engine_rank *me, struct letter of) {
+    size_t n = of.bytes / dtype_size(of.dtype);
+    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = of.dtype, .n = n};
+    work_init(l, me, c, of.name, true);
+    l->tensor.request.kind = of.kind;
+    l->tensor.request.root = of.peer;
+    for (size_t i = 0; i < of.bytes; i++)
+        l->in[i] = of.kind == HVD_SEND ? value_of(me->rank, of.peer, of.number, i) : 0;
     return work_submit(l, ERR);
 }
-
-static int letter_start(struct work *l, struct engine_rank *me, hvd_kind kind, int peer,
-                        const char *name, int number, size_t bytes) {
-    return letter_start_of(HVD_UINT8, l, me, kind, peer, name, number, bytes);
-}
+#define letter_start_of(dtype, l, me, ...) start(l, me, (struct letter){__VA_ARGS__, dtype})
+#define letter_start(...) letter_start_of(HVD_UINT8, __VA_ARGS__)
 
 static void check_came(struct work *l, int from, int number) {
     int self = l->owner->rank;

@@ -164,31 +164,28 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
 /* Bytes of the accumulators of a block. They must fit into the L1 cache. */
 enum { BLOCK = 4096 };
 
-static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
-                         int inputs, size_t at, size_t n, double scale, struct reduce_final final) {
-    _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
-    k->widen(sum, in[0] + at * k->size, n, scale);
-    for (int i = 1; i < inputs; i++) {
-        const char *next = in[i] + at * k->size;
-        if (scale == 1) {
-            k->combine(sum, next, n);
-        } else {
-            k->widen(scaled, next, n, scale);
-            k->combine_wide(sum, sum, scaled, n);
-        }
-    }
-    k->narrow((char *)out + at * k->result, sum, n, final);
-}
-
 void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
                 size_t n, double scale, struct reduce_final final) {
     if (inputs == 2 && k->pair) {
         k->pair(out, in[0], in[1], n, scale, final);
         return;
     }
+    _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
     size_t block = BLOCK / k->wide;
-    for (size_t at = 0; at < n; at += block)
-        reduce_block(k, out, in, inputs, at, n - at < block ? n - at : block, scale, final);
+    for (size_t at = 0; at < n; at += block) {
+        size_t length = n - at < block ? n - at : block;
+        k->widen(sum, in[0] + at * k->size, length, scale);
+        for (int i = 1; i < inputs; i++) {
+            const char *next = in[i] + at * k->size;
+            if (scale == 1) {
+                k->combine(sum, next, length);
+            } else {
+                k->widen(scaled, next, length, scale);
+                k->combine_wide(sum, sum, scaled, length);
+            }
+        }
+        k->narrow((char *)out + at * k->result, sum, length, final);
+    }
 }
 
 /* ---- kernels over whole vectors ---- */

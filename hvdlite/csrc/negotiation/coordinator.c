@@ -10,6 +10,7 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     struct coordinator *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->config = *config;
+    c->waiting = (struct waiting){.size = config->size, .job_ranks = config->job_ranks};
     c->ahead.bytes_ahead = config->options.bytes_ahead;
     c->cache = cache_new(config->options.cache_capacity);
     c->left = calloc((size_t)config->size, sizeof *c->left);
@@ -85,8 +86,7 @@ struct submission {
 static int submit(struct coordinator *c, const struct submission *s, hvd_error *err) {
     struct pending *p = map_find(&c->waiting.names, s->name);
     if (!p) {
-        HVD_TRY(waiting_add(&c->waiting, s->request, s->name, c->config.size, c->config.job_ranks,
-                            s->now, &p, err));
+        HVD_TRY(waiting_add(&c->waiting, s->request, s->name, s->now, &p, err));
         p->order = c->ordered++;
     }
     HVD_TRY(pending_add(p, s->rank, s->request, s->id, err));
@@ -146,6 +146,5 @@ const char *coordinator_oldest(const struct coordinator *c, size_t *more) {
 
 void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg) {
     double limit = c->config.options.stall_warning;
-    if (limit > 0)
-        waiting_report(&c->waiting, c->config.size, c->config.silent, now, limit, report, arg);
+    if (limit > 0) waiting_report(&c->waiting, c->config.silent, now, limit, report, arg);
 }

@@ -74,7 +74,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     double limit = c->config.options.stall_failure;
     struct pending *p = c->waiting.first;
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
-    const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
+    const struct pending **oldest = waiting_of_ranks(&c->waiting);
     if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
     /* freed at the end, because texts about other tensors may name these tensors */
     struct pending *failed = NULL;

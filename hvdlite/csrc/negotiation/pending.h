@@ -89,30 +89,31 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
 
 /* ---- waiting.c: tensors that at least one rank has not submitted ---- */
 
-/* A zeroed struct waiting is empty. */
+/* Empty if only the first two fields, which are those of struct pending, are set. */
 struct waiting {
+    int size;
+    const int *job_ranks;
     struct map names;
     struct pending *first, *last; /* in order of arrival, which is also the order of `since` */
     struct pending *unseen;       /* the first tensor that has not been checked yet; NULL: none */
 };
 
-/* `name`: a node of the request's name, which is hashed already. Other arguments: see
- * pending_new. */
+/* `name`: a node of the request's name, which is hashed already. */
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
-                int size, const int *job_ranks, double now, struct pending **out, hvd_error *err);
+                double now, struct pending **out, hvd_error *err);
 /* the caller owns the tensor from now on */
 void waiting_remove(struct waiting *w, struct pending *p);
 void waiting_free(struct waiting *w);
 
 /* Returns an array by rank: the oldest tensor that the rank waits for, or NULL. The caller frees
  * the array. NULL: memory is short. */
-const struct pending **waiting_of_ranks(const struct waiting *w, int size);
+const struct pending **waiting_of_ranks(const struct waiting *w);
 
 /* Reports each tensor that has waited for more than `limit` seconds, once. Tensors that miss the
  * same ranks share a text. Joins are not reported, because they may wait for any time. silent: see
  * pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
-void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,
+void waiting_report(struct waiting *w, const bool *silent, double now, double limit,
                     waiting_text *report, void *arg);
 
 #endif

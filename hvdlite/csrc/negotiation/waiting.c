@@ -4,8 +4,8 @@
 #include <string.h>
 
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
-                int size, const int *job_ranks, double now, struct pending **out, hvd_error *err) {
-    struct pending *p = pending_new(request, size, job_ranks, now);
+                double now, struct pending **out, hvd_error *err) {
+    struct pending *p = pending_new(request, w->size, w->job_ranks, now);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
     p->node = map_node_like(name, p->request.name, p);
     int code = map_put(&w->names, &p->node, err);
@@ -34,11 +34,11 @@ void waiting_free(struct waiting *w) {
     *w = (struct waiting){0};
 }
 
-const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
-    const struct pending **oldest = calloc((size_t)size, sizeof *oldest);
+const struct pending **waiting_of_ranks(const struct waiting *w) {
+    const struct pending **oldest = calloc((size_t)w->size, sizeof *oldest);
     int found = 0;
-    for (const struct pending *p = w->first; oldest && p && found < size; p = p->next) {
-        for (int i = 0; i < size; i++) {
+    for (const struct pending *p = w->first; oldest && p && found < w->size; p = p->next) {
+        for (int i = 0; i < w->size; i++) {
             if (oldest[i] || !p->submitted[i]) continue;
             oldest[i] = p;
             found++;
@@ -94,13 +94,13 @@ static void report_sorted(struct pending **sorted, size_t n, const struct report
     }
 }
 
-void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,
+void waiting_report(struct waiting *w, const bool *silent, double now, double limit,
                     waiting_text *report, void *arg) {
     bool late;
     size_t n = count_unreported(w, now - limit, &late), i = 0;
     if (!late) return;
     struct pending **sorted = malloc(n * sizeof(struct pending *));
-    const struct pending **oldest = waiting_of_ranks(w, size);
+    const struct pending **oldest = waiting_of_ranks(w);
     for (struct pending *p = w->first; sorted && p; p = p->next)
         if (is_unreported(p)) sorted[i++] = p;
     if (sorted && oldest) { /* if memory is short, nothing is reported */
