@@ -178,8 +178,8 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
 /* The flight recorder (shm/flight.h) is a file without a name. hvd_flight_file returns its
  * descriptor; -1: no recorder. hvd_flight_describe stores a text that all ranks of the job share,
  * the name of what moves data between hosts, and the signal that appends stacks to the file (0:
- * none). After hvd_flight_bell, each stall or failure writes `word` to the file `bell` (-1: nothing
- * more). */
+ * none). After hvd_flight_bell, each stall or failure writes `word` to the file `bell` (-1: no
+ * longer). */
 int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, const char *transport, int stacks);
 void hvd_flight_bell(int bell, const char *word);
@@ -218,11 +218,11 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Sets a limit: unless it is lifted, this process prints `words` and exits with `code` after
- * `seconds`, even if it is blocked. `ranks` (of the job) are ranks for which the caller waits
- * inside MPI, a wait that nothing else can end: meanwhile the job checks that these ranks answer,
- * and the seconds start when the job has failed. Returns NULL if memory is short; lifting NULL does
- * nothing. */
+/* Sets a limit: unless the caller lifts the limit, this process prints `words` and exits with
+ * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job for which the
+ * caller waits inside MPI, where only this limit can end a wait. The job then checks that these
+ * ranks answer, and the seconds start when the job has failed. Returns NULL if memory is short;
+ * lifting NULL does nothing. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code, const char *words);
 void hvd_limit_lift(hvd_limit *limit);

@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* Returns the file, emptied; the caller closes it. NULL: errno has the reason; EACCES: the file or
- * link belongs to another user. */
+/* Returns the file, emptied; the caller closes it. On failure returns NULL and sets errno; EACCES:
+ * the file or link belongs to another user. */
 FILE *file_open_named(const char *path);
 
 #endif

@@ -34,7 +34,7 @@ struct bell {
     struct mutex mutex; /* guards the fields below */
     atomic_uint rings;  /* written under the mutex */
     bool watched;       /* a sleeping thread polls the file and `event` */
-    int event;          /* an eventfd: writing to it ends that thread's poll */
+    int event;          /* an eventfd; a write ends the poll of that thread */
 };
 
 int bell_open(struct bell *b, hvd_error *err);

@@ -25,7 +25,7 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
-/* A trial: each rank sends messages to the rank at a distance, and receives the same number. */
+/* A trial: each rank sends messages to the rank at `distance`, and receives as many messages. */
 struct trial {
     const struct comm *comm;
     char *memory; /* contains the message, the sums, and room for the messages in flight */

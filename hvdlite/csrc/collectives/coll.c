@@ -17,8 +17,8 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
 }
 
-/* Returns true if there are several hosts, some have several ranks, and the ranks of each host
- * share a window. */
+/* Returns true if there are several hosts, at least one host has several ranks, and the ranks of
+ * each host share a window. */
 static bool by_hosts(const struct comm *comm, const struct coll_args *args) {
     const struct layout *l = comm->layout;
     return l && l->windows && l->hosts > 1 && comm->size > l->hosts && !args->adasum;

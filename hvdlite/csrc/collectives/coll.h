@@ -44,7 +44,7 @@ struct coll_args {
     const struct coll_tensor *tensors;
     size_t ntensors;
     char *const
-        /* by local rank: parts of the region that contains all tensors; NULL: no region does */
+        /* by local rank: parts of the region that has all tensors; NULL: no region has all */
         *memory;
 
     const struct reduce_kernels *reduce; /* for allreduce and reducescatter */
@@ -54,8 +54,8 @@ struct coll_args {
 
     int root; /* for broadcast */
 
-    /* The input, outside of `data`: of allgather, reducescatter and alltoall, and of an allreduce
-     * whose results and elements differ in size. Else NULL. */
+    /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results and
+     * elements differ in size. Other collectives: NULL, because their input is in `data`. */
     const void *in;
     const size_t
         *in_end; /* reducescatter, alltoall: by rank, end of the part for that rank in `in` */
@@ -91,8 +91,8 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* Returns how many bytes a batch may have if the order in which a tensor's elements are added must
- * not depend on the other tensors of the batch. SIZE_MAX: no limit. */
+/* Returns the most bytes of a batch that adds the elements of each tensor in the same order as if
+ * the tensor were alone. SIZE_MAX: no limit. */
 size_t coll_alike(const struct comm *comm);
 
 /* Chooses an algorithm and runs it. If there is only one rank, applies the scales. */
@@ -187,8 +187,8 @@ struct coll_pipeline {
     /* How many items, at most `depth`, are sent before the awaited item arrives. 0: item i is sent
      * after item i has arrived. */
     size_t send_ahead;
-    size_t reuse; /* item i arrives in the memory that item i - reuse was sent from; 0: never */
-    const struct coll_pieces *pieces; /* each has items / pieces->n items; NULL: not in pieces */
+    size_t reuse; /* item i arrives where item i - reuse was sent from; 0: no memory is reused */
+    const struct coll_pieces *pieces; /* each piece has items / pieces->n items; NULL: no pieces */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
 

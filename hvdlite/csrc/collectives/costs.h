@@ -5,12 +5,12 @@
  *
  *   doubling    q (a + f b(S)), and f b(S) once more if p is not a power of two
  *   circulant   a + f b(m) for each message: two messages each of about S/2, S/4, ... S/p
- *   ring        2(p-1) times the longest of three times: all segments of a chunk on the link; the
- *               same on a core; one segment's way to the rank after the next one
+ *   ring        2(p-1) times the longer of two times: all segments of a chunk, one after another;
+ *               the first segment from a rank to the next rank
  *
- * f is the factor by which bytes take longer if all ranks send far in each step: racks share links,
- * bytes for late ranks collide with others, and nothing hides additions and copies. On 8 emulated
- * hosts with two cores f was 1.25.
+ * f is the factor by which bytes take longer if all ranks send to distant ranks in each step: racks
+ * share links, bytes for late ranks collide with other bytes, and additions and copies do not
+ * overlap with sending. On 8 emulated hosts with two cores f was 1.25.
  *
  * Up to 4 KiB doubling is always chosen, because engine/fast_hosts.c then needs no negotiation.
  * Doubling sends sums in the accumulator's dtype; the circulant does so in half of its steps. On 2
@@ -43,8 +43,8 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 size_t coll_depth(struct cost cost, size_t segment);
 
 /* Like coll_depth, for algorithms whose next message goes to another rank. Returns no more than
- * needed, because segments sent ahead compete with the segment that the receiver waits for: the
- * circulant took 9.0 ms for 4 MB on 64 simulated hosts with 10 Gbit/s with 16 segments ahead, and
+ * needed, because segments sent ahead compete with the segment that the receiver waits for: 64
+ * simulated hosts with 10 Gbit/s needed 9.0 ms for a circulant of 4 MB with 16 segments ahead, and
  * 7.3 ms with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 

@@ -191,8 +191,7 @@ static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
     return HVD_OK;
 }
 
-/* In ring.c, rank r completes chunk r + 1, so the chunk numbers are shifted by one against the
- * owners. */
+/* In ring.c, rank r completes chunk r + 1, so the chunk of owner r has number r + 1. */
 static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
     const struct dealt *d = arg;
     return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));

@@ -22,9 +22,9 @@
  *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
  *   lane             piece 0         piece 1           piece 2
  *
- * With h hosts, each host sends 2(h-1)/h S bytes for an allreduce, the least possible, and at most
- * S bytes for a broadcast, for any placement of the ranks. Cost: the lane's algorithm for S / lanes
- * bytes, plus two passes of the window; for large data only of the first and the last piece.
+ * However the ranks are placed, each of h hosts sends 2(h-1)/h S bytes for an allreduce, the least
+ * possible, and at most S bytes for a broadcast. Cost: the lane's algorithm for S / lanes bytes,
+ * plus two passes of the window; for large data only of the first and the last piece.
  *
  * If a dtype is narrower than its accumulator, results are rounded twice, on the host and on the
  * lane. With unit roundoff u, the error is at most 2u (|x1| + ... + |xp|) / divisor, instead of u

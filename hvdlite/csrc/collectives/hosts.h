@@ -1,9 +1,9 @@
 /* Shared by the collectives in two levels: the steps of each level (host and lane), and which level
  * scales the result.
  *
- * The host applies the prescale. If a dtype is narrower than its accumulator, the host also
- * divides, so that a host's sum does not overflow if the average does not. The lane applies the
- * rest. */
+ * The step on the host applies the prescale. If a dtype is narrower than its accumulator, this step
+ * also divides, because the sum of a host could overflow although the average does not. The step on
+ * the lane applies the other factors. */
 #ifndef HVDLITE_COLLECTIVES_HOSTS_H
 #define HVDLITE_COLLECTIVES_HOSTS_H
 

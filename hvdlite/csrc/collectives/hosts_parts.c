@@ -9,7 +9,7 @@
  *   reducescatter   the input is put in the order of lanes; the host sums ab0 cd0 to a, ab1 cd1 to
  *                   b; the lane sums ab0 to a; the host gathers its block, of which a takes a
  *
- * For any placement of the ranks, a host sends only data that other hosts do not have, (h-1)/h S in
+ * However the ranks are placed, a host sends only data that other hosts do not have, (h-1)/h S in
  * total. Cost: the lane's algorithm for S / lanes bytes, two passes of the window, and two copies
  * more than in one level. If a dtype is narrower than its accumulator, results are rounded twice,
  * as in hosts.c. */

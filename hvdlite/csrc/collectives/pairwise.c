@@ -1,5 +1,5 @@
-/* Pairwise exchange: every rank sends each chunk to the rank that adds up this chunk. For
- * allreduce, and for reducescatter, which is its first half.
+/* Pairwise exchange: every rank sends each chunk to the rank that adds up this chunk. A
+ * reducescatter is the first half of the allreduce.
  *
  * The allreduce is used for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
  * integers) and for kernels whose results and elements differ in size. Inputs are sent unchanged.
@@ -73,8 +73,8 @@ static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
     return w->slots + (k % (w->lag + 1) * w->peers + d - 1) * w->segment;
 }
 
-/* Sends rank r + d this rank's input for a segment of rank r + d's chunk; receives rank r - d's
- * input for this rank's chunk. */
+/* Sends this rank's input for a segment of rank (r + d)'s chunk to that rank; receives the input of
+ * rank r - d for a segment of this rank's chunk. */
 static struct coll_exchange exchange(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
     struct coll_range theirs = segment_of(w, to, at);

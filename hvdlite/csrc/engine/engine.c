@@ -21,7 +21,7 @@ struct engine {
     void (*give_up)(const hvd_error *cause);
     pthread_t thread;
     struct progress progress;
-    bool was_rung; /* for the engine's thread: a ring or a nudge ended its last sleep */
+    bool was_rung; /* for the engine's thread: the doorbell or a nudge ended its last sleep */
     /* Only the stepping thread uses the following fields. */
     struct negotiation negotiation;
     struct executor executor;
@@ -120,9 +120,9 @@ static void note_wait(struct engine *e, bool pending, double now) {
 }
 
 /* If nothing is pending, the engine's thread yields for LINGER and then sleeps: another tensor
- * often follows immediately, and waking up takes longer than most tensors. If work is pending, it
- * follows the wait policy. If every message wakes the thread, it sleeps until one arrives.
- * Else it polls more and more rarely; a ring or nudge resets this, as a message may follow. */
+ * often follows soon, and waking up takes longer than most tensors. If work is pending, the thread
+ * follows the wait policy. If every message wakes the thread, it sleeps until a message arrives.
+ * Otherwise it polls more and more rarely, and often again after a doorbell or a nudge. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();

@@ -72,8 +72,8 @@ bool engine_failed(struct engine *e, hvd_error *why);
 /* Returns the algorithm of the last batch; NULL: no batch has run. Any thread. */
 const char *engine_algorithm(struct engine *e);
 
-/* Ends the thread, fails pending tensors and frees the engine. If engine_ended has not returned
- * true before, the other ranks consider this rank dead. */
+/* Ends the thread, fails pending tensors and frees the engine. Call it after engine_ended has
+ * returned true; otherwise the other ranks consider this rank dead. */
 void engine_stop(struct engine *e);
 
 #endif

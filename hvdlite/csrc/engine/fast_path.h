@@ -64,7 +64,7 @@ struct fast_path {
     struct host_rounds hosts;
 };
 
-/* by: may be opened later. by_messages: rounds with messages are allowed. */
+/* `by` may be opened after this call. by_messages: rounds with messages are allowed. */
 void fast_path_open(struct fast_path *x, struct transport *t, struct executor *by,
                     const atomic_bool *failed, int group, bool by_messages);
 void fast_path_close(struct fast_path *x);
@@ -93,8 +93,8 @@ int fast_window_check(const struct fast_path *x, hvd_error *err);
 
 /* ---- rounds with messages: for the stepping thread ---- */
 
-/* Call it before reporting the tensor to the coordinator. If it sets *comes, do not report the
- * tensor: a round completes it, or fast_hosts_take returns it. */
+/* Call it before the tensor is reported to the coordinator. If the call sets *comes, do not report
+ * the tensor: a round completes the tensor, or fast_hosts_take returns the tensor. */
 int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool *comes,
                     hvd_error *err);
 /* Call it in join(), when no round is in progress: this rank enters no rounds until `joined` is

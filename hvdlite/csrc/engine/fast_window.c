@@ -165,8 +165,8 @@ static bool end_wait(struct fast_path *x, int local_rank, bool there) {
     return there;
 }
 
-/* Returns false if the engine has failed, which it does soon after a rank dies or falls silent. If
- * all ranks have left, the engine sees neither, so this wait must end by itself. */
+/* Returns false if the engine has failed: an engine fails soon after a rank dies or falls silent.
+ * If all ranks have left, the engine no longer watches ranks, so this function does. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
     static const double LONGEST_NAP = 1e-3, SOON = 0.05; /* seconds */

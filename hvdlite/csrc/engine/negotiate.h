@@ -33,7 +33,7 @@ struct negotiation {
     struct tree tree;
     struct aggregate aggregate;
     struct watch watch;
-    double reported; /* when the last reported late send or receive was submitted */
+    double reported; /* time of submission of the last send or receive that was reported as late */
     const struct log *log;
     hvd_error lost; /* the error about a silent rank; code 0: none */
     int lost_rank;

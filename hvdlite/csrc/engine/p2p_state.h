@@ -22,8 +22,8 @@ enum p2p_type {
     /* code: dtype. Followed by the name, the total bytes, then the data if it is short, else the
      * address of the bounce buffer, if there is one */
     P2P_OFFER,
-    /* asks for the bytes of a send up to `bytes`; with `bytes` = all it also says that a receive
-     * has matched. code 1: the data must go through the bounce buffer */
+    /* A receive has matched the send: asks for the send's first `bytes` bytes. code 1: the data
+     * must go through the bounce buffer */
     P2P_WANT,
     /* the next data of a send. code: 1 + the slot of the bounce buffer with the data; 0: the data
      * follows in the message */

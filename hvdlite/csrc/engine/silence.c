@@ -87,8 +87,8 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
     return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;
 }
 
-/* Logs the text, unless this rank waits for nothing, or is the silent rank itself, which runs
- * again. */
+/* Logs the text if this rank is the coordinator or waits for a tensor. The silent rank itself logs
+ * nothing, because it runs again when it gets the text. */
 void silence_report(struct negotiation *n, int rank, const char *text) {
     char what[HVD_MAX_NAME + 80];
     if (rank == n->t->at.rank) return;

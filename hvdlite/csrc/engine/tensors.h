@@ -53,7 +53,7 @@ struct tensor {
     bool direct;             /* true: the tensor has the same offset in its region on every rank */
     bool uneven;             /* true: some rank has chosen its own splits */
     double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
-    /* each rank's rows, once agreed on, if they vary; the table frees them */
+    /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
     int64_t *rows;
     struct map_node node; /* node in the map of names */
     /* The table sets the following fields. */
@@ -97,10 +97,10 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
 /* Any thread. tensor->node must be set. The table keeps the tensor until its completion is called;
- * after an error the caller keeps it. Fails after tensors_refuse, and if a tensor with this name is
- * under way. But if `queued` is set, or if the tensor under way has `failed` (so that no caller
- * waits for it), the new tensor waits behind the tensor under way. *corked: set to true if a cork
- * holds the tensor back. */
+ * after an error the caller keeps it. Fails after tensors_refuse. If a tensor with this name is
+ * under way, the new tensor waits behind the tensor under way, provided that `queued` is set, or
+ * that the tensor under way has `failed` (then no caller waits for it); otherwise the call fails.
+ * *corked: set to true if a cork holds the tensor back. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */
 /* For the stepping thread. Returns tensors_count, and the name of the oldest taken tensor, if there

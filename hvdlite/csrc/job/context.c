@@ -19,8 +19,8 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_int writers; /* number of threads that wait for the write lock */
 
 /* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
- * waiting for ever. Waits only for some time, because this thread may be in a watcher's call and
- * hold the read lock already. */
+ * waiting for ever. This thread may be in a watcher's call and hold the read lock already, so the
+ * wait has a limit. */
 static void let_writers_go_first(void) {
     /* longer than the 0.1 s after which a waiting caller leaves the context */
     static const double PATIENCE = 0.25, NAP = 50e-6;

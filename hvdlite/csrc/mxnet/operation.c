@@ -138,8 +138,8 @@ static int submit(struct collective *m, hvd_error *err) {
     return hvd_submit(m->group, &m->tensor, err);
 }
 
-/* Submits the collective if all earlier collectives of its name have been submitted, then the later
- * ones that waited for it. */
+/* Submits the collective if all earlier collectives of its name have been submitted; then submits
+ * the later collectives that waited for this collective. */
 static void submit_in_order(struct queues *queues, struct collective *m) {
     for (struct queue_entry *entry = queue_ready(queues, &m->entry); entry;) {
         struct collective *due = entry->value;

@@ -32,9 +32,9 @@ typedef struct hvd_mxnet_work {
  * that exists once per host. */
 typedef struct hvd_mxnet_held {
     void *array;
-    hvd_memory
-        *memory; /* the memory whose view contains the array, alone in its pages; NULL: none */
-    int work;    /* index of the collective that settles the view; in rising order */
+    /* the memory in whose view the array lies, in pages of its own; NULL: none */
+    hvd_memory *memory;
+    int work; /* index of the collective that settles the view; in rising order */
 } hvd_mxnet_held;
 
 /* Pushes n collectives as one operation. All are submitted together when all arrays are free, and

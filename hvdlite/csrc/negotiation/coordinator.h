@@ -38,8 +38,8 @@ int coordinator_request(struct coordinator *c, int rank, const struct request *r
  * request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);
-/* Takes the whole request that a rank sent as an answer. A rank counts as left only after it has
- * sent all these answers. */
+/* Takes the whole request with which a rank answers a RESEND. A rank counts as left only after it
+ * has answered every RESEND. */
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);

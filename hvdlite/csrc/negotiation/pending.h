@@ -68,12 +68,12 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err);
  * same text. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
-/* Sets the error of a tensor that `rank` has not submitted, because `rank` waits for its last
- * tensor, `last`. */
+/* Sets the error of a tensor that `rank` has not submitted: `rank` waits for `last`, and submits no
+ * other tensor before `last` has ended. */
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err);
-/* Sets the error of a tensor that some ranks have not submitted because they have joined, if zeros
- * can't replace their data. */
+/* Sets the error of a tensor that needs data of ranks that have joined, because zeros can't replace
+ * the data. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* Writes "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1

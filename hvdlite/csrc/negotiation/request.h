@@ -96,8 +96,8 @@ enum request_field request_conflict(const struct request *a, const struct reques
  * replace the request. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* Returns true if both tensors belong to one grouped call, or to grouped calls of the same name on
- * two ranks, and r is x[first] or a later tensor of its call. */
+/* Returns true if both tensors belong to grouped calls with the same name, on one rank or on two,
+ * and r is number `first` or a later tensor of its call. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);

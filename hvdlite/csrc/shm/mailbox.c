@@ -42,8 +42,8 @@ static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *dat
     return HVD_OK;
 }
 
-/* Makes room for `more` queued bytes. Removes sent bytes only when they fill most of the buffer, so
- * each byte is moved about once. */
+/* Makes room for `more` queued bytes. Removes the sent bytes only when they fill most of the
+ * buffer, so that each byte is moved about once. */
 static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
     if (out->size + more > out->capacity && out->sent > out->size / 2) {
         out->size -= out->sent;

@@ -42,7 +42,7 @@ struct cost {
     double first; /* per byte of the first segment */
     double next;  /* per byte of the following segments, up to COST_FEW */
     double beta;  /* per byte of all later segments */
-    /* per further message in a long stream, as a fraction of the cost of a whole segment there */
+    /* for each further message of a long stream: a fraction of the cost of a whole segment */
     double message;
     /* factor >= 1 for the bytes of algorithms with few steps, which send to distant ranks, add and
      * copy */
