@@ -92,7 +92,7 @@ def take_its_place() -> None:
 
 
 def _set_as_mpirun_says() -> None:
-    """Set Horovod's variables whose values mpirun's variables tell; ``init`` sets the others."""
+    """Set those variables of Horovod that follow from mpirun's; ``init`` sets the others."""
     os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
     for name, theirs in _OF_MPIRUN.items():
         values = [os.environ[their] for their in theirs if their in os.environ]
@@ -101,13 +101,13 @@ def _set_as_mpirun_says() -> None:
 
 
 def set_variables() -> None:
-    """Set Horovod's variables from the present job. In an elastic job, ranks change."""
+    """Set Horovod's variables for the job that begins; in an elastic job, ranks change."""
     for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
 
 
 def _tell_children() -> None:
-    """Make child processes in Python, such as data loaders' workers, find hvdlite as Horovod.
+    """Make Python child processes, such as workers of data loaders, import hvdlite as Horovod.
 
     The variables that keep this process's MPI from using sockets are not passed on, because child
     processes may be ranks of another job.

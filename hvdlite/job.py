@@ -219,7 +219,7 @@ def go_over(place: start.Place, patience: float) -> None:
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register a framework's functions, called to wait for its work, and before and after leaving.
+    """Register functions of a framework: to wait for its work; for before and after leaving.
 
     From now on this process leaves the job before the exit functions registered so far run: MXNet's
     exit function waits for all operations, so operations that can't complete must fail before it.
@@ -309,7 +309,7 @@ def _may_have_others(well: bool) -> bool:
 
 
 def _leave_before_threads_are_joined() -> None:
-    """Leave if the script has failed, because its threads may wait for ranks that wait for it."""
+    """Leave if the script has failed: its threads may wait for ranks that wait for this rank."""
     main = threading.main_thread()
     if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
         at_exit()

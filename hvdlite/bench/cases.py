@@ -1,4 +1,4 @@
-"""What the bench measures: a kind of collective, on arrays of given shapes, dtype and memory."""
+"""The cases of the bench: a kind of collective, on arrays of given shapes, dtype and memory."""
 
 import math
 import re
@@ -12,13 +12,13 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 
 
 class Kind(NamedTuple):
-    """One kind of collective; p is the number of ranks, S the bytes of the larger side.
+    """One kind of collective, for p ranks; S: the bytes of the larger of input and result.
 
     :ivar call: takes a library's module; returns the collective, a function of an array and
         keywords, and the keywords of every call.
-    :ivar gives: the input of one rank, over S.
-    :ivar wire: busbw / algbw: the least bytes that a rank sends and receives, over S.
-    :ivar traffic: the least bytes that all ranks together read and write in memory, over S.
+    :ivar gives: the bytes of one rank's input, divided by S.
+    :ivar wire: busbw / algbw: the least bytes that a rank sends and receives, divided by S.
+    :ivar traffic: the least bytes that all ranks read and write in memory, divided by S.
     :ivar result: the values of the equal parts of the result if all inputs of rank r are r + 1.
     """
 
@@ -84,8 +84,7 @@ class Optimizer(NamedTuple):
     states: int
 
     def traffic(self, p: int) -> float:
-        """Return the least bytes that p ranks read and write in memory, over S, to sum their
-        gradients and to update weights that exist once."""
+        """Return the least bytes, divided by S, to sum p ranks' gradients and update weights."""
         return p + 2 + 2 * self.states
 
     def weight(self, gradient: float, steps: int) -> float:
@@ -169,7 +168,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "KB": 10**3, "MB": 10**6, "
 
 
 def parse_size(text: str) -> int:
-    """Return bytes.
+    """Return the number of bytes that the text means.
 
     >>> parse_size("4k"), parse_size("64M"), parse_size("400MB"), parse_size("0")
     (4096, 67108864, 400000000, 0)
@@ -185,7 +184,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return the cases of all combinations; with trainers only allreduces of float32."""
+    """Return a case for each combination; in a trainer's memory only allreduces of float32."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

@@ -139,7 +139,7 @@ def main(arguments=None) -> None:
 
 
 def progress(todo: list, hidden: bool):
-    """Return a progress bar on /dev/tty, because stderr is mpirun's pipe; else no bar."""
+    """Return a progress bar on /dev/tty if there is one; stderr is mpirun's pipe."""
     try:
         from tqdm import tqdm
 

@@ -37,9 +37,9 @@ def floor_seconds(
 ) -> float:
     """Return the least time of the work on one host if memory is the limit.
 
-    For an allreduce 2 p S / B: the S bytes of each of p ranks are read once and written once. For
-    an update with momentum (p + 4) S / B: the gradients of p ranks are read, weights and momentum
-    of one copy are read and written. Data that fits into the caches can be faster.
+    An allreduce takes 2 p S / B: the S bytes of each of p ranks are read once and written once. An
+    update with momentum takes (p + 4) S / B: the gradients of p ranks are read; one copy of weights
+    and momentum is read and written. Data that fits into the caches can be faster.
 
     :param bandwidth: B, bytes per second of memory, all ranks at once.
     """

@@ -14,7 +14,7 @@ from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class NumPyArrays:
-    """A module with hvdlite's names on NumPy arrays; each call waits until the work is done."""
+    """Calls a module that has hvdlite's names for NumPy arrays; each call waits for its result."""
 
     def __init__(
         self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None
@@ -50,7 +50,7 @@ class NumPyArrays:
 
 
 class MXNetArrays(NumPyArrays):
-    """A module with Horovod's names on MXNet arrays."""
+    """Calls a module that has Horovod's names for MXNet arrays."""
 
     def takes(self, case: Case) -> bool:
         needs = {"zero-copy": "share_gradients", "sharded": "ShardedTrainer"}

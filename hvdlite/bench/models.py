@@ -11,7 +11,7 @@ NAMES = ("lenet", *_ZOO, "bert-base")
 
 @functools.lru_cache(maxsize=None)
 def gradient_shapes(name: str) -> List[Shape]:
-    """Return one shape a gradient; ``name`` is one of NAMES."""
+    """Return the shape of each gradient; ``name`` is one of NAMES."""
     if name == "bert-base":
         return bert_shapes()
     if name not in NAMES:

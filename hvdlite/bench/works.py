@@ -122,7 +122,7 @@ class Training:
     """Training steps of LeNet on one batch, which differs between ranks.
 
     Repetitions alternate with the same steps of processes that train alone, so that a change of the
-    machine's speed affects both. This needs a library that uses no core without work.
+    machine's speed affects both. The library must use no core while it has no work.
     """
 
     per_run, warm_up, least = STEPS, 3, 5

@@ -154,8 +154,7 @@ class Acceptor:
         self.peers[peer] = pending.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """Raise if the peer of this readable connection has ended, not if the peer has already sent
-        data for the next exchange."""
+        """Raise if this readable connection's peer has ended; leave data for the next exchange."""
         # the handshake has told the peer that this rank ends; nothing else matters
         if self._own.purpose == ENDED:
             self._selector.unregister(connection)

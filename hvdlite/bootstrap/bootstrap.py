@@ -9,13 +9,13 @@ from hvdlite.core.world import World
 class Bootstrap(Protocol):
     """How the ranks of a job meet: by MPI, or by sockets. A process has one such object.
 
-    Methods with a ``return`` here are defaults: they do nothing.
+    The methods that only return here are defaults, which do nothing.
     """
 
     transport: str
 
     def begin(self, comm: Any) -> None:
-        """Prepare to join a job, and watch the launcher, without which this process must end.
+        """Prepare to join a job; watch the launcher, so that this process ends with the launcher.
 
         :param comm: the argument of init().
         :raises HvdliteError: this process can't be in a job; or it was started as one of several
@@ -45,7 +45,7 @@ class Bootstrap(Protocol):
         init()."""
 
     def end_by(self, until: float, code: int, words: str) -> None:
-        """Limit the wait for other ranks at this process's end; after ``until``, print and end."""
+        """Limit this process's last wait for other ranks: at ``until``, print why, and end."""
         return
 
     def end_all(self, code: int, patience: float) -> None:

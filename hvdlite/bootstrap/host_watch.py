@@ -25,7 +25,7 @@ _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: mill
 
 
 class HostWatch:
-    """Watches the other hosts, on the lowest rank of each host, which tells its host's other ranks.
+    """Watches the other hosts: the lowest rank of each host watches, and tells its host's ranks.
 
     :param lose: called repeatedly, in a thread, with each lost host's name and all lost ranks.
     """
@@ -61,7 +61,7 @@ class HostWatch:
         self.let_go()
 
     def let_go(self) -> None:
-        """Close the connections; a forked child calls only this, because it has no thread."""
+        """Close the connections, in a forked child, which has no thread to end."""
         for stream in self._streams.values():
             stream.close()
 
@@ -101,7 +101,7 @@ class HostWatch:
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Ignore another host's bytes; take the lost hosts from this host's lowest rank's bytes."""
+        """Note the lost hosts that this host's lowest rank sends; ignore other hosts' bytes."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):

@@ -22,7 +22,7 @@ _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Print after SECONDS for which ranks the block waits; the first two ranks of a host do so."""
+    """On the first two ranks of a host, print after SECONDS for which ranks the block waits."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield

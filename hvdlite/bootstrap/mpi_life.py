@@ -60,7 +60,7 @@ def end_by(until: float, code: int, words: str) -> None:
 
 
 def end() -> None:
-    """Finalize MPI if hvdlite initialized it or end_by() set a limit; the last exit function."""
+    """As the last exit function: finalize MPI if hvdlite initialized it or end_by() was called."""
     if not is_running() or not (_life.began_here or _life.limit):
         return
     until, code, words = _life.limit or (float("inf"), 0, "")
@@ -70,7 +70,7 @@ def end() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float, code: int, words: str, ranks: Sequence[int] = ()) -> Iterator[None]:
-    """Print the words and end the process if the block's MPI call takes longer than the seconds.
+    """If the block's MPI call takes longer than the seconds, print the words and end the process.
 
     :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
     """

@@ -183,7 +183,7 @@ def _is_alone(comm) -> bool:
 
 
 def _meet(given, patience: float) -> MPIWorld:
-    """Meet the ranks of the user's list or communicator. The user may then free the latter."""
+    """Meet the ranks of the user's list or communicator, which the user may free afterwards."""
     is_list = not isinstance(given, MPI.Comm)
     if is_list:
         return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)

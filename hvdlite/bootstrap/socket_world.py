@@ -146,7 +146,7 @@ class SocketWorld(World):
         return self._mesh.address
 
     def looking(self) -> Callable[[], None]:
-        """Return a function for loops that wait for other ranks; it raises if a rank has ended."""
+        """Return a function that raises if a rank has ended, for loops that wait for ranks."""
         wait = self._exchange.waiting()
         wait.here.update(range(self.size))
 

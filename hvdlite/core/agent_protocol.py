@@ -67,7 +67,7 @@ def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
     :param ranks: other ranks that caused the failure.
-    :param how: how these ranks caused it: ``STALLED`` or ``SILENT``; 0: otherwise.
+    :param how: how these ranks caused the failure: ``STALLED`` or ``SILENT``; 0: in another way.
     """
     if ranks:
         numbers = " ".join(map(str, (how, len(ranks), *ranks)))

@@ -1,4 +1,4 @@
-"""Horovod's functions that say how the library was built (hvdlite.torch: those on CUDA, NCCL)."""
+"""Horovod's functions that say how the library was built; hvdlite.torch replaces some of them."""
 
 from typing import Callable
 

@@ -293,7 +293,7 @@ def let_go_of_one() -> None:
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error for all, with all texts and the fields of the first death or first error."""
+    """Raise one error with the texts of all errors, and the fields of the first death or error."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:

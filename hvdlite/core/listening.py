@@ -96,7 +96,7 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
 
 
 def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...]:
-    """Return the components that no rank needs to reach every other rank."""
+    """Return the components of Open MPI that no rank needs to reach another rank."""
     if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
         return ()
     size = environ.get(OPEN_MPI.size)

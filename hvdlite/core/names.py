@@ -115,7 +115,7 @@ def _calling_frame():
 
 
 def _is_converted(frame) -> bool:
-    """Return True for a frame of TensorFlow's autograph, or of hvdlite's code as it converts it."""
+    """Return True for a frame of TensorFlow's autograph, or of code that autograph converted."""
     module = frame.f_globals.get("__name__", "")
     return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 

@@ -27,7 +27,7 @@ def broadcast_object(
     :param process_set: the ranks that take part; only these ranks make the call.
     :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: a rank has left; or, on the other ranks, ``root_rank`` can't
-        pickle its object, and raises the error of pickle.
+        pickle its object. On ``root_rank`` itself, pickle's own error is raised.
 
     >>> import hvdlite as hvd
     >>> hvd.init()
@@ -125,7 +125,7 @@ def agree(
 ) -> None:  # fmt: skip
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
-    If the lines are equal, this is one small allgather; the lines are sent only if they differ.
+    The ranks first compare hashes, in one small allgather, and send the lines only if those differ.
 
     :param what: what the lines describe, such as ``trainer0``; the ranks must also agree on this.
     :param words: texts that the error shows in place of the lines; None: the lines.

@@ -52,7 +52,7 @@ again = _prepared.again
 
 
 def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optional[tuple]) -> Any:
-    """Do a call of ``again`` without a Prepared; ``key`` None: the array must be copied."""
+    """Do a call of ``again`` without a Prepared; ``key`` is None if the array must be copied."""
     result = begin(array, *how, out).synchronize()
     if key:
         note(key, lambda: described(verb, array, result.shape, how))
@@ -60,7 +60,7 @@ def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optiona
 
 
 def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
-    """Return the arguments of a ``Prepared``; ``shape``: the result's, None: as the array's."""
+    """Return the arguments of a ``Prepared``; ``shape`` is the result's; None: the array's."""
     name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
     if verb in ("allreduce", "reducescatter"):
         members = reduction(how[1], how[2:4], process_set)

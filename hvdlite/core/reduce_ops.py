@@ -41,7 +41,7 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
 
 
 def summands(count, mean, squares) -> tuple:
-    """Return the values to sum over ranks; ``squares`` is this rank's sum of (x - mean) ** 2."""
+    """Return the values to sum for :func:`merged`; ``squares`` is the sum of (x - mean) ** 2."""
     return count, count * mean, squares + count * mean * mean
 
 

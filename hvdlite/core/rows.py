@@ -19,7 +19,7 @@ COPIED = 4096  # bytes; smaller results are copied: a result in C's memory keeps
 
 
 def rows_of(shape: Sequence[int]) -> int:
-    """Return the rows of an array in an allgather; a 0-d array counts as one."""
+    """Return the number of rows of an array in an allgather; a 0-d array counts as one row."""
     return shape[0] if shape else 1
 
 

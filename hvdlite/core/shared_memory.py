@@ -88,9 +88,9 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
 class HostMemory:
     """Memory that exists once on a host. Each rank maps it twice, as two arrays of bytes.
 
-    All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes, but a page
-    of ``view`` becomes private when this rank writes to it, until a collective on the page settles
-    it. The memory is freed with the last array in it.
+    All ranks see what one of them writes to ``shared``. ``view`` shows the same bytes, but when
+    this rank writes to a page of ``view``, the page becomes private. The next collective on the
+    page shares its bytes again. The memory is freed with the last array in it.
 
     :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays exists.
     """

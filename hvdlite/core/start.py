@@ -166,7 +166,7 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
 
 
 def is_by_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:
-    """Return True if the user chose MPI, or made no choice and an MPI launcher started this."""
+    """Return True if the user chose MPI, or by default if an MPI launcher started this process."""
     environ = own_environment() if environ is None else environ
     chosen = environ.get(TRANSPORT, "")
     if chosen not in ("", "mpi", "tcp"):

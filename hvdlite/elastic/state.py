@@ -196,7 +196,7 @@ class ObjectState(State):
             part.give_own(getattr(self, name), self._kept.get(name))
 
     def _take(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Return, by name, each value's copy for all ranks, and what only this rank has of it."""
+        """Return, by name, each value's copy for all ranks, and the part for this rank only."""
         parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
         taken = {name: part.take(value) for name, part, value in parts}
         return taken, {name: part.own(value) for name, part, value in parts}

@@ -65,7 +65,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the same for the process that started this rank, maybe through a shell."""
+    """Return both for the process that started this rank, as :func:`_agent` does for the agent."""
     top = ancestors.of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -81,7 +81,7 @@ def _starter() -> tuple:
 
 
 def _has_adopted(pid: int) -> bool:
-    """Return True if that process is not a launcher, so it has adopted this process.
+    """Return True if the parent ``pid`` is not a launcher, and so has adopted this process.
 
     Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
     system. Either may be the first process of a container. Process 0 is outside of the container.

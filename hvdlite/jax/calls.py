@@ -59,7 +59,7 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype for elements of a dtype, and how many of its elements make up one.
+    """Return the core's dtype for a dtype, and how many core elements make up one element.
 
     A complex number is two floats.
 

@@ -48,8 +48,8 @@ class Cliques:
 
     XLA does not tell which program a collective belongs to. If two threads ran programs, and ranks
     ran them in different orders, the collectives of the two could be mixed up. So each communicator
-    belongs to one thread. ``jit`` skips Python, and so this check, if it has run the program in the
-    same context before. So each thread has its own context.
+    belongs to one thread. If ``jit`` has run a program in the same context before, ``jit`` skips
+    Python and therefore this check. So each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """

@@ -34,7 +34,7 @@ def allreduce(
 
     :param tree: an array, a number, or a pytree of them; shapes and dtypes are equal on all ranks.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: like ``name`` and the errors, as for ``hvdlite.numpy.allreduce``. A
+    :param prescale_factor: and ``name``, and the errors: as for ``hvdlite.numpy.allreduce``. A
         failure inside a program raises ``jax.errors.JaxRuntimeError`` or ValueError.
     """
     op, scales = op_of(average, op), (float(prescale_factor), float(postscale_factor))

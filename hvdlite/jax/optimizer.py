@@ -45,8 +45,8 @@ def DistributedOptimizer(
     :param gradient_predivide_factor: f: gradients are divided by f before the sum, and multiplied
         by f / size after the sum.
     :param process_set: the ranks that average; a rank outside of the set trains alone.
-    :param name: the name of the tensors, equal on all ranks; by default how many optimizers the
-        process has made.
+    :param name: the name of the tensors, equal on all ranks; by default the number of optimizers
+        that the process made before.
     :raises ValueError: an argument is wrong.
     :raises hvdlite.HvdliteError: at the first update, also while ``jit`` traces it: the ranks have
         made different numbers of optimizers.

@@ -31,7 +31,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
     HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set.
 
-    :param comm: like ``process_sets`` and the errors, as for ``hvdlite.init``.
+    :param comm: and ``process_sets``, and the errors: as for ``hvdlite.init``.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.

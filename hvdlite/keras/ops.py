@@ -72,7 +72,7 @@ def allgather(value, name: Optional[str] = None):
 def broadcast(value, root_rank: int, name: Optional[str] = None):
     """Return rank ``root_rank``'s value as a tensor.
 
-    :param value: and ``name``: as for :func:`allreduce`, like the errors.
+    :param value: and ``name``, and the errors: as for :func:`allreduce`.
     """
     return ops.convert_to_tensor(collectives.broadcast(_array(value), root_rank, name))
 
@@ -80,7 +80,7 @@ def broadcast(value, root_rank: int, name: Optional[str] = None):
 def reducescatter(value, name: Optional[str] = None, op: int = Average):
     """Return this rank's rows of the tensor that :func:`allreduce` would return.
 
-    :param value: and all other arguments: as for :func:`allreduce`, like the errors.
+    :param value: and all other arguments, and the errors: as for :func:`allreduce`.
     """
     return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
 

@@ -92,7 +92,7 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
-    """Do what :func:`DistributedOptimizer` does, but do not average some layers.
+    """Do what :func:`DistributedOptimizer` does, but do not average gradients of some layers.
 
     :param optimizer: and all other arguments: as for :func:`DistributedOptimizer`.
     :param local_layers: a layer, or several layers, whose gradients are not averaged.
@@ -149,7 +149,7 @@ class _Distributed:
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Average, if Keras adds up several passes: Keras calls this method with their mean."""
+        """Average gradients, if Keras adds up passes: the argument is the mean of the passes."""
         if self.gradient_accumulation_steps:
             grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
         return super()._clip_gradients(grads)

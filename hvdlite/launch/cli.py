@@ -324,7 +324,7 @@ def start(job: Job, command: Command) -> int:
 def prepared(
     job: Job, command: Command, console: Console, task: Optional[bytes] = None, again: bool = False
 ) -> Outcome:
-    """Check and copy, then run the job; ``again``: append to the output files of the last run."""
+    """Check hosts, copy the folder, run the job; ``again``: append to the last run's output."""
     check.prepare_host(job)
     if job.launcher == "ssh":
         check.before_start(job)

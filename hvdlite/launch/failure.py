@@ -33,7 +33,7 @@ class Ending(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The exit code as a shell shows it; 1 for an exit without goodbye."""
+        """The exit code as a shell shows it; 1 in place of 0 if the rank had not left the job."""
         return (self.code if self.code >= 0 else 128 - self.code) or int(not self.goodbye)
 
     @property
@@ -106,7 +106,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
 
 def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
-    """Return True if all agents were killed together, as an mpirun does that ends."""
+    """Return True if all agents were killed together, as mpirun kills them at its own end."""
     times = [e.after for e in endings if e.silent]
     return len(times) == len(endings) > 1 and max(times) - min(times) < SIMULTANEOUS
 
@@ -125,7 +125,7 @@ def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Return the rank that shows why no rank of an elastic job went on: the last that failed.
+    """For an elastic job that no rank continued: return the last rank that failed.
 
     A rank that ended because of another rank, or that was killed, counts only if there is no other.
     """
@@ -141,9 +141,9 @@ def who_stood_still(
 ) -> Tuple[List[Ending], int]:
     """Return the late ranks that made ``first`` fail, and how many more the error does not name.
 
-    A late rank counts if it was ended after the error. The end of ``first`` is too late a limit: a
-    backend may end the late ranks when ``first`` ends the job, and on a busy machine the launcher
-    may hear of their ends first. The backend may even have killed their agents.
+    A late rank counts if it ended after ``first`` got the error. It may have ended before ``first``
+    ended: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the
+    launcher may hear of their ends first. The backend may even have killed their agents.
     """
     since, kind, count, named = signs.waited_for.get(first.rank, (0.0, 0, 0, []))
     late = [e for e in endings if e.rank in named and e.after >= since]

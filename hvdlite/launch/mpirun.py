@@ -34,7 +34,7 @@ def _colon_list(placement: Placement) -> str:
 
 
 def _agent(ssh: List[str]) -> str:
-    """Return ssh's command as one word. Open MPI splits it at blanks and colons, even in quotes."""
+    """Return ssh's command as one word; Open MPI splits at blanks and colons, even in quotes."""
     odd = next((word for word in ssh if re.search("[ :'\"]", word)), None)
     if odd is not None:
         raise LaunchError(
@@ -45,7 +45,7 @@ def _agent(ssh: List[str]) -> str:
 
 
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Return Hydra's options, with ssh's path, and its variable with ssh's arguments.
+    """Return Hydra's options, which have ssh's path, and a variable with ssh's arguments.
 
     Hydra adds -x to the arguments of the kind ssh. Other programs (qrsh) reject -x: kind rsh.
     """

@@ -95,7 +95,7 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """Kill processes that hold the backend's pipes HEIRS after its end: ssh to a lost host."""
+        """HEIRS seconds after the backend's end, kill what still holds its pipes, such as ssh."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:

@@ -8,7 +8,7 @@ from hvdlite.machine.files import text_of
 
 
 def with_own(name: str) -> List[int]:
-    """Return this process and its ancestors up to the first that lacks this process's value.
+    """Return this process and its nearest ancestors that have the same value of a variable.
 
     :param name: the variable whose value is compared.
     :raises OSError: there is no /proc.

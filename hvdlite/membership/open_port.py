@@ -49,7 +49,7 @@ class OpenPort(Acceptor):
         return connection
 
     def await_one(self, peer: Peer, look: Callable[[], None]) -> socket.socket:
-        """Wait until the peer connects; return the connection. ``look`` may raise to end it."""
+        """Wait until the peer connects, or ``look`` raises; return the connection."""
         while True:
             look()
             with contextlib.suppress(KeyError):

@@ -322,7 +322,7 @@ class Rerendezvous:
 
 
 class _Follows(Exception):
-    """This rank is not the leader, because a lower rank that the host watch reported lost lives."""
+    """This rank is not the leader: a lower rank lives, though the host watch reported it lost."""
 
 
 def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:

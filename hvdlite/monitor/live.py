@@ -58,7 +58,7 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
 
 
 def tensors_of(one: Snapshot) -> List[Tensor]:
-    """Return the decided all-rank operations of rank ``one``, with times of rank 0's clock."""
+    """Return rank ``one``'s decided operations among all ranks, with times of rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Tensor(

@@ -48,7 +48,7 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
 
 
 def create(job: str, what: str) -> TextIO:
-    """Open a new file for a report; if another user has a file of this name, under another name.
+    """Open a new file for a report, under another name if another user has a file of this name.
 
     :raises FileExistsError: a process of this user has already made the file.
     """

@@ -1,4 +1,4 @@
-"""Finds, from the steps of all ranks, the causes for which a job loses time, and gives advice."""
+"""Finds the causes of a job's lost time, from the steps of all ranks, and gives advice."""
 
 import statistics
 import textwrap
@@ -30,7 +30,7 @@ class Ways(NamedTuple):
     bytes: float = 0.0  # bytes of all tensors in a step
 
     def share(self, part: str) -> float:
-        """Return the share of the steps' time that a field of Step, or notes with a name, take."""
+        """Return the share of the steps' time of a field of Step, or of the notes of one name."""
         spent = sum(
             getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
             for one in self.steps
@@ -85,7 +85,7 @@ def ways(
 
 
 def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
-    """Return the causes for which a step loses time, the worst first.
+    """Return the causes of a step's lost time, the worst first.
 
     :param awaited: for each rank, in how many readings a transfer waited for the rank's data.
     """

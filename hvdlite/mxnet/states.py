@@ -58,7 +58,7 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
 
 
 def refuse_begun(trainer) -> None:
-    """Raise RuntimeError between the backward passes of a step: the states lack their sum."""
+    """Raise RuntimeError between a step's backward passes: the states lack the sum so far."""
     if _is_distributed(trainer):
         own = trainer.optimizer._averaging
         left_out.refuse_begun(own.passes, bool(own.rescales))

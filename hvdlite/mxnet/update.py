@@ -196,7 +196,7 @@ class ByParts:
 
 
 def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
-    """Return the rank for each whole weight; each gets the least loaded rank, largest first."""
+    """Return the rank for each whole weight: the largest first, each to the least loaded rank."""
     loads, dealt = [0] * n, {}
     for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
         rank = loads.index(min(loads))

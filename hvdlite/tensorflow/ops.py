@@ -199,7 +199,7 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
 
 
 def join(process_set: ProcessSet = global_process_set):
-    """Wait until all ranks have joined because they have no more data; return the last of them."""
+    """Tell the other ranks that this rank has no more data; wait; return the last rank to join."""
     if topology.size() == 1:
         return tf.constant(0)
 

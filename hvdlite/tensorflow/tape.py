@@ -60,7 +60,7 @@ def DistributedGradientTape(
 
 
 def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs):
-    """Do what :func:`DistributedGradientTape` does, but do not average some layers.
+    """Do what :func:`DistributedGradientTape` does, but do not average gradients of some layers.
 
     :param gradtape: and all other arguments: as for :func:`DistributedGradientTape`.
     :param local_layers: a layer, or several layers, whose gradients are not averaged.

@@ -65,7 +65,7 @@ def _can_move(tensors: Sequence, members: dict) -> bool:
 
 
 class _Agreement:
-    """Whether the ranks of a set have a mover for a kind of device."""
+    """Records whether the ranks of a set have a mover for a kind of device."""
 
     def __init__(self) -> None:
         self._lock, self._known = threading.Lock(), False

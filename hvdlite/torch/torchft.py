@@ -13,7 +13,7 @@ from hvdlite.torch.backend import groups, reconfigure
 class ProcessGroupHvdlite(ProcessGroupWrapper):
     """torchft's process group over hvdlite, in place of torchft's ``ProcessGroupGloo``.
 
-    Each quorum is a new job; the process leaves its last job for it. So a process may have only one
+    For each quorum, the process leaves its job and joins a new job. So a process may have only one
     such group, and must not call ``hvd.init()`` before the group is made.
     """
 

@@ -20,7 +20,7 @@ class Codec:
 
     @property
     def has_residual(self) -> bool:
-        """Return True if the codec adds what a message left out, the residual, to the next one."""
+        """Return True if the codec adds to a message the residual: what the last one left out."""
         return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 

@@ -146,7 +146,7 @@ class GradientReducer:
         """Start allreduces of NumPy arrays; the handle's result is a list of new arrays.
 
         :param step: the number of the step; ranks compare their numbers.
-        :param all_labels: labels of all gradients of the step; ranks compare them with ``step``.
+        :param all_labels: labels of all gradients of the step; ranks compare these, too.
         """
         check = None
         if self.step_check and step is not None:
@@ -227,7 +227,7 @@ def average_all_but(
     local: Collection[int], variables: Sequence, grads: Sequence,
     average: Callable[[List], Sequence], divide: Callable[[Any], Any],
 ) -> List:  # fmt: skip
-    """Return the gradients: averages, except this rank's scaled gradients of local variables.
+    """Return averages; for local variables, return this rank's gradients, scaled.
 
     :param local: the ``id`` of each local variable.
     :param average: averages the gradients of all other variables over ranks.

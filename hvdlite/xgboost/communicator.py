@@ -35,7 +35,7 @@ class _Joined:
 
     def leave(self) -> None:
         """Leave XGBoost's collectives together with all ranks. The barrier waits for late ranks
-        without a time limit; XGBoost has one."""
+        without a time limit; XGBoost's wait has one."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:
