@@ -8,13 +8,16 @@ run their collectives in different orders without a deadlock.
 
 import contextlib
 import itertools
+import os
 import re
+import uuid
 import weakref
 from collections import Counter, deque
 from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import script_ops
 
 from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
@@ -25,9 +28,13 @@ from hvdlite.core.process_set import checked
 
 # For each graph, a Counter of the names of its nodes.
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
+# For each graph, the functions of its nodes and of nested graphs' nodes. TensorFlow also keeps them
+# as long as the outermost graph, because functions may run after their own graphs are freed.
+_functions_of: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 _MOST_FAILURES = 64
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
+_PROCESS = uuid.uuid4().hex[:12]
 
 
 class _Graphs(ModuleState):
@@ -134,7 +141,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
             _graphs.started.pop(started.popleft(), None)
         return np.int64(key)
 
-    return tf.numpy_function(begin_now, list(tensors), tf.int64, stateful=True)
+    return node(begin_now, tensors, [tf.int64])[0]
 
 
 def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
@@ -145,8 +152,32 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
         with _numbered():
             return [each for handle in handles for each in handle.synchronize()]
 
-    results = tf.numpy_function(wait_now, list(begun), list(dtypes), stateful=False)
-    results = list(results) if isinstance(results, (list, tuple)) else [results]
+    results = node(wait_now, begun, dtypes, stateful=False)
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return results
+
+
+def node(
+    function: Callable, tensors: Sequence[tf.Tensor], dtypes: Sequence, stateful: bool = True,
+    name: Optional[str] = None,
+) -> List[tf.Tensor]:  # fmt: skip
+    """Return the results of a graph node that calls the function with NumPy arrays.
+
+    A saved graph has only the token of a node's function. The tokens of ``tf.numpy_function`` are
+    numbers: in another process the token would call whichever function has the number there.
+    hvdlite's tokens are unique, and TensorFlow's error for an unknown token quotes the token.
+    """
+    number = f"{_PROCESS}-{os.getpid()}-{next(_graphs.keys)}"  # a forked child has other nodes
+    token = (
+        f"hvdlite:{number} (another process has made this graph, and hvdlite's nodes run only in "
+        "the process that has made them: make the graph again with hvdlite, then restore the "
+        "variables with tf.compat.v1.train.Saver or tf.train.Checkpoint)"
+    )
+    script_ops._py_funcs._funcs[token] = function  # a weak reference
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None):
+        graph = graph.outer_graph
+    _functions_of.setdefault(graph, []).append(function)
+    kind = tf.raw_ops.PyFunc if stateful else tf.raw_ops.PyFuncStateless
+    return list(kind(input=list(tensors), token=token, Tout=list(dtypes), name=name))

@@ -10,7 +10,7 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.registry import process_set_of
 from hvdlite.tensorflow.differentiable import start_broadcast
-from hvdlite.tensorflow.exchange import name_of, run
+from hvdlite.tensorflow.exchange import name_of, node, run
 
 
 def broadcast_variables(
@@ -127,7 +127,9 @@ def allgather_object(
 
 
 def _query(ask: Callable[[], int], name: Optional[str]):
-    value = tf.numpy_function(lambda: np.int32(ask()), [], tf.int32, name=name)
+    if tf.executing_eagerly():
+        return tf.constant(ask())
+    (value,) = node(lambda: np.int32(ask()), [], [tf.int32], name=name)
     value.set_shape([])
     return value
 

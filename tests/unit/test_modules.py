@@ -20,7 +20,7 @@ KEPT = {
         "_direct",
         "_references_of_new",
     ],  # and MXNet's reference counts
-    "tensorflow/exchange.py": ["_names_in"],
+    "tensorflow/exchange.py": ["_names_in", "_functions_of"],
     "torch/gradients.py": ["_alive"],
     "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends

@@ -212,3 +212,21 @@ def test_failure_of_finds_the_failure_of_a_graph_but_not_a_quotation_of_it():
     failure = failure_of(raised.value)
     assert failure.tensor == "alltoall.too-many" and "add up to" in str(failure)
     assert failure_of(tf.errors.UnknownError(None, None, f"seen before: {failure}")) is None
+
+
+def test_a_graph_that_another_process_has_made_is_refused(size):
+    """The nodes' tokens were numbers, with which imported nodes called this process's functions."""
+    with tf.Graph().as_default() as graph:
+        total = hvd.allreduce(tf.ones(2), op=hvd.Sum) + tf.cast(hvd.size_op(), tf.float32)
+    for process, error in [(exchange._PROCESS, None), ("another", "make the graph again")]:
+        definition = graph.as_graph_def()
+        for node in definition.node:
+            token = node.attr["token"]
+            token.s = token.s.replace(exchange._PROCESS.encode(), process.encode())
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.import_graph_def(definition, name="")
+            if error is None:
+                assert session.run(total.name).tolist() == [2 * size] * 2
+                continue
+            with pytest.raises(tf.errors.OpError, match=error):
+                session.run(total.name)
