@@ -30,7 +30,7 @@ static const struct {
     bool has_no_sign; /* true if the accumulator's type is unsigned */
 } DTYPE_ROWS[] = {
 #define ROW(DTYPE, NAME, CLASS, ELEMENT, WIDE, ...)                                                \
-    [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS, (WIDE) - 1 > 0},
+    [HVD_##DTYPE] = {NAME, sizeof(ELEMENT), CLASS, IS_UNSIGNED(WIDE)},
     DTYPES(ROW)
 #undef ROW
 };

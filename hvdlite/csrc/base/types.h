@@ -127,6 +127,8 @@ typedef struct hvd_by_mpi {
 } hvd_by_mpi;
 /* cdef end */
 
+#define IS_UNSIGNED(TYPE) ((TYPE) - 1 > 0) /* in an unsigned type, -1 is the largest number */
+
 /* One row for each dtype: the suffix of HVD_..., the name, the class, the type of an element and
  * the type of the accumulator. The other columns serve the kernels of the class (kernels/reduce.c).
  * FLOAT: functions that convert to and from the accumulator. INTEGER, TRUTH: the unsigned type that

@@ -77,7 +77,7 @@ static inline uint64_t truncated_unsigned(double x) {
     if (!(x >= 0x1p63)) return (uint64_t)truncated(x);
     return x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
 }
-#define TRUNCATED(W, x) ((W) - 1 > 0 ? (W)truncated_unsigned(x) : (W)truncated(x))
+#define TRUNCATED(W, x) (IS_UNSIGNED(W) ? (W)truncated_unsigned(x) : (W)truncated(x))
 
 #define INTEGER_KERNELS(DTYPE, T, W, U)                                                            \
     KERNELS(DTYPE, T, W, U, SAME)                                                                  \
