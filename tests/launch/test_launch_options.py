@@ -5,7 +5,7 @@ import pytest
 
 from hvdlite.launch import cli, environment, options, sizing
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.machine import probe
+from hvdlite.machine import hosts, probe
 from hvdlite.machine.hosts import Host
 
 
@@ -95,6 +95,27 @@ def test_on_one_host_mpirun_gets_no_network_interface(capsys):
     assert "if_include" not in capsys.readouterr().out
     assert cli.main(["--dry-run", "-H", "a,b", "--network-interfaces", "lo", "t"]) == 0
     assert "prte_if_include lo" in capsys.readouterr().out
+
+
+VALUES = {int: "4", float: "40", str: "x", list: "A:b"}
+VALUE_OF = {
+    "workers": "3", "interfaces": "lo", "transport": "tcp", "metrics": "1", "mode": "ps",
+}  # fmt: skip
+# main() reads these options; the number of hosts is only checked
+NOT_OF_A_JOB = {"check", "json", "check_build", "version", "dry_run", "nnodes"}
+ROWS = {row.attribute: row for rows in options.OPTIONS.values() for row in rows}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - NOT_OF_A_JOB))
+def test_every_option_changes_the_job(name, monkeypatch):
+    """An option that no code reads would be accepted without an effect."""
+    monkeypatch.setattr(os, "urandom", bytes)  # the job's secret
+    monkeypatch.setattr(hosts, "read_file", lambda path: [Host(path)])
+    option = next(spelling for spelling in ROWS[name].names.split() if spelling[:2] == "--")
+    value = VALUE_OF.get(name) or VALUES.get(ROWS[name].kind)
+    given = [option] if value is None else [option, value]
+    with_option, without = (job("-H", "a:2,b:2", *words, "t") for words in (given, []))
+    assert with_option._replace(arguments=[]) != without._replace(arguments=[])
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
