@@ -14,7 +14,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy
 
-MAGIC = "hvdlite flight 1"
+from hvdlite.core.native import ffi, lib
+
+_FORMAT = ffi.string(lib.hvd_flight_format).decode() + ";"
 # Phases and kinds of operations that need special treatment; the layout text names all of them.
 UNDER_WAY = ("waits", "agreed", "moves")
 ALONE = "alone"  # the kind of local work of a rank, such as an update
@@ -206,7 +208,7 @@ _NAME = re.compile(r";(phase|kind)\.(\d+) (\w+)")
 def _parse(data: bytes, path: str, size: int) -> _Layout:
     """Parse the layout text at the beginning. Check everything: any process can write a memfd."""
     text = data.partition(b"\0")[0].decode(errors="replace")
-    if not text.startswith(MAGIC + ";"):
+    if not text.startswith(_FORMAT):
         raise NoRecorder(f"{path} is not a flight recorder of hvdlite, or has another format")
     try:
         layout = _layout_of(text)

@@ -19,6 +19,8 @@ int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     return HVD_OK;
 }
 
+const char hvd_flight_format[] = FLIGHT_FORMAT;
+
 int hvd_flight_file(void) {
     if (context_enter(NULL)) return -1;
     int file = context_job()->flight ? context_job()->flight->file : -1;

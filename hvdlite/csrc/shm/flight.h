@@ -12,6 +12,8 @@
 #include "base/sync.h"
 #include "negotiation/request.h"
 
+#define FLIGHT_FORMAT "hvdlite flight 1"
+
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
 /* How far an operation has progressed. WAITS: some ranks have not submitted it. AGREED: all ranks
@@ -55,7 +57,7 @@ struct flight_marks {
 
 /* The memory that other processes map and read. */
 struct flight_memory {
-    char layout[2048]; /* "hvdlite flight 1;...;kind.0 allreduce;...;rank i4@2056:4;...;" */
+    char layout[2048]; /* FLIGHT_FORMAT, ";...;kind.0 allreduce;...;rank i4@2056:4;...;" */
     int64_t pid;
     int32_t rank, size, local_rank;
     int32_t stacks; /* the signal that appends the process's stacks to this file; 0: none */

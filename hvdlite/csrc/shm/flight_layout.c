@@ -83,7 +83,7 @@ static size_t add_names(char *text, size_t size) {
 /* The complete text must be shorter than `size`; tests/c/test_flight.c checks this. */
 void flight_layout(char *text, size_t size) {
     size_t used =
-        (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",
+        (size_t)snprintf(text, size, FLIGHT_FORMAT ";bytes %zu;ring %zu;ops %d;op %zu;",
                          sizeof(struct flight_memory), offsetof(struct flight_memory, ring),
                          (int)FLIGHT_OPS, sizeof(struct flight_op));
     used += add_names(text + used, size - used);
