@@ -17,30 +17,8 @@ from hvdlite.exit import forks
 from hvdlite.machine import processes
 
 VARIABLE = "HVDLITE_ALONE"  # 1: the user wants a job of one rank
-
-
-_HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
 # kinds of processes in TF_CONFIG that train
 _TRAINS = ("chief", "master", "worker")
-_OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
-# What the user should do; {n} stands for the number of processes.
-_ADVICE = {
-    launchers.TORCHRUN: _HVDLITERUN,
-    launchers.SRUN: "Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or "
-    "by `hvdliterun -n {n} python train.py` inside the allocation",
-    launchers.OPEN_MPI: _OTHER_MPI,
-    launchers.PMI: _OTHER_MPI,
-    launchers.PMIX: _OTHER_MPI,
-    launchers.HOROVODRUN: _HVDLITERUN,
-    launchers.MXNET: f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its "
-    "variables DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its "
-    "tracker waits forever: end it by Ctrl-C",
-    launchers.MVAPICH: _OTHER_MPI,
-    launchers.JSRUN: _OTHER_MPI,
-    launchers.FLUX: _OTHER_MPI,
-    launchers.APRUN: _OTHER_MPI,
-    launchers.TENSORFLOW: _HVDLITERUN,
-}
 
 
 def refuse_in_a_child() -> None:
@@ -81,7 +59,7 @@ def refuse_if_one_of_several(why: str) -> None:
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
         return
-    claims = [claim for claim in map(_claim, _ADVICE) if claim]
+    claims = [claim for claim in map(_claim, launchers.UNKNOWN_TO_MPI) if claim]
     nearest = min(claims, key=lambda claim: (claim.distance, -claim.size), default=None)
     if nearest is None or nearest.size == 1:
         return
@@ -90,7 +68,7 @@ def refuse_if_one_of_several(why: str) -> None:
     told = ", ".join(f"{name}={os.environ[name]}" for name in names)
     raise HvdliteError(
         f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
-        f"{why}: each process would train by itself. {_ADVICE[launcher].format(n=size)}. "
+        f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
         f"Set {VARIABLE}=1 to run one process on purpose"
     )
 

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple, Tuple
 
+_HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
+_OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
+
 
 class Launcher(NamedTuple):
     """One launcher, with variables that it sets in each process that it starts."""
@@ -10,6 +13,8 @@ class Launcher(NamedTuple):
     rank: str  # variable with the process's number
     size: str = ""  # variable with the number of processes; "": there is none
     more: Tuple[str, ...] = ()  # further variables of the launcher that hvdlite needs
+    run: Tuple[str, ...] = ()  # variables that only tell two runs of the launcher apart
+    advice: str = _OTHER_MPI  # what to do if each of n processes would be a job of one rank
 
     @property
     def variables(self) -> Tuple[str, ...]:
@@ -20,7 +25,7 @@ _PLACE = "OMPI_COMM_WORLD_"
 _LOCAL = (f"{_PLACE}LOCAL_RANK", f"{_PLACE}LOCAL_SIZE")
 OPEN_MPI = Launcher("Open MPI's mpirun", f"{_PLACE}RANK", f"{_PLACE}SIZE", _LOCAL)
 PMI = Launcher("a launcher of PMI", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
-PMIX = Launcher("a launcher of PMIx", "PMIX_RANK")
+PMIX = Launcher("a launcher of PMIx", "PMIX_RANK", run=("PMIX_NAMESPACE", PMI.size, "PMI_FD"))
 MVAPICH = Launcher("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE")
 JSRUN = Launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
 APRUN = Launcher("aprun", "ALPS_APP_PE")
@@ -28,13 +33,30 @@ _MORE = (Launcher("mpirun_rsh", "MPIRUN_RANK"), Launcher("PALS", "PALS_RANKID"))
 OF_MPI = (OPEN_MPI, PMIX, PMI, APRUN, JSRUN, MVAPICH, *_MORE)
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
-TORCHRUN = Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK", *_MASTER))
 TORCHELASTIC = "TORCHELASTIC_RUN_ID"  # torchrun sets it in ranks, and has it not itself
+_RUN = (TORCHELASTIC, "TORCHELASTIC_RESTART_COUNT")
+TORCHRUN = Launcher(
+    "torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK", *_MASTER), _RUN, advice=_HVDLITERUN
+)
 JAX = Launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", ("JAX_COORDINATOR_ADDRESS",))
 _STEP = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID")
-SRUN = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _STEP)
+SRUN = Launcher(
+    *("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _STEP, ("SLURM_STEP_ID",)),
+    advice="Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or by "
+    "`hvdliterun -n {n} python train.py` inside the allocation",
+)
 _SERVERS = ("DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
-MXNET = Launcher("MXNet's launch.py or dmlc-submit", "DMLC_ROLE", "DMLC_NUM_WORKER", _SERVERS)
-HOROVODRUN = Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE")
+MXNET = Launcher(
+    *("MXNet's launch.py or dmlc-submit", "DMLC_ROLE", "DMLC_NUM_WORKER", _SERVERS),
+    advice=f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
+    "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its tracker waits "
+    "forever: end it by Ctrl-C",
+)
+HOROVODRUN = Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", advice=_HVDLITERUN)
 FLUX = Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE")
-TENSORFLOW = Launcher("TensorFlow's cluster", "TF_CONFIG")  # JSON, with all addresses
+# TF_CONFIG is JSON, with all addresses
+TENSORFLOW = Launcher("TensorFlow's cluster", "TF_CONFIG", advice=_HVDLITERUN)
+WITHOUT_MPI = (TORCHRUN, JAX, SRUN)
+# Launchers whose processes may each look like a job of one rank to this MPI.
+_NOT_OF_MPI = (HOROVODRUN, MXNET, FLUX, TENSORFLOW)
+UNKNOWN_TO_MPI = (TORCHRUN, SRUN, OPEN_MPI, PMI, PMIX, MVAPICH, JSRUN, APRUN, *_NOT_OF_MPI)

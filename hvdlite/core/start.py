@@ -20,7 +20,7 @@ import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.core import launchers
-from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHELASTIC, TORCHRUN, Launcher
+from hvdlite.core.launchers import JAX, MXNET, PMIX, SRUN, TORCHELASTIC, TORCHRUN, Launcher
 from hvdlite.core.module_state import ModuleState
 from hvdlite.machine import processes
 
@@ -31,11 +31,8 @@ _OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
 # Variables, one tuple for each launcher. If one value differs from the value in MEMBER, a new
 # launcher has set the whole tuple.
 _FAMILIES = (
-    (*_OF_MPI, "PMIX_NAMESPACE", launchers.PMI.size, "PMI_FD"),
-    (*TORCHRUN.variables, TORCHELASTIC, "TORCHELASTIC_RESTART_COUNT"),
-    JAX.variables,
-    (*SRUN.variables, "SLURM_STEP_ID"),
-    MXNET.variables,
+    (*_OF_MPI, *PMIX.run),
+    *((*each.variables, *each.run) for each in (*launchers.WITHOUT_MPI, MXNET)),
 )
 # Variables that hvdliterun sets in addition to those of MPI.
 _MORE = (
@@ -157,9 +154,9 @@ def place(environ: Optional[Mapping[str, str]] = None) -> Optional[Place]:
         return _start.given
     if environ.get(TRANSPORT):
         environ = _in_torchruns_words(environ)
-    for launcher, read in ((TORCHRUN, _by_torchrun), (JAX, _by_jax), (SRUN, _by_slurm)):
+    for launcher in launchers.WITHOUT_MPI:
         if all(map(environ.get, launcher.variables)):
-            return _checked(read(environ), launcher, environ)
+            return _checked(_READ[launcher](environ), launcher, environ)
     if is_of_servers(environ):
         return _by_servers(environ)
     return ALONE
@@ -211,7 +208,7 @@ def ports_from(first: int) -> Tuple[int, ...]:
 
 def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Add torchrun's variables for the rank that an MPI launcher has set, unless RANK is set."""
-    for _, rank, size, _ in (launchers.OPEN_MPI, launchers.PMI):
+    for _, rank, size, *_ in (launchers.OPEN_MPI, launchers.PMI):
         if "RANK" not in environ and rank in environ and size in environ:
             own = {"RANK": environ[rank], "WORLD_SIZE": environ[size], "LOCAL_RANK": "0"}
             return {**environ, **own}
@@ -220,7 +217,7 @@ def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def _by_torchrun(environ: Mapping[str, str]) -> Place:
     port = _number(environ, "MASTER_PORT")
-    told = [environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
+    told = [environ.get(name, "") for name in TORCHRUN.run]
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     job = f"torchrun {port} {' '.join(told)}"
     ports = _ports(environ, ports_from(port + 1), "MASTER_PORT")
@@ -237,12 +234,15 @@ def _by_jax(environ: Mapping[str, str]) -> Place:
 
 
 def _by_slurm(environ: Mapping[str, str]) -> Place:
-    job = f"slurm {environ['SLURM_JOB_ID']} {environ.get('SLURM_STEP_ID', '')}"
+    (nodes, number), (step,) = SRUN.more, SRUN.run
+    job = f"slurm {environ[number]} {environ.get(step, '')}"
     digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big")
     ports = [_FIRST_PORT + (digest + i) % _PORTS for i in range(PORTS)]
     rank, size = _number(environ, SRUN.rank), _number(environ, SRUN.size)
-    first = first_host(environ["SLURM_STEP_NODELIST"])
-    return Place("srun", rank, size, first, _ports(environ, ports), job)
+    return Place("srun", rank, size, first_host(environ[nodes]), _ports(environ, ports), job)
+
+
+_READ = {TORCHRUN: _by_torchrun, JAX: _by_jax, SRUN: _by_slurm}
 
 
 def _by_servers(environ: Mapping[str, str]) -> Place:

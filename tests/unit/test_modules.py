@@ -240,7 +240,8 @@ def test_only_bootstrap_calls_mpi():
 def test_environment_variables_of_launchers_are_in_one_table():
     """mpi_init_wait.py is exempt: it runs as a script without the package."""
     rows = (*launchers.OF_MPI, launchers.SRUN, launchers.JAX)
-    names = {launchers.TORCHELASTIC, *(name for row in rows for name in row[1:3] if name)}
+    names = {name for row in rows for name in (*row[1:3], *row.run) if name}
+    names.update(launchers.TORCHRUN.run)
     users = {
         module.name
         for module in MODULES
