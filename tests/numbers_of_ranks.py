@@ -6,12 +6,14 @@ import hashlib
 import numpy as np
 
 import hvdlite as hvd
+from hvdlite.core import reduce_ops
 from hvdlite.core.shared_memory import own_host
 
 # Shapes with no element, one, an odd number, many dimensions, and above the size at which the
 # algorithm changes.
 SHAPES = ((), (1,), (3, 0, 2), (0,), (3, 5, 7), (17,), (70_001,), (1, 2, 1, 2, 1, 2))
 MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
+assert {*MODEL, "Adasum"} == {*reduce_ops.VALUES}, "a reduce op has no model here"
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-51}
 
 

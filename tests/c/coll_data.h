@@ -14,6 +14,8 @@
 
 enum { PERIOD = 1021 };
 
+_Static_assert(HVD_KINDS == HVD_JOIN + 1, "tests run the kinds below HVD_JOIN: add the new kind");
+
 struct coll_case {
     const struct coll_algorithm *row; /* the algorithm to run; NULL: coll_run chooses */
     hvd_kind kind;

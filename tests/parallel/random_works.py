@@ -3,16 +3,17 @@
 from typing import NamedTuple
 
 import numpy as np
+from numbers_of_ranks import MODEL
 
 import hvdlite as hvd
-from hvdlite.core import collectives
+from hvdlite.core import collectives, reduce_ops
 from hvdlite.core.native import lib
 
 ALLREDUCE, BROADCAST = lib.HVD_ALLREDUCE, lib.HVD_BROADCAST
 ALLGATHER, REDUCESCATTER, ALLTOALL = lib.HVD_ALLGATHER, lib.HVD_REDUCESCATTER, lib.HVD_ALLTOALL
-KINDS = (ALLREDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL)
+KINDS = [kind for kind in range(lib.HVD_KINDS) if kind != lib.HVD_JOIN]
 DTYPES = [str(dtype) for dtype in collectives.DTYPES]
-OPS = (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)
+OPS = {value: name for name, value in reduce_ops.VALUES.items() if name != "Adasum"}
 ROWS = (0, 1, 2, 3, 7, 64, 5000)
 TRAILING = ((), (1,), (3,), (2, 5))
 
@@ -74,8 +75,7 @@ def reduced(one: Work, size: int) -> np.ndarray:
     if one.dtype == "bool":
         return stack.any(0) if one.op in (hvd.Sum, hvd.Max) else stack.all(0)
     wide = stack.astype(np.float64)
-    how = {hvd.Sum: wide.sum, hvd.Min: wide.min, hvd.Max: wide.max, hvd.Product: wide.prod}
-    result = how.get(one.op, wide.mean)(axis=0)
+    result = MODEL[OPS[one.op]](wide, axis=0) / (size if one.op == hvd.Average else 1)
     return result.astype(one.dtype)  # an average of integers is truncated
 
 
