@@ -4,6 +4,7 @@ tests/frameworks/test_ranks.py finds the framework of a file by its name, as in 
 ``mpirun -n 3 .venv-frameworks/bin/pytest tests/frameworks/parallel`` runs all tests.
 """
 
+import datetime
 import os
 
 import pytest
@@ -25,3 +26,15 @@ def groups():
     yield dist.new_group(backend="hvdlite"), dist.new_group(backend="gloo")
     if new:
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def short(groups):
+    """Return a group of all ranks that may take a minute to open; its calls may take 300 ms."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(minutes=1))
+    backend = group._get_backend(torch.device("cpu"))
+    backend._set_default_timeout(datetime.timedelta(milliseconds=300))
+    return group
