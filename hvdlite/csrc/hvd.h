@@ -52,7 +52,9 @@ typedef struct hvd_tensor {
     int last;   /* 1: this rank starts no other tensor until this tensor has ended */
     /* if a tensor of this name is under way: 1 waits until that tensor ends, 0 returns an error */
     int queued;
-    int states; /* digest of the optimizer states loaded since the last step; 0: none loaded */
+    /* Digest of the optimizer states loaded since the last step; 0: none loaded. Below 0: this rank
+     * has also changed which parameters the optimizer has, or how it computes their gradients. */
+    int states;
     /* 1: hvdlite only negotiates the tensor; after the tensor completes without an error, another
      * library moves the data. `in` and `out` are unused. See hvd_turn. */
     int delegated;

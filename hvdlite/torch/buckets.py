@@ -68,12 +68,12 @@ class Bucket:
     def start(self, states: int = 0) -> None:
         """Move the gradients into the bucket and start their allreduce.
 
-        :param states: a digest of the states that the optimizer has just loaded; must be equal on
-            all ranks.
+        :param states: a digest of the states that the optimizer has just loaded, and of what the
+            script has changed; must be equal on all ranks.
         """
         self._write()
         if self.frozen:
-            states = digest_of({"loaded": states, "frozen": self.frozen})
+            states = -digest_of({"loaded": states, "frozen": self.frozen})
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
             whole = self.views[0] if len(self.views) == 1 else self._flat

@@ -28,7 +28,7 @@ class Deltas:
         """
         self._states = int(digest != 0)
 
-    def adopt(self, named: Dict[torch.Tensor, str]) -> None:
+    def adopt(self, named: Dict[torch.Tensor, str], _removed: Sequence[str]) -> None:
         """Also combine the changes of these parameters."""
         self.params.extend(named)
 

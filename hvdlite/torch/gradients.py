@@ -11,13 +11,13 @@ import torch
 
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
-from hvdlite.core.native import MISMATCH, HvdliteError
-from hvdlite.core.objects import agree
+from hvdlite.core.native import HvdliteError
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import layout, ops
 from hvdlite.torch.buckets import Bucket, can_share, if_alive
+from hvdlite.torch.changes import Changes
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
-from hvdlite.torch.sparse import allreduce_sparse
+from hvdlite.torch.sparse import allreduce_sparse, names_of
 from hvdlite.torch.tensors import check
 from hvdlite.training.plan import GradientReducer, Reduction
 
@@ -57,8 +57,7 @@ class Gradients(GradientReducer):
         self._sparse: List[torch.Tensor] = []
         # name of each parameter that backward has reached -> True if its gradient is sparse
         self._kinds: Dict[str, bool] = {}
-        # parameters that have not required a gradient so far
-        self._frozen: Dict[torch.Tensor, str] = {}
+        self.changes = Changes(owner, reduction.process_set)
         # parameters that backward has not reached on any rank so far
         self._unreached: List[torch.Tensor] = []
         # text about a parameter that a newer object has taken over; None: nothing was taken
@@ -71,8 +70,7 @@ class Gradients(GradientReducer):
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
         """Also reduce these parameters from the next step on. Call it on every rank."""
-        for other in _alive - {self}:
-            other._yield_to(self, named)
+        self._take_over(named)
         for param, name in named.items():
             check(name, param, gpu=True)
             if param.requires_grad:
@@ -80,12 +78,21 @@ class Gradients(GradientReducer):
                 # a placeholder, which _call replaces by the real hook
                 self._hooks[param] = param.register_post_accumulate_grad_hook(id)
             else:
-                self._frozen[param] = name
+                self.changes.waiting[param] = name
         self._forget_buckets()
 
-    def adopt(self, named: Dict[torch.Tensor, str]) -> None:
-        """Call :meth:`add` now or, if backward has begun, at the end of this step."""
-        self._frozen.update(named) if self.written else self.add(named)
+    def adopt(self, named: Dict[torch.Tensor, str], removed: List[str]) -> None:
+        """Add parameters to the optimizer, in a step in which all ranks do so.
+
+        :param removed: names of all parameters that the optimizer has no longer.
+        """
+        self._take_over(named)
+        self.changes.waiting.update(named)
+        self.changes.removed = removed
+
+    def _take_over(self, named: Dict[torch.Tensor, str]) -> None:
+        for other in _alive - {self}:
+            other._yield_to(self, named)
 
     def __del__(self) -> None:
         self._remove_hooks()
@@ -97,7 +104,7 @@ class Gradients(GradientReducer):
 
     def _yield_to(self, newer: "Gradients", named: Dict[torch.Tensor, str]) -> None:
         """Stop reducing if the newer object takes over one of this object's parameters."""
-        own = {**self._names, **self._frozen}
+        own = {**self._names, **self.changes.waiting}
         shared = [name for param, name in own.items() if param in named]
         if not shared or self._taken:
             return
@@ -145,6 +152,7 @@ class Gradients(GradientReducer):
 
     def restart(self) -> None:
         """Count passes from 0 again."""
+        self.changes.begin()
         self._written.clear()
         for bucket in self._buckets or ():
             bucket.written.clear()
@@ -192,7 +200,7 @@ class Gradients(GradientReducer):
             self._refuse(param)
         bucket.written.append(param)
         if self._is_full(bucket):
-            bucket.start(self._states)
+            bucket.start(self.changes.digest(self._states))
 
     def _is_full(self, bucket: Bucket) -> bool:
         """Return True if backward has written all gradients; raise if it wrote one too often."""
@@ -223,10 +231,10 @@ class Gradients(GradientReducer):
             )
         states = self._states
         try:
-            done = self._add_late() if self._frozen or self._unreached else {}
+            done = self._reduce_known()
             if self._buckets is None:
                 self._buckets = self._make_buckets()
-            self._reduce(self._buckets)
+                self._reduce(self._buckets)
         finally:
             self.restart()
             self._states, self._loaded = self._loaded, 0
@@ -237,14 +245,17 @@ class Gradients(GradientReducer):
                     view.copy_(done[param])
         for param in self._sparse:
             how = self.reduction.op, self.reduction.process_set, states
-            allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
+            try:
+                allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
+            except HvdliteError as error:
+                self.changes.explain(error, self._names.values())
         if self.reduction.sparse_as_dense:
             self._make_sparse_again()
 
     def _reduce(self, buckets: Sequence[Bucket]) -> None:
         late, errors = [bucket for bucket in buckets if not bucket.started], []
         for bucket in late:
-            bucket.start(self._states)
+            bucket.start(self.changes.digest(self._states))
         for bucket in buckets:
             try:
                 bucket.finish()
@@ -253,27 +264,39 @@ class Gradients(GradientReducer):
                     self._wait_for(bucket, bucket.written[-1])
             except Exception as error:  # raised after waiting for the other buckets, too
                 errors.append(error)
-        if not errors:
-            return
-        if getattr(errors[0], "kind", None) == MISMATCH:  # on every rank
-            frozen = [self._names[b.params[at]] for b in buckets for at in b.frozen]
-            agree(
-                f"{self.owner}, frozen parameters", frozen, remedy="Freeze the same parameters "
-                "on every rank.", process_set=self.reduction.process_set,
-            )  # fmt: skip
-        raise errors[0]
+        if errors:
+            frozen = [self._names[bucket.params[at]] for bucket in buckets for at in bucket.frozen]
+            self.changes.explain(errors[0], self._names.values(), frozen)
 
-    def _add_late(self) -> Dict[torch.Tensor, torch.Tensor]:
-        """Add parameters that now require or have a gradient; return the results of the others."""
-        thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
-        reached = any(param.grad is not None for param in self._unreached)
-        if self._buckets is not None and not self._any_rank(reached or bool(thawed)):
+    def _reduce_known(self) -> Dict[torch.Tensor, torch.Tensor]:
+        """Reduce the buckets. Forget the buckets if parameters are new, and return their results.
+
+        New are parameters that all ranks have added or thawed, or that backward has reached.
+        """
+        known, again = self._buckets, False
+        if known is not None:
+            self._reduce(known)
+        changes = self.changes.now()
+        if known is not None:
+            again = self._compare(changes, known)
+        added = self.changes.settle(changes)
+        if not (added or again):
             return {}
-        buckets = self._buckets or ()  # backward has started the allreduces of some buckets
-        self._reduce(buckets)
-        self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
-        self.add(thawed)
-        return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
+        done = {p: view.clone() for each in known or () for p, view in zip(each.params, each.views)}
+        self.add(added)
+        return done
+
+    def _compare(self, changes: Dict[str, List[str]], buckets: List[Bucket]) -> bool:
+        """Raise unless all ranks have the same changes; return True if new buckets are needed."""
+        reached = any(param.grad is not None for param in self._unreached)
+        sparse = [f"{self.owner}.{self._names[param]}" for param in self._sparse[:1]]
+        names = [bucket.name for bucket in buckets]
+        for name in sparse if not names else ():
+            names = names_of(name, self.reduction.process_set)
+        if self._unreached or not names:
+            return self._any_rank(reached or bool(changes))
+        self.changes.compare(changes, names, self._names.values())
+        return False
 
     def _any_rank(self, here: bool) -> bool:
         """Return True if ``here`` is True on any rank: all ranks make new buckets. Collective."""
@@ -294,8 +317,9 @@ class Gradients(GradientReducer):
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
         refuse_reduced_by_ddp(self._names)
+        facts = self.changes.facts(self._names.values())
         found = layout.agreed(
-            self.owner, self._names, self._frozen, self._written, self._kinds, self.reduction
+            self.owner, self._names, facts, self._written, self._kinds, self.reduction
         )
         self._sparse, self._unreached = found.sparse, found.unreached
         return self._lay_out(layout.split(found.dense, self._groups, self.reduction))

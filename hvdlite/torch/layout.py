@@ -8,6 +8,7 @@ import torch
 
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.torch.buckets import is_elementwise
+from hvdlite.torch.changes import SAME
 from hvdlite.training.plan import Reduction
 
 
@@ -20,12 +21,12 @@ class Layout(NamedTuple):
 
 
 def agreed(
-    owner: str, named: Dict[torch.Tensor, str], frozen: Dict[torch.Tensor, str],
+    owner: str, named: Dict[torch.Tensor, str], facts: List[str],
     written: Iterable[torch.Tensor], kinds: Dict[str, bool], reduction: Reduction,
 ) -> Layout:  # fmt: skip
     """Return the layout on which all ranks agree. Collective.
 
-    :param frozen: the parameters that require no gradient.
+    :param facts: texts that must be equal on all ranks: of ``named``, then of other parameters.
     :param written: the parameters in the order in which backward has written their gradients.
     :param kinds: name of each parameter that backward has reached -> True if its gradient is
         sparse. This function adds what the other ranks know.
@@ -33,10 +34,8 @@ def agreed(
     """
     names = {name: param for param, name in named.items()}
     process_set = reduction.process_set
-    facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
-    facts.extend(f"{name} (frozen)" for name in frozen.values())
-    remedy = "Make the same model, and freeze the same parameters, on every rank."
-    agree(owner, facts, process_set=process_set, remedy=remedy)
+    of_named = [f"{f} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for f, p in zip(facts, named)]
+    agree(owner, [*of_named, *facts[len(named) :]], None, process_set, SAME)
     seen = [named[param] for param in reversed(list(written))]
     for name, param in names.items():
         if param.grad is not None:

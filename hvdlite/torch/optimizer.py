@@ -126,7 +126,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         A read after a step's last backward, as by GradScaler, first averages the gradients.
         """
-        waits = self._gradients is not None and self._gradients.due
+        waits = self._gradients is not None and self._gradients.due and not self._adding
         if waits and torch._C._current_graph_task_id() == _NO_SUCH_STEP:
             self._finish()
         return self.__dict__["param_groups"]
@@ -210,7 +210,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """Add a group of parameters without names. Call it on every rank."""
-        super().add_param_group(param_group)
+        self._adding = True  # PyTorch reads param_groups, which would average without the new group
+        try:
+            super().add_param_group(param_group)
+        finally:
+            self._adding = False
         self._adopt()
 
     def _adopt(self) -> None:
@@ -224,9 +228,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         self._present = present  # names keeps the parameters alive, so ids are not reused
         added = numbered(groups, names)
+        removed = [name for param, name in names.items() if id(param) not in set(present)]
         names.update(added)
-        if added:
-            self._gradients.adopt(added)
+        self._gradients.adopt(added, removed)
 
     def begin_anew(self) -> None:
         """Prepare for other ranks, between two steps; :mod:`hvdlite.elastic` calls this."""
@@ -236,7 +240,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _finish(self) -> None:
         if self._gradients is not None:
-            self._adopt()
             self._gradients.finish()
         self._synchronized = True
 
@@ -285,9 +288,11 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
     distributed.__dict__ = optimizer.__dict__  # one dict for both objects
-    flags = dict.fromkeys(("_synchronized", "_asked", "_skipping"), False)
+    flags = dict.fromkeys(("_synchronized", "_asked", "_skipping", "_adding"), False)
     distributed.__dict__.update(known, _gradients=gradients, **flags)
     if gradients is not None:
+        if isinstance(gradients, Gradients):
+            gradients.changes.look = weakref.WeakMethod(distributed._adopt)
         if optimizer.state:  # states that this rank may have loaded alone
             gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
         distributed.register_step_pre_hook(_refuse_alone)  # for both objects

@@ -1,5 +1,7 @@
 """Sums of sparse COO tensors over ranks: gathers the rows of all ranks and adds them up."""
 
+from typing import List
+
 import torch
 
 from hvdlite.core.arguments import wrong
@@ -29,8 +31,7 @@ def sparse_allreduce_async(
             f"tensor '{name}': expected a sparse COO tensor; use allreduce() for other tensors"
         )
     tensor = tensor.detach().coalesce()
-    full = tensor_name("sparse", name, process_set)
-    names = [f"{full}.indices", f"{full}.values"]
+    names = names_of(name, process_set)
     parts = [tensor.indices().t(), tensor.values()]
 
     def join(parts):
@@ -42,6 +43,12 @@ def sparse_allreduce_async(
         ).coalesce()
 
     return exchange.allgather(names, parts, process_set, states).then(join)
+
+
+def names_of(name: str, process_set: ProcessSet) -> List[str]:
+    """Return the full names of the parts of a sparse tensor."""
+    full = tensor_name("sparse", name, process_set)
+    return [f"{full}.indices", f"{full}.values"]
 
 
 def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet, states: int) -> None:

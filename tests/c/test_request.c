@@ -133,6 +133,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(kind, HVD_BROADCAST, FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
     CONFLICT(states, 7, FIELD_STATES);
+    CONFLICT(states, -7, FIELD_CHANGES);
     CONFLICT(grouped, 2, FIELD_GROUPED);
     other = sum = broadcast_of("x", 3, 0);
     CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* a broadcast has no op */

@@ -183,6 +183,10 @@ static const char LOAD_ALIKE[] =
     "Load the same states on every rank before a step, or broadcast what one rank has loaded: "
     "hvd.broadcast_optimizer_state(), with MXNet hvd.broadcast_trainer_states()";
 
+static const char CHANGE_ALIKE[] =
+    "Change the optimizer's parameters, and which of them need a gradient, on every rank in the "
+    "same step; the error on a rank that has changed something names the parameter";
+
 static const char ALL_ON_GPUS[] =
     "Keep the tensor on a GPU on every rank or on none, or set HVDLITE_GPU=host on every rank";
 
@@ -211,7 +215,8 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     free(told);
     free(alike);
     snprintf(value, sizeof value, "Submit the same %s on every rank", field_name(field));
-    const char *remedy = field == FIELD_STATES      ? LOAD_ALIKE
+    const char *remedy = field == FIELD_CHANGES     ? CHANGE_ALIKE
+                         : field == FIELD_STATES    ? LOAD_ALIKE
                          : field == FIELD_DELEGATED ? ALL_ON_GPUS
                                                     : value;
     error_set(err, HVD_MISMATCH, "tensor '%s': ranks disagree on the %s: %s. %s.", p->request.name,

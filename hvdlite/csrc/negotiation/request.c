@@ -172,7 +172,8 @@ bool request_same_codec(const struct request *a, const struct request *b) {
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->failed || b->failed) return FIELD_FAILED;
     if (a->grouped != b->grouped) return FIELD_GROUPED;
-    if (a->states != b->states) return FIELD_STATES;
+    if (a->states != b->states)
+        return a->states < 0 || b->states < 0 ? FIELD_CHANGES : FIELD_STATES;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->rule != b->rule) return FIELD_RULE;
@@ -215,6 +216,7 @@ const char *field_name(enum request_field field) {
     static const char *const NAMES[] = {"nothing",
                                         "data",
                                         "number of tensors",
+                                        "parameters changed before this step",
                                         "states loaded before this step",
                                         "kind",
                                         "compression",
@@ -239,6 +241,9 @@ static void shape_text(const struct request *r, char *text, size_t size) {
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
     case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped); break;
+    case FIELD_CHANGES:
+        snprintf(text, size, r->states < 0 ? "some, with digest %x" : "none", (unsigned)-r->states);
+        break;
     case FIELD_STATES:
         snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);
         break;

@@ -18,7 +18,8 @@ struct request {
     int32_t priority;    /* higher runs first; may differ between ranks */
     /* number of tensors in its grouped call, named x[0], x[1], ...; 0: no grouped call */
     int32_t grouped;
-    /* digest of the optimizer states loaded just before; 0: none */
+    /* digest of the optimizer states loaded just before; 0: none; below 0: this rank has also
+     * changed the optimizer's parameters */
     int32_t states;
     int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
     int32_t ndim;               /* 0: a tensor with one element */
@@ -48,6 +49,7 @@ enum request_field {
     FIELD_NONE,
     FIELD_FAILED,
     FIELD_GROUPED,
+    FIELD_CHANGES,
     FIELD_STATES,
     FIELD_KIND,
     FIELD_CODEC,

@@ -1,0 +1,98 @@
+"""What a script changes in an optimizer's parameters, and how ranks notice that they differ.
+
+A rank that has changed something sends a digest of the change with its next request for each
+bucket. If the other ranks send no such digest, or another one, the request fails on every rank.
+"""
+
+from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence
+
+import torch
+
+from hvdlite.core.native import MISMATCH, HvdliteError
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.torch.digest import digest_of
+from hvdlite.training.announce import announce
+
+SAME = (
+    "Make the same model, freeze the same parameters, and give the optimizer the same parameters, "
+    "on every rank."
+)
+
+
+class Changes:
+    """What this rank has changed in an optimizer's parameters since the ranks compared them."""
+
+    def __init__(self, owner: str, process_set: ProcessSet) -> None:
+        self._owner, self._set = owner, process_set
+        # calls Gradients.adopt() if the script has changed the optimizer's groups of parameters
+        self.look: Callable[[], Optional[Callable]] = lambda: None
+        # names of parameters that have required no gradient so far, or that the script has added
+        self.waiting: Dict[torch.Tensor, str] = {}
+        # names of parameters that the optimizer has no longer: now, and when ranks compared them
+        self.removed: List[str] = []
+        self._compared: List[str] = []
+        self._told: Any = None  # the changes that this step's requests carry; None: not fixed
+
+    def now(self) -> Dict[str, List[str]]:
+        """Return the changes, by their kind."""
+        look = self.look()
+        if look is not None:
+            look()
+        added = [name for param, name in self.waiting.items() if param.requires_grad]
+        removed = [] if self.removed == self._compared else ["removed", *self.removed]
+        return {key: names for key, names in (("added", added), ("removed", removed)) if names}
+
+    def digest(self, states: int) -> int:
+        """Return the digest that this step's requests carry; the first call of a step fixes it.
+
+        :param states: the digest of the states that the optimizer has just loaded.
+        """
+        if self._told is None:
+            self._told = self.now()
+        return -digest_of({"loaded": states, **self._told}) if self._told else states
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._told = None
+
+    def compare(self, changes: Dict[str, List[str]], names: Sequence[str], *facts) -> None:
+        """Send the changes, if the step's requests have not carried them.
+
+        If another rank has not made the same changes, its next requests of these names fail.
+
+        :param facts: arguments of :meth:`facts`.
+        :raises HvdliteError: on every rank, unless all ranks have made the same changes.
+        """
+        if changes == (self._told or {}):
+            return
+        try:
+            announce(names, digest_of({"loaded": 0, **changes}), self._set)
+        except HvdliteError as error:
+            self.explain(error, *facts)
+
+    def settle(self, changes: Dict[str, List[str]]) -> Dict[torch.Tensor, str]:
+        """Note that all ranks have made these changes; return the parameters to add."""
+        if not changes:
+            return {}
+        added = {p: name for p, name in self.waiting.items() if name in changes.get("added", ())}
+        self.waiting = {p: name for p, name in self.waiting.items() if p not in added}
+        self._compared, self._told = self.removed, {}
+        return added
+
+    def facts(self, names: Iterable[str], frozen: Iterable[str] = ()) -> List[str]:
+        """Return a text for each parameter, in which ranks must agree.
+
+        :param names: the parameters with a hook.
+        :param frozen: those that the script has frozen since the ranks compared them.
+        """
+        still = [name for p, name in self.waiting.items() if not p.requires_grad]
+        marks = dict.fromkeys((*still, *frozen), " (frozen)")
+        marks.update(dict.fromkeys(self.removed, " (removed)"))
+        return [f"{name}{marks.get(name, '')}" for name in (*names, *self.waiting.values())]
+
+    def explain(self, error: Exception, *facts) -> NoReturn:
+        """Raise an error that names the parameter in which ranks differ; otherwise ``error``."""
+        if getattr(error, "kind", None) == MISMATCH:  # on every rank
+            agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
+        raise error

@@ -1,0 +1,113 @@
+"""Scripts that add, remove or thaw parameters of an optimizer: on all ranks, or on one alone."""
+
+import pytest
+import torch
+from torch_tensors import same_everywhere
+
+import hvdlite.torch as hvd
+
+KINDS = pytest.mark.parametrize("kind", ["dense", "sparse", "frozen", "unreached"])
+WHEN = pytest.mark.parametrize("late", [False, True], ids=["before backward", "after backward"])
+
+
+class Model:
+    """Tables whose rows are added up, and an optimizer that has the first two tables."""
+
+    def __init__(self, kind: str, rank: int) -> None:
+        self.tables = [torch.nn.Embedding(2, 3, sparse=kind == "sparse") for _ in range(3)]
+        self.weights = [table.weight for table in self.tables]
+        for weight in self.weights:
+            torch.nn.init.ones_(weight)
+        self.used = 1 if kind == "unreached" else 2
+        if kind == "frozen":
+            for weight in self.weights[:2]:
+                weight.requires_grad_(False)
+        self.plain = torch.optim.SGD([{"params": [each]} for each in self.weights[:2]], 1.0)
+        self.optimizer = hvd.DistributedOptimizer(self.plain, op=hvd.Sum)
+        self.rows = torch.tensor([0, 1]) if rank else torch.tensor([1])
+
+    def step(self, between=lambda: None, used=None) -> None:
+        for weight in self.weights:
+            weight.grad = None
+        tables = self.tables[: used or self.used]
+        loss = sum(table(self.rows).sum() for table in (*tables, self.tables[2]))
+        loss.backward()
+        between()
+        self.optimizer.step()
+
+    def add(self) -> None:
+        self.optimizer.add_param_group({"params": [self.weights[2]]})
+
+    def append(self) -> None:
+        self.plain.param_groups[0]["params"].append(self.weights[2])
+
+    def remove(self) -> None:
+        del self.plain.param_groups[0]
+
+
+@KINDS
+@WHEN
+@pytest.mark.parametrize("change", [Model.add, Model.append, Model.remove])
+@pytest.mark.parametrize("used", [0, 2])
+def test_a_change_of_the_parameters_on_one_rank_is_an_error_on_all(
+    used, change, late, kind, rank, several
+):
+    """Formerly, an added parameter stalled; a removed one kept its value on this rank alone."""
+    model = Model(kind, rank)
+    for _ in range(used):
+        model.step()
+    mine = (lambda: change(model)) if rank == 1 else lambda: None
+    text = r"optimizer\d+.*rank.* 1.*: .*noname"
+    with pytest.raises(hvd.HvdliteError, match=text) as caught:
+        if late:
+            model.step(mine)
+        else:
+            mine()
+        for _ in range(2):  # the others may raise a step after the rank that made a late change
+            model.step()
+    assert caught.value.kind == "mismatch" and "on every rank" in str(caught.value)
+    if rank != 1:
+        change(model)
+    hvd.broadcast_parameters({f"{i}": each for i, each in enumerate(model.weights)}, 0)
+    for _ in range(2):
+        model.step()
+    assert same_everywhere(*model.weights)
+
+
+@KINDS
+@WHEN
+@pytest.mark.parametrize("change", [Model.add, Model.append, Model.remove])
+def test_the_same_change_on_all_ranks_is_trained_right(change, late, kind, rank, size):
+    model = Model(kind, rank)
+    model.step()
+    before = [weight.detach().clone() for weight in model.weights]
+    model.step((lambda: change(model)) if late else change(model) or (lambda: None))
+    model.step()
+    # rank 0 uses row 1, and every other rank uses both rows
+    step = torch.tensor([[size - 1.0], [size]]).expand(2, 3)
+    trained = [kind != "frozen" and change != Model.remove, kind in ("dense", "sparse")]
+    for old, new, steps in zip(before, model.weights, (*trained, change != Model.remove)):
+        assert torch.equal(old - new, 2 * steps * step)
+
+
+def test_unused_tables_are_trained_after_a_group_was_added(rank, size):
+    model = Model("unreached", rank)
+    model.step()
+    model.add()
+    model.step(used=2 if rank == size - 1 else 1)
+    model.step(used=2)
+    assert same_everywhere(*model.weights) and (model.weights[1][1] < 1).all()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frozen_parameters_cost_no_request(frozen, rank, several):
+    model = Model("dense", rank)
+    if frozen:
+        model.weights[2].requires_grad_(False)
+        model.add()
+    counts = []
+    for _ in range(4):
+        before = hvd.stats()["tensors"]
+        model.step()
+        counts.append(hvd.stats()["tensors"] - before)
+    assert counts[-1] == 1
