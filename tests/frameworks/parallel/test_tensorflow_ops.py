@@ -1,5 +1,7 @@
 """Collectives on TensorFlow tensors, eagerly, in tf.function and in sessions, with gradients."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -230,3 +232,15 @@ def test_a_graph_that_another_process_has_made_is_refused(size):
                 continue
             with pytest.raises(tf.errors.OpError, match=error):
                 session.run(total.name)
+
+
+def test_a_node_calls_python_functions_as_they_are():
+    """If autograph converted them while the graph runs, each call would be slow."""
+    files = []
+
+    def helper():
+        files.append(sys._getframe().f_code.co_filename)
+        return np.int32(1)
+
+    assert tf.function(lambda: exchange.node(lambda: helper(), [], [tf.int32])[0])() == 1
+    assert files == [__file__]
