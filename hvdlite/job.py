@@ -23,7 +23,7 @@ from hvdlite.core import (
 )
 from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.log import logger
-from hvdlite.core.membership import Membership
+from hvdlite.core.membership import GOES_ON, Membership
 from hvdlite.core.module_state import ModuleState, process
 from hvdlite.core.native import BRIEFLY, RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
@@ -170,13 +170,13 @@ def shutdown() -> None:
 
 def begin_to_leave() -> None:
     """After a death: make ranks that wait for this rank fail, also in sets without a dead rank."""
-    lib.hvd_leave(lib.HVD_ALL_GROUPS, b"it goes on without the dead")
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, GOES_ON.encode())
 
 
 def leave_broken() -> None:
     """Leave a job in which a rank has died; the other ranks leave it, too."""
     if is_initialized():
-        _leave("it goes on without the dead")
+        _leave(GOES_ON)
 
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:

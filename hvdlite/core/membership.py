@@ -7,6 +7,8 @@ from hvdlite.core.world import World
 
 # Bits of a rank's vote when its training function has ended, and of the result of all votes.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
+# Why a rank has left a job, in the errors of ranks that wait for it.
+GOES_ON = "it goes on without the dead"
 
 
 class Meeting(NamedTuple):

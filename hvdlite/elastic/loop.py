@@ -9,7 +9,7 @@ from hvdlite import job
 from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.collectives import run as run_collective
 from hvdlite.core.membership import ALL_IS_DONE, LET_REPLACEMENTS_IN, SOMETHING_FAILED
-from hvdlite.core.native import RANK_LEFT, HvdliteError, failure_of, lib
+from hvdlite.core.native import HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.state import HostsUpdatedInterrupt, State
@@ -117,13 +117,8 @@ class _Training:
         return result
 
     def _is_of_a_death(self, error: Exception) -> bool:
-        failed = failure_of(error)
-        if not failed and not isinstance(error, RuntimeError):
-            return False
-        if failed and failed.kind == RANK_LEFT:
-            # The rank that failed waits for all ranks before it ends: let that rank end.
-            job.begin_to_leave()
-        return self._members.have_caused(error)
+        is_failure = failure_of(error) is not None or isinstance(error, RuntimeError)
+        return is_failure and self._members.have_caused(error)
 
     def leave_job(self, verdict: int) -> None:
         """Leave the job, so that the next job can begin without dead ranks or with replacements."""

@@ -9,14 +9,15 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any, Dict, List, Optional, Set
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from hvdlite.bootstrap.acceptor import listen, reach
 from hvdlite.bootstrap.handshake import LIFE, Hello
 from hvdlite.core import agent_protocol, native, topology
 from hvdlite.core.agent_protocol import FEWEST, RESETS
-from hvdlite.core.limits import ELASTIC_LIMIT, limit_of
-from hvdlite.core.membership import ALL_IS_DONE, SOMETHING_FAILED, Meeting, Membership
+from hvdlite.core.limits import ELASTIC_LIMIT, EXIT, limit_of
+from hvdlite.core.membership import ALL_IS_DONE, GOES_ON, SOMETHING_FAILED, Meeting, Membership
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
@@ -113,13 +114,17 @@ class ElasticMembership(Membership):
     # ---- after a death, and at a commit with replacements ----
 
     def have_caused(self, error: BaseException) -> bool:
-        failed = failure_of(error)
-        if failed is not None and failed.kind == native.MISMATCH:
-            # The error ends other ranks, too, so a death that is known now may be its result.
-            return False
-        if failed is not None and failed.kind in _OF_DEATHS:
-            return True
-        return bool(lib.hvd_is_initialized()) and lib.hvd_check(new_error()) != lib.HVD_OK
+        # A death that is known now may be the result of the error, if all ranks have raised it.
+        # So only the error itself shows whether a death was its cause.
+        failed = _failure_in(error)
+        if failed is None:
+            return _quotes_a_death(error)
+        if failed.kind == native.FAILED:
+            return topology.rank() not in failed.ranks and _is_known_soon(failed.ranks)
+        if failed.kind == native.RANK_LEFT or not lib.hvd_is_initialized():
+            return failed.kind in _OF_DEATHS
+        # A handle that is left from an earlier job still raises that job's error.
+        return failed.kind in _OF_DEATHS and _is_known_soon()
 
     def agree(self, vote: int) -> int:
         self._drop()
@@ -221,6 +226,44 @@ class ElasticMembership(Membership):
             raise HvdliteError("the other ranks have ended")
         self._resets = self._met.resets + (self._met.verdict == SOMETHING_FAILED)
         self.go_on()
+
+
+def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
+    """Return the failure of a collective that led to the error; None: another cause.
+
+    Keras replaces an exception of a layer by a copy without fields; the original is the context.
+    """
+    while error is not None:
+        failed = failure_of(error)
+        if failed is not None and failed.kind is not None:
+            return failed
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _quotes_a_death(error: BaseException) -> bool:
+    """Return True if the text of a framework's error, such as JAX's, has that of a death."""
+    known = _known_death()
+    return GOES_ON in str(error) or known is not None and str(known) in str(error)
+
+
+def _is_known_soon(ranks: Optional[Sequence[int]] = None) -> bool:
+    """Return True if a death is known within EXIT seconds, of one of ``ranks`` if they are given.
+
+    A rank that has raised an exception dies soon, unless its script catches the exception.
+    """
+    until = time.monotonic() + limit_of(EXIT)
+    while _known_death() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    known = _known_death()
+    return known is not None and (ranks is None or not set(ranks).isdisjoint(known.ranks))
+
+
+def _known_death() -> Optional[HvdliteError]:
+    error = new_error()
+    if not lib.hvd_is_initialized() or lib.hvd_check(error) == lib.HVD_OK:
+        return None
+    return native.exception_of(error)
 
 
 def _told() -> Dict[str, Any]:

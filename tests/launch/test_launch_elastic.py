@@ -92,6 +92,75 @@ def test_a_function_that_returns_early_on_one_rank_is_an_error_on_others():
     assert "'allreduce.x' can't complete: rank 1 has reached the end of the function" in done.err
 
 
+@pytest.mark.parametrize("how", ["own", "twice", "wrapped", "copied"])
+def test_an_error_of_all_ranks_is_not_the_result_of_the_end_of_one(how):
+    """Rank 0 handles the error after rank 1 has ended; alone it would succeed."""
+    program = f"""if True:
+        import time
+        import hvdlite as hvd
+        hvd.init()
+        ones = hvd.numpy.np.ones
+        def step():
+            if {how == "own"}:
+                raise RuntimeError("the loss is NaN")
+            if {how == "twice"}:
+                kept = [hvd.numpy.allreduce_async(ones(1), name=f"{{hvd.rank()}}") for _ in "ab"]
+            try:
+                hvd.numpy.allreduce(ones(1 + hvd.rank()), name="x")
+            except hvd.HvdliteError as error:
+                if {how == "wrapped"}:
+                    raise RuntimeError("the step failed") from error
+                raise hvd.HvdliteError("in a layer") from None  # as Keras does
+        @hvd.elastic.run
+        def train(state):
+            try:
+                if hvd.size() == 2:
+                    step()
+            except Exception:
+                time.sleep(2 * (hvd.rank() == 0))
+                raise
+        train(hvd.elastic.ObjectState())
+    """
+    done = call("--elastic", "-n", 2, *python(program))
+    assert done.code == 1, done.out + done.err
+
+
+def test_ranks_go_on_without_a_rank_whose_object_cannot_be_pickled():
+    program = """if True:
+        import threading
+        import hvdlite as hvd
+        hvd.init()
+        @hvd.elastic.run
+        def train(state):
+            mine = threading.Lock() if hvd.size() == 3 and hvd.rank() == 1 else 1
+            print("all", hvd.allgather_object(mine, name="x"))
+        train(hvd.elastic.ObjectState())
+    """
+    done = call("--elastic", "-n", 3, *python(program)).passed()
+    assert done.out.count("all [1, 1") == 2, done.out + done.err
+
+
+def test_a_handle_of_an_earlier_job_does_not_begin_job_after_job():
+    program = """if True:
+        import os, signal
+        import hvdlite as hvd
+        hvd.init()
+        kept = []
+        @hvd.elastic.run
+        def train(state):
+            if hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            one = hvd.numpy.np.ones(1)
+            kept.append(hvd.numpy.allreduce_async(one, name=f"x{len(kept)}"))
+            for handle in kept:
+                handle.synchronize()
+        train(hvd.elastic.ObjectState())
+    """
+    done = call("--elastic", "-n", 2, *python(program))
+    assert done.code == 1, done.out + done.err
+    assert "is dead, while tensor 'allreduce.x0' waited" in done.err
+
+
 def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():
     done = elastic("-n", 3, "1", 5, 2, REPLACEMENTS_HANG="1").passed()
     assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
