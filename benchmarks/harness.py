@@ -52,7 +52,7 @@ def bits_a_second(text: str) -> float:
 
 
 def bytes_a_second(rate: str) -> Optional[float]:
-    """Return the bytes of data per second, without headers, of a link; None: unlimited."""
+    """Return a link's bytes of data per second, without headers; None: the link is unlimited."""
     return None if rate == UNLIMITED else bits_a_second(rate) / 8 * PAYLOAD
 
 
@@ -98,7 +98,7 @@ def put(page: Path, texts: Dict[str, str]) -> None:
 
 
 def in_turn(contestants: Sequence, number: int) -> list:
-    """Return the contestants of a round in their order, which is reversed in every other round."""
+    """Return the contestants in the order of a round; every other round reverses the order."""
     return list(contestants[:: -1 if number % 2 else 1])
 
 

@@ -165,7 +165,7 @@ def of_size(library, size: int) -> Dict[str, List[Dict[str, float]]]:
 
 
 def late(library) -> Dict[str, List[float]]:
-    """Return this rank's seconds of each call in which the last rank is late."""
+    """Return this rank's seconds for each call that the last rank makes late."""
     taken: Dict[str, List[float]] = {}
     for name, call in library.calls(LATE_BYTES).items():
         call()

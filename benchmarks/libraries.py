@@ -88,7 +88,7 @@ class ParameterServer(MXNetArrays):
         self.kvstore, self.keys = kvstore, {}
 
     def takes(self, case: Case) -> bool:
-        """Take training steps and arrays up to 16 MiB; the library needs seconds for 64 MiB."""
+        """Return True for training steps, and for arrays up to 16 MiB: 64 MiB take seconds."""
         small = case.memory == "private" and case.label.isdigit() and case.nbytes <= 2**24
         return small or (case.kind == "step" and case.memory == "trainer")
 
@@ -110,7 +110,7 @@ class ParameterServer(MXNetArrays):
 
 
 def open_ps(comm):
-    """Start one scheduler and as many servers as workers. On servers the import never returns."""
+    """Start a scheduler and as many servers as workers; on servers the import does not return."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
@@ -135,7 +135,7 @@ class Sharded(Gloo):
 
 
 class ShardedUpdating:
-    """The weights of a module whose backward only returns given gradients."""
+    """Updates sharded weights; backward computes nothing, and returns the given gradients."""
 
     def __init__(self, case: Case) -> None:
         import torch

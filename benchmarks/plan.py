@@ -41,7 +41,7 @@ class Contestant(NamedTuple):
         return ROOT / venv / "bin" / "python"
 
     def takes(self, ranks: int) -> bool:
-        """Return False if the library would take minutes, with more ranks than cores."""
+        """Return False if the library would take minutes because ranks outnumber the cores."""
         return ranks <= CORES or self.library not in ("gloo", "ps")
 
     def processes(self, ranks: int) -> int:

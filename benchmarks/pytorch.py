@@ -200,7 +200,7 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
 
 
 def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]:
-    """Return the result of :func:`run` on this machine, under the name of Gloo's setting."""
+    """Return the result of :func:`run` on this machine; the key says how Gloo was set."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)

@@ -49,13 +49,13 @@ class Results:
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
     def lone(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
-        """Return the time of the processes without communication that :meth:`speed_kept` uses."""
+        """Return the time of processes without communication, for :meth:`speed_kept`."""
         by_turns = self.value(contestant, ranks, case, "alone")
         return by_turns or self.value(plan.ALONE, ranks, lone_case)
 
     def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
-        """Return the time without communication divided by the contestant's time; the former from
-        steps in turn with the contestant's if there are any, else from the same round."""
+        """Return the time without communication, divided by the contestant's time. Both times are
+        from steps that took turns or, if there are none, from one round."""
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 

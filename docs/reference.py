@@ -1,6 +1,6 @@
-"""The pages of the reference: which public names stand on which, in what order.
+"""The pages of the reference: which page has which public names, and in what order.
 
-A name that a known module gets is on its page by itself; a new module needs a line here.
+A new name of a known module appears on the module's page; a new module needs a line here.
 """
 
 import importlib
@@ -85,7 +85,7 @@ Horovod's does, ``import hvdlite.mxnet as hvd``. :doc:`/horovod` has the names b
 
 
 def public_names(module: str) -> list:
-    """Those of a module that ``hvdlite`` itself has, in the order in which they are defined."""
+    """Return the module's names that ``hvdlite`` itself has, in the order of their definitions."""
 
     def line(name: str) -> int:
         value = getattr(hvd, name)
@@ -96,7 +96,7 @@ def public_names(module: str) -> list:
 
 
 def numpy_functions() -> list:
-    """The collectives of ``hvdlite.numpy``, whose names ``hvdlite`` has for MXNet's arrays."""
+    """Return the collectives of ``hvdlite.numpy``; ``hvdlite`` has these names for MXNet arrays."""
     return [
         name
         for name, value in vars(hvdlite.numpy).items()
@@ -130,7 +130,7 @@ MORE = {
 
 
 def missing() -> set:
-    """Modules with public names that are on no page."""
+    """Return the modules with public names that are on no page."""
     return set(hvd._DEFINED_IN) - {f"hvdlite.{module}" for *_, some in PAGES for module in some}
 
 

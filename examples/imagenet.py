@@ -246,7 +246,7 @@ def time_step(net, trainer, batches, size, steps):
 
 
 def validate(net, batches, classes):
-    """Return the shares of all ranks' images whose label is the first guess, or among five."""
+    """Return the top-1 and the top-5 accuracy over the images of all ranks."""
     most = min(5, classes)
     metric = mx.metric.CompositeEvalMetric([mx.metric.Accuracy(), mx.metric.TopKAccuracy(most)])
     batches.epoch = 0

@@ -79,7 +79,7 @@ def lenet():
 
 
 def read_digits():
-    """Return scikit-learn's 8 x 8 scans and their labels: to train with, and held back."""
+    """Return scikit-learn's 8 x 8 scans and labels for training, and those for validation."""
     digits = load_digits()
     x, x_held, y, y_held = train_test_split(
         (digits.images[..., None] / 16).astype("float32"), digits.target,

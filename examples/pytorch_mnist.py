@@ -98,7 +98,7 @@ def accuracy(net, batches):
 
 
 def read_digits():
-    """Return scikit-learn's 1,797 scans of 8 x 8 pixels: four fifths for training, the rest."""
+    """Return scikit-learn's 1,797 scans of 8 x 8 pixels: 4/5 for training, 1/5 for testing."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
     x, x_held, y, y_held = train_test_split(

@@ -155,7 +155,7 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """End a host. Its connections are closed, unless ``power``, which emulates a power cut."""
+        """End a host and close its connections; with ``power``, keep these, as in a power cut."""
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
@@ -169,7 +169,7 @@ class Cluster:
         self._plug_in(host, self.addresses[self.names.index(host)])
 
     def link(self, host: str, up: bool) -> None:
-        """Switch a host's link on or off, at the end of the switch."""
+        """Switch a host's link on or off, at the network switch's end of the link."""
         _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
 
     def firewall(self, host: str, only_new: bool = False) -> None:

@@ -37,8 +37,7 @@ GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT: a shell that starts the tests in the background makes the tests, and all
-    processes that they start, ignore SIGINT."""
+    """Handle SIGINT, which a shell makes background processes and their children ignore."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,7 +50,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail if the groups have no effect: pytest-xdist appends its group to a test's name."""
+    """Fail if pytest-xdist ignores the groups: it would append its group to a test's name."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

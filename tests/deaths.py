@@ -212,8 +212,7 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
 
 
 def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
-    """Return whether all others have left: MPI then waits for a stopped rank as for one that
-    computes."""
+    """Return whether all other ranks have left: MPI_Finalize then waits for the stopped rank."""
     others = [of for rank, of in events.items() if rank != case["victim"]]
     ended = len(others) == case["ranks"] - 1 and all(
         of and of[-1]["what"] == "exit" for of in others

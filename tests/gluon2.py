@@ -13,7 +13,7 @@ metric = mx.gluon.metric if MXNET2 else mx.metric
 
 
 def __getattr__(name: str):
-    """Import amp only for users of it: with amp, custom operators crash MXNet 1 at exit."""
+    """Import amp when a test uses amp: with amp, custom operators crash MXNet 1 at exit."""
     if name == "amp":
         return importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
     raise AttributeError(name)
@@ -32,7 +32,7 @@ def _converting(method):
 
 
 def _convert(owner, name: str) -> None:
-    """Convert a method in a class and its subclasses: Gluon has copied it to most of these."""
+    """Convert a method in a class and in its subclasses, to most of which Gluon has copied it."""
     if name in vars(owner):
         setattr(owner, name, _converting(vars(owner)[name]))
     for subclass in owner.__subclasses__():

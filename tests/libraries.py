@@ -30,7 +30,7 @@ def imported(name: str):
 
 
 def first_of(result):
-    """Return the tensors of a result as a list, of an alltoall without the row counts."""
+    """Return the tensors of a result as a list; leave out the row counts of an alltoall."""
     return result if isinstance(result, list) else [result[0] if type(result) is tuple else result]
 
 

@@ -63,7 +63,7 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def adasum(vectors) -> np.ndarray:
-    """Return the Adasum: ranks sorted by host; extra pairs beyond a power of two are first."""
+    """Return the Adasum, with ranks sorted by host; ranks beyond a power of two pair first."""
     hosts = hvd.allgather_object(own_host().number)
     ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
     vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]

@@ -42,7 +42,7 @@ def test_a_script_that_clips_sums_trains_as_one_process(alone):
 
 
 def test_a_script_that_clips_sums_trains_wrong_with_averages(alone):
-    """This is why scripts for Horovod get sums."""
+    """Scripts for Horovod therefore get sums, not averages."""
     lax = trained(2, HVDLITE_HOROVOD_SUMS="0")
     np.testing.assert_allclose(lax[0]["norms"][0], alone[0]["norms"][0], 1e-5)
     assert np.abs(weights_of(lax) - weights_of(alone)).max() > 0.01
@@ -81,7 +81,7 @@ print(importlib.util.find_spec("horovod.nothing"), horovod.run.__name__)
 
 
 def test_importing_as_horovod_loads_neither_mxnet_nor_mpi():
-    """They are loaded when the script imports horovod.mxnet."""
+    """MXNet and MPI are loaded when the script imports horovod.mxnet."""
     ended = python("-c", BY_AN_IMPORT)
     assert ended.returncode == 0, ended.stderr
     lines = [line for line in ended.stdout.splitlines() if "src/storage" not in line]
@@ -102,7 +102,7 @@ print("RESULT", [horovod.rank(), horovod.__version__])
 """
 
 
-def test_horovods_environment_variables_have_the_ranks_place(tmp_path):
+def test_horovods_environment_variables_give_rank_and_size(tmp_path):
     (tmp_path / "where.py").write_text(WHERE)
     job = assert_passed(mpirun(2, str(tmp_path / "where.py")))
     for rank in (0, 1):
@@ -143,7 +143,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
 def test_programs_run_as_with_python_itself(tmp_path, how):
-    """They can start workers in all ways; the server of forkserver imports the main module.
+    """Programs can start workers in all ways; the server of forkserver imports the main module.
 
     From a folder's ``__main__.py``, Python itself can only fork workers.
     """
@@ -160,7 +160,7 @@ def test_programs_run_as_with_python_itself(tmp_path, how):
     assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
 
 
-def test_an_error_before_init_has_horovods_text():
+def test_calls_before_init_raise_an_error_with_horovods_text():
     code = "import hvdlite.as_horovod, horovod.mxnet as hvd; hvd.rank()"
     error = python("-c", code).stderr.splitlines()[-1]
     assert error.endswith("ValueError: Horovod has not been initialized; use hvd.init()."), error

@@ -105,7 +105,7 @@ def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_
     assert ("bandwidth" in kept) == (library == "alone")
 
 
-def test_execute_returns_exit_status_or_time_out_and_output_of_a_failed_job(tmp_path):
+def test_execute_returns_why_a_command_failed_and_its_output(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
     assert "exit status 1\nno such library" in execute(crash, {}, 30)
     hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]

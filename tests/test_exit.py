@@ -75,7 +75,7 @@ def test_the_error_of_waiting_ranks_says_how_a_rank_has_left(how, carrier):
             assert "rank 1 left the job" in result["again"]
 
 
-def test_an_operator_that_fails_on_one_rank_is_an_error_on_all():
+def test_an_operator_that_fails_on_one_rank_is_an_error_on_all_ranks():
     """MXNet never runs the collective on the rank that failed, so other ranks must get an error.
 
     A thread of MXNet drops the operation, before or after the script ends.
@@ -134,7 +134,7 @@ def test_an_exception_ends_the_job_while_threads_of_the_rank_wait():
 @pytest.mark.parametrize(
     "how, code", [("True", 1), ("256", 1), ("[sys.stdout.close(), 3][1]", 3)], ids=str
 )
-def test_a_failing_exit_does_not_wait_for_computing_ranks(how, code):
+def test_a_rank_that_fails_does_not_wait_for_computing_ranks(how, code):
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = script(3, "exits", "one_exits_while_the_others_compute_for_long", how, env=env)
     assert job.status == code, job.output
@@ -143,7 +143,7 @@ def test_a_failing_exit_does_not_wait_for_computing_ranks(how, code):
 
 
 @pytest.mark.parametrize("where, code", [("left", 3), ("stays", 3), ("waits", 1)])
-def test_a_rank_that_fails_when_others_have_left_ends_the_job(where, code):
+def test_a_rank_that_fails_after_the_others_left_ends_the_job(where, code):
     """The failed rank must not wait in MPI_Finalize until the other ranks have computed."""
     name = "one_fails_when_others_have_left_and_compute_for_long"
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
@@ -166,7 +166,7 @@ REGISTERS = "import atexit; atexit.register(save)\n"
     "code", [BEGINS + SAVES + REGISTERS, SAVES + REGISTERS + BEGINS], ids=["after", "before"]
 )
 def test_an_exception_in_an_exit_function_is_a_failure(code):
-    """Python itself prints it and ends with exit code 0.
+    """Python itself prints the exception and ends with exit code 0.
 
     A function registered before hvdlite's runs later, when the rank has left the job.
     """
@@ -196,7 +196,7 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
 
 
 @every_carrier
-def test_a_late_rank_0_gets_an_error_about_a_rank_that_failed_before_init(carrier):
+def test_if_a_rank_fails_before_init_a_late_rank_0_gets_an_error(carrier):
     """Otherwise, without MPI, rank 0 would wait for rank 1 until init() times out."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "0.5"}
     job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
@@ -232,6 +232,6 @@ assert ended() is None  # as by MXNet's own
 """
 
 
-def test_gradients_in_shared_memory_alive_at_exit_do_not_crash():
+def test_gradients_that_still_exist_at_exit_do_not_crash_the_process():
     """A gradient stays alive at exit if, for example, a module keeps its parameter."""
     assert alone(OUTLIVES) == ""

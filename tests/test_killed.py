@@ -34,7 +34,7 @@ SECONDS = 120  # limit of a job, imports included, long enough for a busy machin
     ],
 )
 def test_a_killed_rank_is_an_error_on_all_other_ranks(dead, when, window):
-    """Neither they nor shutdown() may wait forever."""
+    """Neither the other ranks nor shutdown() may wait forever."""
     killed = str(TESTS / "scripts" / "killed.py")
     ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
     texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}

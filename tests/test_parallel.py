@@ -109,7 +109,7 @@ def test_contract_tests_pass_without_mpi():
     passed(3, ({}, [*parallel("objects", "trainer"), *some]), (NO_WINDOW, BY_MESSAGES), env=at)
 
 
-def test_settings_change_no_result():
+def test_tests_pass_with_each_setting_of_the_environment():
     passed(3, *((setting, SHORT) for setting in SETTINGS))
 
 

@@ -27,7 +27,7 @@ def test_idle_ranks_use_no_cpu():
 
 
 def test_a_waiting_rank_sleeps():
-    """Shared memory wakes it at every message; polling in between would use a core."""
+    """Shared memory wakes the rank at every message; polling in between would use a core."""
     job = assert_passed(script(2, "shown", "waiting", "1"))
     assert job.results().keys() == {0, 1}
     for rank, result in job.results().items():
@@ -36,7 +36,7 @@ def test_a_waiting_rank_sleeps():
 
 
 @pytest.mark.parametrize("nudge", ["1", "0"])
-def test_a_nudge_wakes_a_rank_that_only_mpi_reaches(nudge):
+def test_a_nudge_wakes_a_rank_that_has_only_mpi_connections(nudge):
     """MPI can only be polled, so without nudges a sleeping rank notices a late rank 10 ms later."""
     rounds = 20
     env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}

@@ -75,7 +75,7 @@ print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
 
 @pytest.mark.parametrize("users", (None, "0"))
 def test_mpi_yields_if_ranks_outnumber_cores(users):
-    """Otherwise 140 process sets of 9 ranks on 2 cores take 83 s. Children get the user's value."""
+    """Otherwise 140 process sets of 9 ranks on 2 cores take 83 s. Children use the user's value."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
     job = assert_passed(mpirun(2, "-c", CROWDED, env=env, timeout=30))
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
@@ -106,12 +106,12 @@ def test_a_warning_names_a_rank_that_is_late_for_mpi_init():
         ("4", "45", "45", 2, ""),
     ],
 )
-def test_one_rank_of_a_host_names_the_late_ranks(own, here, begun, count, words):
+def test_only_one_rank_of_a_host_prints_which_ranks_are_late(own, here, begun, count, words):
     line = mpi_init_wait.text(own, set(here), set(begun), count)
     assert line.endswith(words) and bool(line) == bool(words)
 
 
-def test_an_mpi_without_thread_support_gets_an_error_that_says_what_to_set():
+def test_the_error_about_mpi_without_threads_says_what_to_set():
     begun = NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(MPI.THREAD_FUNNELED)\n"
     job = mpirun(1, "-c", begun + "hvd.init()", timeout=30)
     assert "MPI was initialised with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output

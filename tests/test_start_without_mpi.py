@@ -99,7 +99,7 @@ WRONG = {
 
 @pytest.mark.parametrize("variable", WRONG)
 def test_the_error_names_a_wrong_environment_variable(variable):
-    """Both ranks have it: a single failed rank would wait for the other rank, to report it."""
+    """Both ranks have the wrong variable: a failed rank first waits to tell the other rank."""
     ranks, pipe, port = [], subprocess.PIPE, free_port()
     for rank in (0, 1):
         env = {**os.environ, **variables(rank, 2, port), **dict([variable.split("=")])}

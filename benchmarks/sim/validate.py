@@ -58,7 +58,7 @@ LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
 
 def call_together(call) -> tuple:
-    """Make the call at a time on which all ranks agree; return when it began and ended here."""
+    """Make the call at a time on which all ranks agree; return its begin and end on this rank."""
     import numpy as np
 
     import hvdlite as hvd
@@ -88,8 +88,8 @@ def one_array(size: int) -> List[tuple]:
 
 
 def backward(arrays) -> tuple:
-    """Return the seconds from the submission of the first layer's gradient to its result, and of
-    the whole step. Backward is a sleep for each gradient, so it uses no core."""
+    """Return the seconds of the first layer's gradient, from submission to result, and the seconds
+    of the step. Backward sleeps for each gradient, so backward uses no core."""
     import hvdlite as hvd
 
     begin = time.perf_counter()

@@ -113,7 +113,7 @@ static void decide(struct job *job, uint64_t id) {
 
 static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
 
-JOB_TEST(test_hits_of_a_host_go_up_as_one_item) {
+JOB_TEST(test_a_leader_sends_equal_cache_hits_of_its_host_as_one_item) {
     for (int round = 1; round <= 3; round++) {
         job->items = 0;
         for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
@@ -144,7 +144,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     CHECK_INT(job->items, 4);
 }
 
-JOB_TEST(test_a_ranks_submissions_are_passed_on_before_its_end) {
+JOB_TEST(test_a_leader_passes_on_submissions_before_their_ranks_end) {
     say(job, 6, WIRE_HIT, 1);
     say(job, 6, WIRE_REQUEST, 0); /* a join */
     say(job, 3, WIRE_HIT, 1);
@@ -166,7 +166,7 @@ JOB_TEST(test_a_ranks_submissions_are_passed_on_before_its_end) {
 
 /* The rows of an allgather may change in each step. A changed tensor gets a new id, so reports with
  * the old id must not wait for the rank that has changed it. */
-JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
+JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
     /* the first rank of its host reports the change, then the last rank */
     for (uint64_t id = 1; id <= 2; id++) {
         int changed = id == 1 ? 2 : 4;
@@ -182,7 +182,7 @@ JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
 }
 
 /* The host of rank 17 is below the host of rank 1, which is one of the 16 below rank 0. */
-TEST(test_requests_below_two_leaders_go_up_without_a_late_rank) {
+TEST(test_two_leaders_pass_on_requests_without_those_of_a_late_rank) {
     static struct job job;
     int host_of[MOST];
     for (int r = 0; r < MOST; r++) host_of[r] = r % 20;

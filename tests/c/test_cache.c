@@ -21,7 +21,7 @@ static const struct cache_entry *named(struct cache *c, int name) {
     return by_name(c, r.name);
 }
 
-TEST(test_rows_are_copied) {
+TEST(test_the_cache_copies_the_rows_of_an_entry) {
     OWN(end) struct cache *c = cache_new(2);
     int64_t rows[] = {3, 0, 5};
     struct request r = gather_of("g", 3, 2);
@@ -63,7 +63,7 @@ static void check_random(size_t capacity) {
     }
 }
 
-TEST(test_the_least_recently_used_entries_are_dropped) {
+TEST(test_the_cache_drops_the_least_recently_used_entries) {
     static const size_t CAPACITIES[] = {0, 1, 2, 10};
     for (int i = 0; i < 4; i++) check_random(CAPACITIES[i]);
 }

@@ -76,7 +76,7 @@ TEST(test_words_and_residuals_equal_those_of_a_slow_model) {
 }
 
 /* The words were computed by hand, with MXNet's rule. */
-TEST(test_messages_have_the_words_of_mxnet) {
+TEST(test_messages_have_the_same_words_as_those_of_mxnet) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
     static const uint8_t TWO_BITS[] = {0, 0, 0, 0, 0xe3, 0x83, 0x00, 0xbb, 0xe0, 0, 0, 0};
@@ -127,7 +127,7 @@ TEST(test_the_sum_of_messages_is_exact) {
 }
 
 /* Every rank sends the largest value that a code can have. */
-TEST(test_sums_do_not_wrap) {
+TEST(test_sums_of_many_messages_do_not_wrap) {
     static const int RANKS[] = {127, 128, 400};
     for (int k = 0; k < 3; k++) {
         size_t bytes = codec_bytes(TWO, 16), p = (size_t)RANKS[k];
@@ -196,7 +196,7 @@ static void check_topk(double ratio, size_t n, double levels) {
     }
 }
 
-TEST(test_the_largest_values_are_sent) {
+TEST(test_topk_sends_the_largest_values) {
     static const double RATIOS[] = {1e-9, 0.01, 0.1, 0.5, 0.999, 1};
     for (size_t k = 0; k < sizeof RATIOS / sizeof *RATIOS; k++) {
         for (size_t s = 0; s < CODEC_NSIZES - 1; s++) {
@@ -250,7 +250,7 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
     }
 }
 
-TEST(test_without_memory_the_residual_stays) {
+TEST(test_an_encoding_that_lacks_memory_leaves_the_residual_unchanged) {
     const size_t n = 9 << 20; /* so large that malloc asks the kernel, which refuses */
     if (CHECK_SLOW) return;   /* a sanitizer would end the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);

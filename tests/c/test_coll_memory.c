@@ -71,7 +71,7 @@ static void strict_cases(struct coll_rank *self) {
     t->ops = plain_ops;
 }
 
-TEST(test_no_transfer_uses_memory_of_another_that_is_under_way) {
+TEST(test_no_transfer_uses_the_memory_of_another_unfinished_transfer) {
     static const struct pace PACES[] = {{64, 1}, {256, 4}, {64, 16}, PACE_DEFAULT};
     for (int p = 2; p <= (CHECK_SLOW ? 3 : 5); p++)
         for (size_t i = 0; i < sizeof PACES / sizeof *PACES; i++)
@@ -122,7 +122,7 @@ static void late_main(struct ranks *ranks, int rank, void *arg) {
         CHECK_NEAR((double)late->data[rank][i], ranks->size * (ranks->size + 1) / 2.0, 0);
 }
 
-TEST(test_a_sum_where_gradients_lie_waits_for_late_ones) {
+TEST(test_a_sum_in_place_waits_for_gradients_of_late_ranks) {
     static const int PLACED[][5] = {{2, 0, 0}, {3, 0, 0, 0}, {4, 0, 0, 2, 2}, {4, 0, 0, 0, 3}};
     for (size_t i = 0; i < sizeof PLACED / sizeof *PLACED; i++) {
         struct late late = {0};

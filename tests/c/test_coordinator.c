@@ -32,12 +32,12 @@ TEST(test_tensors_of_one_batch_fit_the_fusion_threshold) {
 }
 
 /* If a rank sends the whole request again, the decision has the name and a new id. */
-TEST(test_a_tensor_that_comes_again_is_named_by_its_id) {
+TEST(test_requests_for_a_repeated_tensor_have_only_its_id) {
     CHECK_STORY(config_of(3), "*+a -> Ta R ? new; *#a -> T#a R; *#a -> T#a R; *#a -> T#a R;"
                               "0#a 1+a 2#a -> Ta R ? new; *#a -> T#a R");
 }
 
-TEST(test_without_a_cache_there_are_no_ids) {
+TEST(test_without_a_cache_no_tensor_gets_an_id) {
     CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 

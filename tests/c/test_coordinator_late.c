@@ -13,7 +13,7 @@ static struct coordinator_config config_of(size_t ahead) {
     return CONFIG(RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100);
 }
 
-TEST(test_two_batches_are_decided_at_a_time) {
+TEST(test_the_coordinator_decides_two_batches_ahead) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *+d:250 -> Ta R Tb R; ->;"
                                  "t=1 f -> Tc R; t=2 f t=3 f t=4 f -> Td R");
 }
@@ -71,7 +71,7 @@ TEST(test_pieces_come_in_order) {
                                       "t=1 f -> Ta:131072-212992 R");
 }
 
-TEST(test_tensors_that_are_never_cut) {
+TEST(test_tensors_of_some_kinds_are_never_cut) {
     struct request whole[] = {request_of("a", 100 * KIB), gather_of("b", 100 * KIB, 1),
                               request_of("c", 100 * KIB)};
     whole[0].op = HVD_ADASUM;

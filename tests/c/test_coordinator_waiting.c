@@ -40,7 +40,7 @@ SCENE(test_the_error_names_the_rank_that_left_first_not_the_lowest, config_of(3)
 }
 
 /* On a rank that had not submitted the tensor, the name may belong to the next round. */
-TEST(test_an_error_is_for_the_ranks_that_had_submitted) {
+TEST(test_only_ranks_that_had_submitted_get_the_error) {
     CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
 }
 

@@ -28,7 +28,7 @@ static enum coll_cheap cheapest(int p, struct cost cost, hvd_dtype dtype, size_t
     return coll_cheapest(on(p, cost), reduce_kernels(dtype, HVD_SUM), bytes);
 }
 
-TEST(test_small_data_takes_few_steps_large_data_the_ring) {
+TEST(test_small_data_takes_few_steps_and_large_data_takes_the_ring) {
     static const int RANKS[] = {2, 3, 4, 7, 8, 64, 1000};
     static const struct cost COSTS[] = {SLOW, FAST, FAR};
     for (int i = 0; i < 7; i++) {

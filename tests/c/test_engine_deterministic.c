@@ -98,7 +98,7 @@ static int differing(int size, int per_host, bool share, bool deterministic) {
     return differ;
 }
 
-TEST(test_equal_bits_in_every_run) {
+TEST(test_the_option_gives_equal_bits_in_every_run) {
     CHECK_INT(differing(3, 1, false, true), 0);
     CHECK_INT(differing(4, 1, false, true), 0);
     CHECK_INT(differing(6, 2, true, true), 0); /* hosts of two ranks */

@@ -96,7 +96,7 @@ ENGINES_BY(busy_main, arg, config.options.bytes_ahead = 1; gate(rank_transport(r
     for (int i = 0; i < SMALL; i++) work_free(&of[i].work);
 }
 
-TEST(test_on_busy_links_a_tensor_of_higher_priority_overtakes) {
+TEST(test_on_busy_links_a_tensor_of_higher_priority_overtakes_others) {
     wire = (struct wire){.closed = true};
     ranks_run(BUSY_RANKS, busy_main, NULL);
 }

@@ -197,7 +197,7 @@ ENGINES(next_round_main, arg) {
     check_work(&w);
 }
 
-TEST(test_the_error_of_the_next_round_leaves_this_round_alone) {
+TEST(test_an_error_of_the_next_round_does_not_fail_this_round) {
     for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
 }
 

@@ -48,7 +48,7 @@ TEST(test_an_error_is_returned_without_a_place_for_its_text) {
     CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
 }
 
-TEST(test_long_text_is_cut) {
+TEST(test_a_text_longer_than_its_buffer_is_cut) {
     char text[3000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -127,7 +127,7 @@ static void captured(const struct log *log, enum log_level level, const char *te
     fclose(file);
 }
 
-TEST(test_a_line_has_time_rank_and_level) {
+TEST(test_a_line_of_the_log_has_time_rank_and_level) {
     char got[9000], text[6000];
     struct log log = {.level = LOG_WARNING, .rank = 2, .size = 5};
     captured(&log, LOG_WARNING, "it rains", got, sizeof got);

@@ -92,7 +92,7 @@ ENGINES_BY(late_main, arg, spin(ranks, rank)) {
     }
 }
 
-TEST(test_a_late_rank_takes_part_at_once_or_negotiates) {
+TEST(test_a_late_rank_uses_the_fast_path_or_negotiates) {
     for (int p = 2; p <= 5; p++) ranks_run_hub(p, hosts(p), late_main, &(int){p / 2});
 }
 
@@ -154,7 +154,7 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     for (int i = 0; i < OTHERS; i++) hvd_drop(others[i]);
 }
 
-TEST(test_a_rank_in_a_round_joins_or_leaves_only_after_it) {
+TEST(test_a_rank_in_a_round_joins_or_leaves_only_after_the_round) {
     for (int p = 2; p <= 5; p++) {
         ranks_run_hub(p, hosts(p), coming_main, &(bool){true});
         ranks_run_hub(p, hosts(p), coming_main, &(bool){false});

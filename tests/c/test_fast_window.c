@@ -140,11 +140,11 @@ static void run_callers(int p, int per_host) {
                    atomic_load(&fast[kind]));
 }
 
-TEST(test_data_of_two_uses_of_a_name_never_meet) {
+TEST(test_data_of_two_calls_with_one_name_never_mix) {
     for (int p = 2; p <= 4; p++) run_callers(p, 0);
 }
 
-TEST(test_data_of_two_uses_of_a_name_never_meet_between_hosts) {
+TEST(test_data_of_two_calls_with_one_name_never_mix_between_hosts) {
     for (int p = 2; p <= 7; p = more_ranks(p)) run_callers(p, 1);
 }
 
@@ -199,7 +199,7 @@ ENGINES_BY(queued_main, arg, spin(ranks, rank)) {
     threads_run(CALLERS, queue_behind, all, sizeof *all);
 }
 
-TEST(test_a_tensor_queues_behind_one_of_its_name_in_a_round) {
+TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_in_a_round) {
     for (int p = 2; p <= 3; p++) ranks_run_on_window(p, queued_main, NULL);
 }
 

@@ -76,7 +76,7 @@ TEST(test_a_batch_has_one_kind_dtype_op_and_scale) {
     plan_is(r, 1000, "0121343");
 }
 
-TEST(test_tensors_that_are_not_fused) {
+TEST(test_tensors_of_some_kinds_are_not_fused) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
     plan_is(r, 1000, "0121");
@@ -128,7 +128,7 @@ static void decided(struct ahead *p, size_t bytes, double now) {
     OK(ahead_decided(p, bytes, now, ERR));
 }
 
-TEST(test_without_a_limit_everything_is_decided_at_once) {
+TEST(test_without_a_limit_all_tensors_are_decided_immediately) {
     OWN(ahead_free) struct ahead p = {0};
     for (int i = 0; i < 100; i++) {
         CHECK(ahead_takes(&p, SIZE_MAX, 0));

@@ -107,7 +107,7 @@ static void check_open(struct hvd_handle *h, int ranks, bool gathers, const floa
     }
 }
 
-ENGINES_TEST(test_an_open_tensor_gets_an_output_from_the_engine, ranks_run, 1, 3) {
+ENGINES_TEST(test_the_engine_allocates_the_output_of_an_open_tensor, ranks_run, 1, 3) {
     float in[5][3 * MOST_RANKS], room[3 * MOST_RANKS * MOST_RANKS];
     int n = me->ranks->size, all = n * (n + 1) / 2;
     DROPPED struct hvd_handle *kept = start_open(me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
@@ -126,7 +126,7 @@ ENGINES_TEST(test_an_open_tensor_gets_an_output_from_the_engine, ranks_run, 1, 3
 
 /* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all ranks,
  * its memory is not touched, and an allgather reports every rank's rows. */
-ENGINES_TEST(test_turns_of_tensors_that_another_library_moves, ranks_run, 1, 3) {
+ENGINES_TEST(test_tensors_that_another_library_moves_get_turns, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
     int64_t turns[N], of_all[MOST_RANKS * N];
@@ -207,7 +207,7 @@ ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
     threads_run(CALLERS, call, callers, sizeof *callers);
 }
 
-TEST(test_callers_step_the_engine) { check_driven(1, 4, callers_main); }
+TEST(test_a_caller_that_waits_runs_the_engine) { check_driven(1, 4, callers_main); }
 
 /* A handle is run again and again; one rank does not submit the last tensor. */
 ENGINES_BY(again_main, arg, spin(ranks, rank)) {

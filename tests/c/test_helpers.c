@@ -137,9 +137,7 @@ static void fail_alone(struct ranks *ranks, int rank, void *arg) {
     helpers_free(comm->transport->helpers);
 }
 
-TEST(test_helpers_are_free_after_a_collective_that_failed) {
-    ranks_run_on_window(2, fail_alone, NULL);
-}
+TEST(test_a_failed_collective_releases_its_helpers) { ranks_run_on_window(2, fail_alone, NULL); }
 
 TEST(test_ranks_share_the_cores_that_several_may_use) {
     static struct window_rank ranks[3];

@@ -132,7 +132,7 @@ static struct course look_until(struct watch *w, double *now, double until, bool
     return c;
 }
 
-TEST(test_a_silent_rank_is_asked_reported_and_given_up) {
+TEST(test_a_silent_rank_is_first_asked_then_reported_then_given_up) {
     OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 30, true);

@@ -45,7 +45,7 @@ static void trio_close(struct trio *t) {
 #define TRIO_TEST(name, before)                                                                    \
     TEST_ON(name, struct trio, t, trio_open(t); before; trio_start(t), trio_close(t))
 
-TRIO_TEST(test_a_nudge_rings, ) {
+TRIO_TEST(test_a_nudge_rings_the_doorbell_of_its_rank, ) {
     for (int round = 0; round < 20; round++)
         for (int i = 0; i < RANKS; i++) {
             int to = (i + 1) % RANKS;
@@ -125,7 +125,7 @@ static struct datagram nudge_for(const struct trio *t, uint32_t from, uint32_t t
     return (struct datagram){from, to, count, siphash(t->cards[1].key, words, 2)};
 }
 
-TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings, ) {
+TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings_the_doorbell, ) {
     struct datagram good = nudge_for(t, 0, 1, 7), altered = good, old = nudge_for(t, 0, 1, 6),
                     newer = nudge_for(t, 0, 1, 8), other = nudge_for(t, 0, 2, 9),
                     nobody = nudge_for(t, RANKS, 1, 9);

@@ -93,7 +93,7 @@ TEST(test_scales_and_ops_that_a_dtype_lacks_are_refused) {
     }
 }
 
-TEST(test_a_request_knows_its_elements_rows_and_bytes) {
+TEST(test_elements_rows_and_bytes_of_a_request_are_right) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
     CHECK_INT(request_rows(&r), 3);

@@ -239,7 +239,7 @@ TWO_TEST(test_writes_to_a_view_are_private) {
     CHECK_INT(m[1].view[5], 1);
 }
 
-TWO_TEST(test_settling_shares_what_was_written) {
+TWO_TEST(test_settling_a_page_shows_its_written_bytes_to_all_ranks) {
     struct host_memory *m = two->m;
     size_t page = page_bytes(), last = PAGES * page - 1;
     m[0].view[5] = 2;

@@ -169,7 +169,7 @@ static void run_abandon(bool sender, bool receiver) {
     close_both(&e);
 }
 
-TEST(test_abandoned_frames_leave_the_stream_whole) {
+TEST(test_after_an_abandoned_frame_the_stream_goes_on) {
     run_abandon(true, false);
     run_abandon(false, true);
     run_abandon(true, true);

@@ -314,7 +314,7 @@ static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
     ranks_meet(ranks);
 }
 
-TEST(test_the_end_does_not_wait_for_the_dead) { run_on(TOGETHER, true, fill_a_mailbox, NULL); }
+TEST(test_closing_does_not_wait_for_dead_ranks) { run_on(TOGETHER, true, fill_a_mailbox, NULL); }
 
 /* The job knows that rank 2 and its host are lost, so no group can be opened any more. */
 static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
@@ -340,7 +340,7 @@ static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
     ranks_meet(ranks);
 }
 
-TEST(test_the_end_does_not_wait_for_a_lost_host) {
+TEST(test_closing_does_not_wait_for_a_lost_host) {
     double took[RANKS] = {1, 1}; /* a busy core may delay ranks, so one fast rank is enough */
     for (int i = 0; i < 20 && fmin(took[0], took[1]) >= 0.1; i++)
         run_on(APART, false, end_without_a_host, took);

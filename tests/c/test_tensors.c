@@ -118,7 +118,7 @@ TABLE_TEST(test_tensors_are_taken_in_order_of_submission) {
 
 /* Two failed tensors and one tensor with data queue under one name. A second tensor with data is
  * refused unless its `queued` is set. */
-TABLE_TEST(test_a_tensor_queues_behind_one_of_its_name_only_if_it_may) {
+TABLE_TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_only_if_allowed) {
     struct result results[5] = {{0}};
     hvd_error err = {0};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);

@@ -59,7 +59,7 @@ TEST(test_each_wait_begins_with_spinning) {
 }
 
 /* On a slow link, each segment once cost 0.3 ms of yielding: a quarter of a core. */
-TEST(test_a_stream_of_long_waits_naps_at_once) {
+TEST(test_after_long_waits_the_next_wait_naps_immediately) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -69,7 +69,7 @@ TEST(test_a_stream_of_long_waits_naps_at_once) {
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
-TEST(test_an_item_that_did_not_wait_leaves_the_usual_wait) {
+TEST(test_work_without_a_wait_does_not_change_the_next_wait) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -77,7 +77,7 @@ TEST(test_an_item_that_did_not_wait_leaves_the_usual_wait) {
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
 }
 
-TEST(test_spins_yields_and_naps_return) {
+TEST(test_waiter_do_returns_after_each_spin_yield_and_nap) {
     struct waiter w = {0};
     for (int i = 0; i < 20; i++)
         waiter_do(&w, waiter_next(&w, clock_now(), i % 2 ? SPINS : YIELDS, 1e-4));
@@ -104,7 +104,7 @@ TEST(test_after_a_yield_that_ends_late_waits_sleep_for_a_while) {
     CHECK_INT(first_phase(YIELDS, now), 1);
 }
 
-TEST(test_scratch_memory_grows_and_is_reused) {
+TEST(test_scratch_memory_grows_and_later_calls_reuse_it) {
     struct scratch s = {0};
     void *first = NULL, *again = NULL;
     static const size_t SIZES[] = {1, 63, 64, 65, 1000003, 7};

@@ -1,4 +1,4 @@
-"""Each dtype of the core's table, in each library that has it: the right values, of this dtype."""
+"""Collectives give right values of the right dtype, for each dtype that core and library have."""
 
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ def test_every_dtype_has_right_values(kind, dtype, rank, size):
 
 
 @each
-def test_dtypes_that_differ_in_sign_are_an_error(kind, rank, several):
+def test_ranks_with_signed_and_unsigned_dtypes_get_an_error(kind, rank, several):
     """Formerly, TensorFlow and Keras moved the bits of unsigned integers as signed ones."""
     if "uint32" in kind.lacks:
         pytest.skip("the library has no such dtype")

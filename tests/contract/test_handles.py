@@ -24,7 +24,7 @@ def started(lib, verb: str, values, **options):
 
 @every_handle
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_a_handle_gives_the_result_of_the_call_without_async(lib, verb, rank, size):
+def test_async_and_waiting_calls_give_the_same_result(lib, verb, rank, size):
     values = np.arange(size * 6.0).reshape(size, 6) + rank
     for more in ({}, {"splits": [1] * size}) if verb == "alltoall" else ({},):
         options = {**OPTIONS[verb], **more}

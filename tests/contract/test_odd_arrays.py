@@ -27,7 +27,7 @@ def test_a_masked_array_is_refused(verb, given):
             called(hvdlite.numpy, verb, given)
 
 
-def test_a_masked_out_or_masked_splits_are_refused(size):
+def test_masked_arrays_are_refused_as_out_and_as_splits(size):
     out = np.ma.array(np.zeros(3), mask=[True, False, False])
     with pytest.raises(ValueError, match="out is a MaskedArray"):
         hvdlite.numpy.allreduce(np.ones(3), name="x", out=out)

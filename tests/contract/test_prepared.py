@@ -45,7 +45,7 @@ def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result and its profile: None per call in Python, a function per "new"."""
+    """Return a function's result, and a list with None per Python call, and each C call "new"."""
     calls = []
 
     def profile(_frame, event, arg):
@@ -60,7 +60,7 @@ def watched(function, *arguments, **options) -> tuple:
 
 @preparing
 @pytest.mark.parametrize("name, most", [("few", 4), (None, 7)])
-def test_a_repeated_call_makes_few_python_calls_and_no_description(lib, name, most, rank, size):
+def test_a_repeated_call_is_not_described_again(lib, name, most, rank, size):
     for form in forms_of(lib):
         for i in range(COMES if name else 2 * names._RECURRING + 2):
             x = lib.make(np.full(3, rank + i))
@@ -176,7 +176,7 @@ def test_a_prepared_call_is_prepared_again_in_a_new_job(lib, rank, size):
 
 
 @preparing
-def test_a_limited_number_of_calls_stays_prepared(lib, size):
+def test_only_a_limited_number_of_calls_stays_prepared(lib, size):
     form = forms_of(lib)[1]
     for i in range(prepared._MOST + 10):
         for _ in range(2 if i % 50 == 0 else 1):
@@ -299,7 +299,7 @@ def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, r
         np.testing.assert_array_equal(got, expected)
 
 
-def test_a_repeated_allgather_notices_changed_rows_of_another_rank(rank, size):
+def test_a_repeated_allgather_notices_that_another_rank_has_other_rows(rank, size):
     """If one rank changes its rows, other ranks get more or fewer rows from an unchanged call."""
     for i in range(4 * COMES):
         shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]

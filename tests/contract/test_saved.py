@@ -47,7 +47,7 @@ def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, ste
 
 
 @saving
-def test_training_goes_on_if_every_rank_has_the_loaded_states(kind, rank, several):
+def test_training_goes_on_if_every_rank_has_loaded_or_received_the_states(kind, rank, several):
     trainer = made(kind)
     for root in (None, 1):
         train(trainer, range(2))
@@ -76,7 +76,7 @@ def test_saved_states_include_the_residuals_of_compression(kind, codec, late):
 
 
 @saving
-def test_residuals_of_other_ranks_are_not_loaded(kind, rank, several):
+def test_a_rank_does_not_load_the_residuals_of_another_rank(kind, rank, several):
     trainer = made(kind, "1bit")
     train(trainer, range(1))
     states = hvd.broadcast_object(trainer.saved(), 0)
@@ -114,7 +114,7 @@ def test_a_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
 
 @saving
 def test_saving_between_the_passes_of_a_step_is_refused(kind, rank):
-    """States do not contain the sum of the passes so far, so it would be lost."""
+    """States do not contain the gradients of the passes so far, so these would be lost."""
     trainer = made(kind, backward_passes_per_step=2)
     trainer.begin(batch_of(rank, 0))
     with pytest.raises(

@@ -36,8 +36,8 @@ def joined(step: int, rows: int, ranks) -> list:
 
 
 def train(trainer, expected, steps=range(3), rank=None, ranks=None, factor=1.0) -> None:
-    """Do the same steps with both: the trainer gets this rank's batches, ``expected`` the batches
-    of all ranks."""
+    """Train both: the trainer with this rank's batches, ``expected`` with the batches of all
+    ranks."""
     ranks = range(hvd.size()) if ranks is None else ranks
     for step in steps:
         rows = trainer.rows[step % len(trainer.rows)]
@@ -68,7 +68,7 @@ def test_training_equals_one_process_on_the_joined_batch(kind, how, size, report
 
 
 @trainers_that(lambda kind: "gradient_predivide_factor" in kind.takes)
-def test_a_predivide_factor_is_refused_without_averaging(kind, rank):
+def test_a_predivide_factor_is_refused_if_op_is_not_average(kind, rank):
     """test_wrong_arguments.py tests the other arguments that trainers refuse."""
     with pytest.raises(ValueError, match="it works with op=Average only"):
         trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
@@ -77,7 +77,7 @@ def test_a_predivide_factor_is_refused_without_averaging(kind, rank):
 
 @trainers_that(lambda kind: "backward_passes_per_step" in kind.takes)
 @pytest.mark.parametrize("passes", [2, 3])
-def test_several_passes_per_step_train_as_one_process(kind, passes, rank, size):
+def test_training_with_several_passes_per_step_equals_one_process(kind, passes, rank, size):
     trainer = kind(start_weights(), backward_passes_per_step=passes)
     expected = OneProcess(start_weights())
     for step in range(3):
@@ -127,7 +127,7 @@ def test_parameters_frozen_at_first_are_trained_after_unfreezing(kind, numbers):
 
 
 @trainers_that(lambda kind: kind.skips_layers)
-def test_a_layer_that_only_some_ranks_use_is_updated_on_all(kind, rank, size):
+def test_a_layer_that_only_some_ranks_use_is_updated_on_all_ranks(kind, rank, size):
     """All ranks update the layer with the gradients of the ranks that used the layer."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for step in range(4):
@@ -139,7 +139,7 @@ def test_a_layer_that_only_some_ranks_use_is_updated_on_all(kind, rank, size):
 
 @trainers_that(lambda kind: kind.scales_loss)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
+def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(kind, bad, rank, size):
     """The framework's loss scaler skips the step; its scale stays equal on all ranks."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.scale_loss()
@@ -191,7 +191,7 @@ def test_an_extra_optimizer_on_one_rank_is_an_error(kind, rank, several):
 
 
 @trainers_that(lambda kind: kind.joins)
-def test_ranks_with_fewer_batches_join(kind, rank, size):
+def test_ranks_with_fewer_batches_may_join_early(kind, rank, size):
     """The last rank to join has done all steps, so other ranks take its weights and states."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for epoch in range(3):
@@ -236,7 +236,7 @@ def test_only_ranks_of_a_process_set_train_together(kind, everywhere, rank, size
 
 
 @trainers_that(lambda kind: "process_set" in kind.takes)
-def test_two_process_sets_train_different_networks(kind, rank, size, several):
+def test_two_process_sets_can_train_two_different_networks(kind, rank, size, several):
     halves = [hvd.add_process_set(part) for part in (range(size // 2), range(size // 2, size))]
     own = next(half for half in halves if half.included())
     try:

@@ -97,7 +97,7 @@ def test_adasum_equals_the_formula_of_the_paper_in_python(lib, dtype, rank, size
 
 
 @every_library
-def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
+def test_adasum_combines_each_of_several_fused_tensors_separately(lib, rank, size):
     """Adasum of the fused buffer, as if it were one vector, would give another result."""
     vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
     results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
@@ -106,7 +106,7 @@ def test_adasum_of_fused_tensors_treats_each_alone(lib, rank, size):
 
 
 @of_frameworks
-def test_average_true_and_false_mean_op_average_and_sum(lib, rank):
+def test_average_true_means_op_average_and_false_means_op_sum(lib, rank):
     x = np.array([rank, 1.0], "float32")
     for average, op in ((True, hvd.Average), (False, hvd.Sum)):
         old, new = (lib.call("allreduce", x, **how) for how in ({"average": average}, {"op": op}))
@@ -292,8 +292,8 @@ def test_averages_count_only_ranks_that_have_not_joined(lib, rank, size):
 
 
 @every_library
-def test_unnamed_calls_pair_again_after_ranks_have_joined(lib, rank, size):
-    """Ranks have made different numbers of calls before join(), which must not change names."""
+def test_unnamed_calls_match_again_after_all_ranks_have_joined(lib, rank, size):
+    """Before join() ranks made different numbers of calls; later names must not depend on them."""
     for first in range(size):
         if rank != first:
             with pytest.raises(

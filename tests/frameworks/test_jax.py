@@ -163,7 +163,7 @@ def test_the_launcher_restarts_a_job_and_it_resumes_from_its_file(tmp_path):
     assert "BEGUN AT 0" not in output, output
 
 
-def test_the_error_of_elastic_names_the_option_restarts_instead():
+def test_the_error_of_elastic_training_names_the_option_restarts():
     code = "import hvdlite.jax as hvd\ntry: hvd.elastic\nexcept AttributeError as e: print(e)"
     assert "start it by `hvdliterun --restarts N`" in alone(code)
 

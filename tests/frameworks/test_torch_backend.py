@@ -45,7 +45,7 @@ def test_futures_used_by_many_threads_fail_only_if_their_call_failed(launch):
 
 @pytest.mark.parametrize("asked", ["1", "0"])
 def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(asked):
-    """HVDLITE_AS_GLOO=1 asks for it; with 0 the program uses Gloo."""
+    """HVDLITE_AS_GLOO=1 asks for hvdlite; with 0 the program uses Gloo."""
     hows = ["gloo", "cpu:gloo", "no backend", "a mesh"] if asked == "1" else ["gloo"]
     line = str(SCRIPTS / "torch_as_gloo.py"), *hows
     ended = started_by(*TORCHRUN, "2", *line, **WITHOUT_MPI, HVDLITE_AS_GLOO=asked)
@@ -84,7 +84,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_rank_forks_have_gloo_itself(tmp_path):
+def test_children_that_a_rank_forks_use_the_real_gloo(tmp_path):
     """hvdlite can't be used in a forked child; Gloo can, and the program named Gloo."""
     (tmp_path / "forks.py").write_text(FORKS)
     line = "python", str(tmp_path / "forks.py"), str(tmp_path)
@@ -130,7 +130,7 @@ print(f"ALL RIGHT {rank}\\n", end="", flush=True)
 
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "4")], ids=" ".join)
-def test_a_group_may_be_made_by_its_members_only(launch, tmp_path):
+def test_only_the_members_of_a_group_need_to_make_the_group(launch, tmp_path):
     """hvdliterun uses MPI, torchrun uses sockets. With 3 ranks some pairs are incomplete."""
     (tmp_path / "pairs.py").write_text(MEMBERS_ONLY)
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
@@ -165,7 +165,7 @@ for names in ([], ["cpu:hvdlite,cuda:gloo"]):
 
 
 def test_a_program_that_names_no_backend_or_several_gets_hvdlite(tmp_path):
-    """DistributedDataParallel, FSDP2 and DTensor use it, and PyTorch prints no warning."""
+    """DistributedDataParallel, FSDP2 and DTensor use hvdlite, and PyTorch prints no warning."""
     script = tmp_path / "default.py"
     script.write_text(DEFAULT)
     ended = started_by(*TORCHRUN, "2", str(script), OMP_NUM_THREADS="1")

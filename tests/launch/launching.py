@@ -91,7 +91,7 @@ def interrupt(command, ranks, seconds=TIMEOUT, **options):
 
 
 def assert_clean(cluster, host):
-    """Assert that a host has no process or shared memory left, soon: prted ends after mpirun.
+    """Assert that a host soon has no process or shared memory left; prted ends after mpirun.
 
     If something is left, remove it, so that the next test does not find it.
     """

@@ -67,7 +67,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("version", LINES)
-def test_each_mpirun_gets_the_options_that_it_understands(an_mpi, version, capsys):
+def test_each_kind_of_mpirun_gets_options_that_it_understands(an_mpi, version, capsys):
     an_mpi(version)
     out = dry_run("-n 3 -H a:2,b:2 python t.py 'x y'", capsys)
     last = out.splitlines()[-1]

@@ -140,7 +140,9 @@ def test_the_error_names_a_host_with_another_hvdlite(cluster, on_cluster, packag
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
 
 
-def test_another_version_is_an_error_also_with_launcher_mpi(cluster, on_cluster, package_on_h2):
+def test_hosts_with_different_versions_are_an_error_with_launcher_mpi_too(
+    cluster, on_cluster, package_on_h2
+):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
     options, more = mpirun.find()[1].ssh(shlex.split(cluster.ssh))
     line = ["--launcher", "mpi", "--mpi-args", shlex.join(options), "-H", cluster.hostfile, "true"]

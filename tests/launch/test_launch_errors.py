@@ -1,4 +1,4 @@
-"""How hvdliterun shows errors of ranks; it learns from data, not texts, whose fault they are."""
+"""How hvdliterun shows errors of ranks, and finds the rank at fault from data, not from texts."""
 
 import pytest
 from launching import call, python

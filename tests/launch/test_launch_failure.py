@@ -118,7 +118,7 @@ def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
 
 
 @pytest.mark.parametrize("code, ended", [(14, False), (75, False), (143, True), (-15, True)])
-def test_a_rank_that_ended_because_others_ended_counts_only_if_it_is_alone(code, ended):
+def test_a_rank_that_ended_because_of_others_is_blamed_last(code, ended):
     killed, failed = ending(0, -9, False, 2.0), ending(1, 3, False, 1.0)
     follower = ending(2, code, ended, 3.0)
     assert last([failed, killed, follower]) == failed

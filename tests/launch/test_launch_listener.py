@@ -97,7 +97,7 @@ def test_a_connection_with_a_wrong_token_is_reported_once(opened, capsys):
     assert not opened.let_in
 
 
-def test_silent_connections_are_dropped_after_a_time_or_if_too_many(opened, monkeypatch):
+def test_silent_connections_are_dropped_after_a_time_or_if_there_are_too_many(opened, monkeypatch):
     silent = [socket.create_connection(opened.address) for _ in range(3)]
     opened.turn()
     monkeypatch.setattr(listener, "PATIENCE", 0.1)
@@ -127,7 +127,7 @@ def descriptors_left(number):
 
 
 @pytest.mark.parametrize("strangers", (0, 2))
-def test_without_descriptors_the_launcher_waits_and_accepts_agents_later(
+def test_a_launcher_that_has_no_descriptor_left_accepts_agents_later(
     opened, strangers, monkeypatch
 ):
     pauses = []
@@ -145,7 +145,7 @@ def test_without_descriptors_the_launcher_waits_and_accepts_agents_later(
         sock.close()
 
 
-def test_a_frame_of_an_agent_that_is_too_long_is_refused():
+def test_the_launcher_refuses_a_frame_that_is_too_long():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = socket.create_connection(listener.getsockname())
         link = Channel(listener.accept()[0], channel.FROM_AGENTS)

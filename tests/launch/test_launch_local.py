@@ -34,7 +34,7 @@ def test_ranks_get_the_users_environment_and_lines_are_labelled(tmp_path):
     assert sorted(done.out.splitlines()) == sorted(expected)
 
 
-def test_the_users_sitecustomize_runs_too(tmp_path, monkeypatch):
+def test_the_users_own_sitecustomize_also_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('customized')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert call("-n", 1, *python("print('runs')")).out.endswith("[0] customized\n[0] runs\n")
@@ -168,7 +168,7 @@ def test_a_killed_agent_ends_the_job_and_its_rank(shell):
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
-def test_the_report_names_a_rank_that_ends_by_a_signal_to_its_agent(transport):
+def test_the_report_names_a_rank_whose_agent_got_a_signal(transport):
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
     launcher = start_endless(ask, "--transport", transport)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
@@ -235,7 +235,7 @@ files = [open("/dev/null") for _ in range(1024)]
     assert (done.code, done.err) == (0, "")
 
 
-def test_an_exit_after_shutdown_is_a_success():
+def test_a_rank_that_exits_after_shutdown_has_succeeded():
     code = "import hvdlite as hvd, sys; hvd.init(); hvd.shutdown(); hvd.init(); sys.exit(0)"
     call("-n", 2, *python(code)).passed()
 

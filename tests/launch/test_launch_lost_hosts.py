@@ -17,7 +17,7 @@ def start_up(cluster, script, *options):
 
 
 def ends_without(cluster, launcher, lost, limit=TIMEOUT):
-    """Wait for hvdliterun; return its output. Check that the hosts that are not lost are clean."""
+    """Wait for hvdliterun; return its output. Check that the other hosts, not lost, are clean."""
     began = time.monotonic()
     out, err = launcher.communicate(timeout=TIMEOUT)
     assert time.monotonic() - began < limit, err

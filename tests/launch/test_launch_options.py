@@ -65,7 +65,7 @@ def test_option_s_selects_the_parameter_server(line, mode, servers):
         ("--elastic --launcher mpi t", "--launcher mpi: elastic training does not run over MPI: "),
     ],
 )
-def test_a_wrong_command_line_gets_one_sentence(line, says, capsys):
+def test_the_error_of_a_wrong_command_line_is_one_sentence(line, says, capsys):
     assert cli.main(["--dry-run", *line.split()]) == 2
     err = capsys.readouterr().err
     assert says in err
@@ -187,7 +187,7 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
         ("-p8022 -n2 -xA=1 t", {"workers": 2, "env": {"A": "1"}}),
     ],
 )
-def test_command_lines_from_other_launchers_docs_work(line, found, tmp_path):
+def test_command_lines_from_the_docs_of_other_launchers_work(line, found, tmp_path):
     """For example, -map-by must not be read as -m with the value `ap-by`."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")

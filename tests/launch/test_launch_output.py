@@ -68,7 +68,7 @@ def test_only_terminals_get_colours(monkeypatch):
     assert terminal.getvalue().endswith("\n[1] y\n")
 
 
-def test_output_without_a_reader_raises_only_once():
+def test_writing_output_without_a_reader_raises_only_once():
     reader, writer = os.pipe()
     with open(writer, "w") as out:
         console = Console(out, io.StringIO())

@@ -110,7 +110,7 @@ def test_sigterm_ends_the_command_that_the_launcher_waits_for(commands, line, to
 
 
 def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
-    """If it started with SIGINT ignored, a shell or Java could not undo this."""
+    """A shell or Java that starts with SIGINT ignored can't change this."""
     env = {**os.environ, "MARKER": str(commands)}
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
     launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)

@@ -170,7 +170,9 @@ def test_a_check_needs_no_mpirun(option, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("line", ["--dry-run t", "--check", "--transport tcp -n 2 t", "-n 2 t"])
-def test_a_current_folder_that_was_removed_gets_one_sentence(line, tmp_path, monkeypatch, capsys):
+def test_the_error_about_a_removed_current_folder_is_one_sentence(
+    line, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

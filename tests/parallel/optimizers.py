@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """Its step() takes the batch size of one rank, as hvdlite's do, though a store sums ranks."""
+    """Has a step() that takes one rank's batch size, like hvdlite's, though a store sums ranks."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)

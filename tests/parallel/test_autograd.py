@@ -44,7 +44,7 @@ def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size
 
 
 def test_many_concurrent_recorded_collectives_do_not_deadlock(rank, size):
-    """They are more than MXNet's threads for callbacks, and ranks start them in opposite order."""
+    """They outnumber MXNet's threads for callbacks, and ranks start them in opposite order."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
     with autograd.record():

@@ -146,7 +146,7 @@ def test_fp16_outside_of_a_trainer_leaves_other_dtypes_unchanged():
     assert hvd.Compression.fp16.decompress(sent, context).dtype == np.float64
 
 
-def test_a_residual_is_zero_again_when_the_size_changes():
+def test_a_residual_becomes_zero_when_the_size_of_its_tensor_changes():
     reducer = Reducer(hvd.Compression.two_bit(0.5))
     for n in (10, 20, 0):
         fresh = Reducer(hvd.Compression.two_bit(0.5))
@@ -212,7 +212,7 @@ def trained_by_sums(compression, steps: int) -> dict:
 @every_kind
 @pytest.mark.parametrize("name", ["2bit", "1bit", "topk"])
 def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
-    """Bitwise, except with a store, whose sum is divided later.
+    """The weights are bitwise equal, except with a store, which divides the sum later.
 
     MXNet's own dist_sync can't be compared: 'Compression not supported with PushPull'.
     """

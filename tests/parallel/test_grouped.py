@@ -29,8 +29,8 @@ def test_a_group_with_the_same_array_twice_does_not_deadlock(rank, size):
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("waited", [0, 3])
 @pytest.mark.parametrize("bad", [{0}, {1}, {2, 3}, {0, 3}])
-def test_any_result_of_a_group_raises_the_errors_of_all_members(bad, waited, rank, size):
-    """Any result raises it, also that of a good tensor; the text names only the bad tensors."""
+def test_each_result_of_a_group_raises_the_errors_of_all_members(bad, waited, rank, size):
+    """Even the result of a good tensor raises the error, which names only the bad tensors."""
     shapes = [(4 + (rank == 0 and i in bad), 2) for i in range(4)]
     results = hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], op=hvd.Sum)
     with pytest.raises(mx.MXNetError) as caught:

@@ -41,8 +41,8 @@ def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, siz
             np.testing.assert_array_equal(y.asnumpy(), expected)
 
 
-def test_no_part_of_a_group_with_a_name_in_progress_is_sent(rank, size, several, asynchronous):
-    """Only rank 0 submits the group twice: it sends nothing of the second, the first is reduced."""
+def test_a_group_with_a_name_that_is_in_progress_sends_nothing(rank, size, several, asynchronous):
+    """Only rank 0 submits the group twice: the first is reduced, nothing of the second is sent."""
 
     def group(start):
         arrays = [mx.nd.full((i + 1,), start + i) for i in range(3)]
@@ -73,7 +73,7 @@ def gradient_of(rank: int, fails: bool):
 
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
-def test_no_rank_hangs_when_one_fails_to_compute_a_gradient(grouped, rank, size):
+def test_no_rank_hangs_when_one_rank_fails_to_compute_a_gradient(grouped, rank, size):
     """All ranks get an error in the step that failed; the next step is reduced as usual."""
     failing = size - 1
     for step in range(3):
@@ -125,7 +125,7 @@ def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, as
             np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
-def test_no_rank_hangs_when_a_layer_fails_on_one(rank, several, asynchronous):
+def test_no_rank_hangs_when_a_layer_fails_on_one_rank(rank, several, asynchronous):
     """All ranks skip the step and raise an error with the reason; training goes on."""
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
@@ -167,7 +167,7 @@ DIFFERENT = {  # the call on rank 0, and the call on the others
 @pytest.mark.parametrize("recording", [False, True], ids=["", "recording"])
 @pytest.mark.parametrize("differing", DIFFERENT)
 @pytest.mark.parametrize("kind", NEGOTIATED)
-def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, size, several):
+def test_the_call_itself_raises_if_ranks_disagree(kind, differing, recording, rank, size, several):
     what = "dtype" if differing == "dtype" else "shape"
     with mx.autograd.record(recording), pytest.raises(
         mx.MXNetError, match=f"ranks disagree on the {what}: rank 0: "

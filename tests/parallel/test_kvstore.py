@@ -53,7 +53,7 @@ def test_a_store_knows_its_rank_and_is_separate_from_other_stores(name, rank, si
         kv._send_command_to_servers(0, "x")
 
 
-def test_the_keys_1_and_string_1_are_different(kv, size):
+def test_the_number_1_and_the_string_1_are_different_keys(kv, size):
     """Each key has a separate residual of the compression."""
     kv.set_gradient_compression({"type": "2bit", "threshold": 1.0})
     for key in (1, "1"):
@@ -96,7 +96,7 @@ def test_pushpull_sums_over_contexts_and_lists_of_keys(kv, rank, size):
 
 
 def test_pushpull_of_one_key_may_be_repeated_without_waiting(kv, rank, size):
-    """Twice in a list, with other shapes, and next to a broadcast, as in Trainer's first step."""
+    """A list has the key twice; shapes change; a broadcast is next, as in Trainer's first step."""
     out = filled(0)
     kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
     assert_all(out, 11 * size)

@@ -12,7 +12,7 @@ def total(size: int) -> int:
     return size * (size - 1) // 2
 
 
-def test_only_a_slice_of_an_array_is_reduced_in_place(rank, size):
+def test_reducing_a_slice_in_place_leaves_the_rest_of_the_array(rank, size):
     x = mx.nd.ones((8, 3)) * rank
     hvd.allreduce_(x[2:5], op=hvd.Sum)
     expected = np.full((8, 3), rank)
@@ -48,7 +48,7 @@ def test_concurrent_collectives_of_one_array_give_right_results(rank, size):
     assert sums == [5 * total(size), 5 * (size - 1), 5 * total(size)]
 
 
-def test_operators_before_and_after_a_collective_need_no_wait(rank, size):
+def test_scripts_need_not_wait_between_operators_and_collectives(rank, size):
     x = mx.nd.ones((1000,)) * rank
     y = hvd.allreduce(x + 1, op=hvd.Sum) * 2
     hvd.allreduce_(y, op=hvd.Average)

@@ -46,7 +46,7 @@ def test_an_object_that_no_rank_can_pickle_is_an_error():
 
 @pytest.mark.parametrize("verb", ["allgather", "broadcast"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all(verb, first, rank, size):
+def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all_ranks(verb, first, rank, size):
     """The last rank, the root, can't pickle it: all ranks get an error, and the job goes on."""
     if first >= size:
         pytest.skip("needs another rank")
@@ -68,7 +68,7 @@ def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all(verb, first, r
         hvd.remove_process_set(process_set)
 
 
-def test_an_exception_while_one_rank_pickles_is_an_error_on_all(rank):
+def test_an_exception_while_one_rank_pickles_is_an_error_on_all_ranks(rank):
     """An object's __reduce__ may raise any exception."""
 
     class Wrong:

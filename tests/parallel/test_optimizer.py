@@ -35,7 +35,7 @@ def test_a_distributed_optimizer_is_an_instance_of_the_given_class():
         assert copied._optimizer.lr_mult == {"w": 3.0}
 
 
-def test_wrapping_twice_or_a_non_optimizer_fails():
+def test_only_a_plain_optimizer_can_be_made_distributed():
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got SGD"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got str"):
@@ -80,7 +80,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
 
 
 def test_a_trainer_that_loads_states_of_a_plain_optimizer_still_averages(rank, tmp_path):
-    """load_states() replaces the optimizer by that of the file, which does not average."""
+    """load_states() replaces the optimizer with the file's optimizer, which does not average."""
     nets = [dense_net(), dense_net(), dense_net()]
     plain = plain_trainer(nets[0], sgd())
     train(nets[0], plain, steps=1, joined=True)

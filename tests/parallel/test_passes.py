@@ -34,7 +34,7 @@ def alone(steps: int, batches_of_step) -> dict:
 @both_kinds
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("cleared", ["never", "each step", "each pass"])
-def test_several_passes_per_step_train_as_one_process(kind, grad_req, cleared, rank):
+def test_training_with_several_passes_per_step_equals_one_process(kind, grad_req, cleared, rank):
     if grad_req == "add" and cleared == "never":
         pytest.skip("as in Gluon, the user clears gradients with grad_req='add'")
     net = dense_net()
@@ -70,7 +70,7 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-def test_ignore_stale_grad_given_only_to_update_is_enough(rank):
+def test_giving_ignore_stale_grad_only_to_update_is_enough(rank):
     """Clipping scripts written for Gluon pass no ignore_stale_grad to allreduce_grads()."""
     net = dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
@@ -102,7 +102,7 @@ def test_a_stale_gradient_that_is_not_ignored_is_an_error(rank):
         trainer.step(4)
 
 
-def test_a_stale_gradient_with_grad_req_add_keeps_its_sum(rank, size):
+def test_with_grad_req_add_a_stale_gradient_keeps_its_sum(rank, size):
     """With grad_req='add' a rank without a new gradient sends the old sum, as in one process."""
     net, twin = dense_net((6, 6)), dense_net((6, 6))
     for model in (net, twin):

@@ -215,7 +215,7 @@ def told(seed: int, rank: int, size: int):
 
 
 @pytest.mark.timeout(SECONDS + 120, method="thread")
-def test_random_programs_of_several_threads_give_the_models_results(rank, size):
+def test_random_programs_of_several_threads_equal_a_numpy_model(rank, size):
     sets, seed, until = [hvd.global_process_set], SEED, time.monotonic() + SECONDS
     more = None
     while more is not False:

@@ -35,7 +35,7 @@ def a_new_job(monkeypatch):
 
 
 @pytest.mark.parametrize("setting", NO_SENSE)
-def test_a_wrong_setting_on_one_rank_fails_init_on_all(setting, rank, monkeypatch, a_new_job):
+def test_a_wrong_setting_on_one_rank_fails_init_on_all_ranks(setting, rank, monkeypatch, a_new_job):
     """Otherwise the other ranks would wait in init() for the rank that has raised."""
     name, _, value = setting.partition("=")
     monkeypatch.delenv(name.replace("HOROVOD", "HVDLITE"), raising=False)

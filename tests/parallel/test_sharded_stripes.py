@@ -30,7 +30,7 @@ def hosts() -> int:
 
 
 def wide_net():
-    """Return a net whose names do not depend on earlier blocks: names order a file of states."""
+    """Return a net whose names do not depend on earlier blocks: files of states sort by name."""
     net, in_units = gluon.nn.HybridSequential(), COLUMNS
     for number, units in enumerate(UNITS):
         prefix = f"layer{number}_"
@@ -105,7 +105,7 @@ def test_training_goes_on_from_saved_divided_states(tmp_path, when, first, hosts
         assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_save_states_with_no_file_on_other_ranks_writes_only_rank_0s(tmp_path):
+def test_only_rank_0_writes_a_file_if_save_states_gets_none_on_other_ranks(tmp_path):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise
 
 @pytest.fixture(scope="module")
 def shares() -> bool:
-    """Return whether the ranks of a host share memory in this run; without it training is equal."""
+    """Return whether the ranks of a host share memory in this run; both ways train equally."""
     return os.environ.get("HVDLITE_WINDOW") != "0" or hvd.local_size() == 1
 
 
@@ -147,7 +147,7 @@ def test_nadam_is_refused():
         hvd.ShardedTrainer(dense_net().collect_params(), "nadam")
 
 
-def test_a_failed_gradient_on_one_rank_is_an_error_on_all(asynchronous, several):
+def test_a_failed_gradient_on_one_rank_is_an_error_on_all_ranks(asynchronous, several):
     """An operator fails on rank 0: no rank updates its weights, and all ranks get an error."""
     w = gluon.Parameter("w", shape=(3,))
     w.initialize(mx.init.One())

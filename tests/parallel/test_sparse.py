@@ -184,7 +184,7 @@ def test_the_averaged_gradient_has_only_rows_that_a_rank_used(rank, size):
 
 
 @no_sparse_gluon
-def test_a_dense_gradient_on_one_rank_is_an_error_on_all(rank, several):
+def test_a_dense_gradient_on_one_rank_is_an_error_on_all_ranks(rank, several):
     net = gluon.nn.Embedding(5, 2, sparse_grad=rank == 0)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")

@@ -242,7 +242,7 @@ KIB = 1024
         ([1024 * KIB] * 3, [[1024 * KIB]] * 3),
     ],
 )
-def test_groups_are_of_a_mebibyte_or_more_counted_from_the_last_layer(sizes, runs):
+def test_gradients_from_the_last_layer_on_form_groups_of_a_mebibyte(sizes, runs):
     assert split_by_bytes(sizes, sizes) == runs
 
 

@@ -65,7 +65,7 @@ def trained_names(net) -> list:
 
 @all_flags
 @pytest.mark.parametrize("net_of", [made, convnet], ids=["initialised", "deferred"])
-def test_a_trainer_shares_gradients_without_being_asked(flags, net_of, shares):
+def test_a_trainer_shares_gradients_by_default(flags, net_of, shares):
     private = net_of(flags)
     expected = train(private, distributed(private.collect_params(), zero_copy=False))
     shared = net_of(flags)

@@ -1,4 +1,4 @@
-"""Rules of the C core's architecture: who may include, call and use what. Headers give reasons."""
+"""Rules of the C core's architecture: what a file may include, call and use. Headers say why."""
 
 import re
 from pathlib import Path
@@ -228,7 +228,7 @@ BINDINGS = sorted(
 
 @pytest.mark.parametrize("source", [*SOURCES, PREPARED, *BINDINGS], ids=lambda f: f.name)
 def test_there_are_no_mutable_globals_except_the_listed_ones(source):
-    """Exempt are also objects of signal handlers and callbacks, which get no argument for them."""
+    """Also exempt: objects of signal handlers and callbacks, which have no argument for objects."""
     allowed = {
         "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
         "context.c": ["current", "lock", "writers"],
@@ -261,7 +261,7 @@ def test_there_are_no_mutable_globals_except_the_listed_ones(source):
         ('extern "C" {\nint f(void);\nint a;\n}\n', ["a"]),
     ],
 )
-def test_mutable_statics_finds_globals(code, expected, tmp_path):
+def test_the_function_mutable_statics_finds_globals(code, expected, tmp_path):
     (tmp_path / "x.c").write_text(code)
     assert mutable_statics(tmp_path / "x.c") == expected
 

@@ -41,12 +41,12 @@ def test_the_floor_of_an_allreduce_is_the_time_to_read_and_write_all_bytes():
     assert columns["floor_share"] == pytest.approx(0.5)
 
 
-def test_cpu_seconds_are_divided_by_the_gigabytes_of_all_inputs():
+def test_cpu_seconds_are_shown_per_gigabyte_of_all_inputs():
     assert row(one_array("allreduce", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 0.5
     assert row(one_array("allgather", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 2.0
 
 
-def test_speed_kept_is_the_median_ratio_of_times_alone_and_together():
+def test_speed_kept_is_the_median_of_time_alone_divided_by_time_together():
     sample = Sample([2.0, 4.0, 8.0], [0.0] * 3, alone=[1.0, 3.0, 7.2])
     columns = figures.columns(cases.step("trainer"), 2, sample, None)
     assert (columns["alone"], columns["speed_kept"]) == (3.0, 0.75)
@@ -95,7 +95,7 @@ def test_the_columns_of_the_table_are_aligned():
         assert first[:end].split()[-1] == cell
 
 
-def test_the_error_names_a_file_that_cannot_be_written_after_writing_others(tmp_path):
+def test_the_error_names_an_unwritable_file_after_the_others_are_written(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
     words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:

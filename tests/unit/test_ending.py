@@ -33,7 +33,7 @@ EVERY = list(itertools.product((False, True), repeat=5))
         ("failed ever_joined others", None),
     ],
 )
-def test_the_first_step_depends_on_the_facts(facts, expected):
+def test_the_first_step_of_an_ending_process_follows_the_table(facts, expected):
     names = ("failed", "elastic", "in_job", "ever_joined", "others")
     assert first(*(name in facts.split() for name in names)) == expected
 
@@ -51,15 +51,15 @@ def test_the_first_step_depends_on_the_facts(facts, expected):
         ("others", END_JOB),
     ],
 )
-def test_the_last_step_depends_on_the_facts(facts, expected):
+def test_the_last_step_of_an_ending_process_follows_the_table(facts, expected):
     names = ("failed", "clean", "broken", "unsaid", "others")
     assert last(*(name in facts.split() for name in names)) == expected
 
 
-def test_a_process_in_a_job_always_leaves_it_or_ends():
+def test_a_process_in_a_job_always_leaves_the_job_or_ends_it():
     assert {first(f, e, True, j, o) for f, e, _, j, o in EVERY} == {LEAVE, GO_ALONE}
 
 
-def test_others_never_wait_for_a_script_that_failed_or_did_not_leave():
+def test_other_ranks_never_wait_for_a_script_that_failed_or_did_not_leave():
     steps = {last(f, c, b, u, True) for f, c, b, u, _ in EVERY if f or b or not c}
     assert steps == {END_JOB, END_LATER}

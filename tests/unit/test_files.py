@@ -34,7 +34,7 @@ def make_folder(path, _):
 
 @pytest.fixture
 def taken(tmp_path, request):
-    """Return a path in a folder like /tmp that another user has taken, and a file of a victim."""
+    """Return a path that another user has taken in a folder like /tmp, and the file of a victim."""
     folder, victim = tmp_path / "tmp", tmp_path / "victim"
     folder.mkdir()
     folder.chmod(0o1777)

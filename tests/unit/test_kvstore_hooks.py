@@ -118,7 +118,7 @@ print(kv.type, kv.num_workers)
     assert run(code) == "dist_sync_mpi 1\n"
 
 
-def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
+def test_making_a_store_joins_the_job_and_a_later_init_does_nothing():
     code = USE + "hvdlite.init(); hvdlite.shutdown(); hvdlite.init(); print(hvdlite.size())"
     assert run(f"import hvdlite; import mxnet as mx\n{code}") == USED + "1\n"
 

@@ -138,7 +138,7 @@ STRANGERS = {
 
 
 def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch):
-    """The selector has reported its data, but a new connection makes the acceptor drop it."""
+    """The selector reports a connection's data; then a newer one makes the acceptor drop it."""
     monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
     listener = acceptor.listen(["127.0.0.1"], [0])
     own = handshake.Hello(handshake.EXCHANGE, 0, 2, 0)

@@ -49,7 +49,7 @@ def test_unnamed_tensors_are_named_after_the_calling_line():
     assert len({name.rpartition("#")[0] for name in names}) == 1
 
 
-def test_an_extra_call_on_another_line_changes_no_name():
+def test_an_extra_call_on_one_line_does_not_rename_calls_on_other_lines():
     def place():
         return tensor_name("allgather", None)
 

@@ -130,7 +130,7 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
     assert nodes.misplaced(4712) == ""  # there is no such process
 
 
-def test_why_names_a_rank_that_runs_on_two_nodes():
+def test_hvdlite_why_names_a_rank_that_runs_on_two_numa_nodes():
     head = {"rank": 3, "host": "a", "job": "1", "clock_offset": 0.0}
     text = why.of_snapshots([Snapshot(head, [], "runs", 0.0, misplaced="its threads run on two")])
     assert "rank 3 on a: its threads run on two: start the job with hvdliterun" in text

@@ -255,7 +255,7 @@ def test_python_m_hvdlite_prints_its_version():
     assert (done.stdout, done.stderr) == (f"{hvd.__version__}\n", "")
 
 
-def test_words_after_a_command_belong_to_the_command(capsys):
+def test_options_after_a_subcommand_belong_to_the_subcommand(capsys):
     assert cli.main(["run", "--version"]) == 0
     assert capsys.readouterr().out.strip() == hvd.__version__
     assert cli.main(["report", "none.json"]) == 2

@@ -153,7 +153,7 @@ def test_the_finding_names_the_host_that_transfers_wait_for():
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
 
-def test_why_finds_the_slow_rank_in_timelines(tmp_path, capsys):
+def test_hvdlite_why_finds_the_slow_rank_in_timelines(tmp_path, capsys):
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.03 * rank)) for rank in range(3)]
     assert why.main(paths) == 0
     assert "rank 2 works 1." in " ".join(capsys.readouterr().out.split())
@@ -203,7 +203,7 @@ def test_an_incomplete_timeline_of_a_killed_rank_is_read_to_its_end(tmp_path):
     assert counts == sorted(counts) and set(counts) == set(range(11))
 
 
-def test_a_wait_that_a_small_tensor_follows_is_exposed(tmp_path):
+def test_a_wait_counts_as_exposed_though_a_small_tensor_follows(tmp_path):
     """Each step ends with an allreduce of the loss; the gradient moves from 0.01 to 0.07 s."""
     own = []
     for i in range(3):

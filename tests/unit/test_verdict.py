@@ -51,8 +51,8 @@ def test_the_report_names_a_rank_that_stood_still_not_the_waiting_rank():
     assert found.report[1:] == ["    line of 0"]
 
 
-def test_a_rank_that_a_signal_to_its_agent_ended_did_not_stand_still():
-    """On a busy host, the report of its end may come after the report of the rank that lost it."""
+def test_a_rank_ended_by_a_signal_to_its_agent_did_not_stand_still():
+    """Rank 1's report about rank 0 may come before the report of the agent, on a busy host."""
     signs = Signs()
     signs.add(1, b"2 1 0", 1.9)
     ended = Ending(0, "0", "a", -15, True, 2.5, signal=15)

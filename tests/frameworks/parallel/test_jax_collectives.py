@@ -250,7 +250,7 @@ def test_hvdlite_collectives_in_programs_of_several_processes_are_refused(rank):
 @pytest.mark.parametrize(
     "joins, text", [(True, "could run the two in another order"), (False, "call hvd.init() at")]
 )
-def test_a_second_thread_with_the_same_processes_is_refused(joins, text, ahead, rank, size):
+def test_a_second_thread_may_not_use_the_same_processes(joins, text, ahead, rank, size):
     mesh, said = mesh_of(), []
     x = spread(mesh, np.ones(size))
     total = jax.shard_map(lambda a: lax.psum(a, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -274,8 +274,8 @@ def test_a_second_thread_with_the_same_processes_is_refused(joins, text, ahead, 
 
 
 @pytest.mark.skipif("hvd.size() < 3", reason="2 ranks have no unused order of devices")
-def test_threads_may_run_programs_of_different_processes(rank, size):
-    """No other test uses this order of devices, and the first thread has ended."""
+def test_a_thread_may_use_the_devices_of_a_thread_that_has_ended(rank, size):
+    """A second thread runs programs of a new order of devices when the first thread has ended."""
     got, ranks = [], [*range(1, size), 0]
 
     def work():
@@ -304,7 +304,7 @@ def test_the_first_collective_may_be_a_permutation_of_some_devices(rank, size):
 
 
 @several
-def test_top_why_and_reports_show_a_collective_that_waits(rank, size):
+def test_hvdlite_top_why_and_reports_show_a_waiting_collective(rank, size):
     """The last rank inspects the other ranks and joins the collective when all wait for it."""
     if rank == size - 1:
         recorders, waits = watching.Here(watching.job_of(str(os.getpid()))), []

@@ -1,4 +1,4 @@
-"""Keras models that are saved, loaded or copied train on as if this had not happened, or raise."""
+"""Keras models that were saved, loaded or copied train on like the original, or raise."""
 
 import contextlib
 import copy
@@ -50,7 +50,7 @@ def refused_if(several):
 @pytest.mark.parametrize("batches", [4, 3])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_a_loaded_model_goes_on_with_steps_of_the_same_size(how, batches, rank, size, tmp_path):
-    """With 3 batches, each rank saves it between two passes of a step."""
+    """With 3 batches, each rank saves the model between two passes of a step."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **how)
     model, x = unit_model(rank, optimizer)
     passes = how.get("backward_passes_per_step", 1)

@@ -157,7 +157,7 @@ def test_a_schedule_sets_the_rate_of_its_epochs():
 
 @pytest.mark.parametrize("correct", [False, True])
 def test_momentum_correction_scales_velocity_when_the_rate_changes(correct, size):
-    """Velocity sums gradients times rates: the callback scales the old part like the rate."""
+    """The velocity is a sum of gradients times rates, so the callback scales it with the rate."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.zeros((1, 1))])
     change = hvd.callbacks.LearningRateScheduleCallback(
@@ -214,8 +214,8 @@ def test_wrong_arguments_of_keras_are_refused():
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX, Keras itself refuses frozen variables")
 @pytest.mark.parametrize("frozen", [(0,), (0, 2)], ids=["on rank 0", "another on rank 1"])
-def test_a_layer_frozen_on_some_ranks_is_named(frozen, rank, size, several):
-    """Keras leaves frozen variables out, so gradients of equal shapes took each other's places."""
+def test_the_error_names_a_layer_that_is_frozen_on_some_ranks(frozen, rank, size, several):
+    """Keras leaves out frozen variables; formerly, ranks then averaged gradients of two layers."""
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(6) for _ in range(3)]
     model = keras.Sequential([keras.Input((6,)), *layers])

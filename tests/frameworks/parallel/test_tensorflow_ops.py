@@ -58,7 +58,7 @@ def test_graph_operations_return_rank_and_size(how, rank, size):
 
 
 def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
-    """Names pair the collectives: a graph starts all that are ready before it waits for one."""
+    """Collectives pair by name: a graph starts all ready collectives before it waits for one."""
 
     @tf.function
     def program(x):
@@ -72,7 +72,7 @@ def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
 
 
 def test_many_concurrent_collectives_in_a_session_do_not_deadlock(rank, size):
-    """They are more than TensorFlow's threads, and ranks start them in opposite order."""
+    """The collectives outnumber TensorFlow's threads; ranks start them in opposite order."""
     with tf.Graph().as_default():
         parts = [hvd.allreduce(tf.fill([10], float(i + rank)), op=hvd.Sum) for i in range(30)]
         with tf.compat.v1.Session() as session:
@@ -151,7 +151,7 @@ def test_threads_may_call_tensorflow_collectives_concurrently(how, rank, size):
 
 
 def test_threads_that_share_handles_get_the_same_results(size):
-    """A node of a graph keeps such a handle."""
+    """A node of a graph keeps a handle, for which several threads may wait."""
     names, arrays = ["a", "b", "c"], [np.ones(3), np.ones(2, int), np.zeros(0)]
     everyone, scales = hvd.global_process_set, (1.0, 1.0)
     for _ in range(100):
@@ -204,7 +204,7 @@ def test_results_that_a_graph_does_not_use_are_freed(size):
     assert len(exchange._graphs.started) == before + most
 
 
-def test_failure_of_finds_the_failure_of_a_graph_but_not_a_quotation_of_it():
+def test_failure_of_finds_a_graphs_error_but_not_its_text_in_another_error():
     @tf.function
     def send(splits):
         return hvd.alltoall(tf.zeros([2]), splits, name="too-many")

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 @pytest.fixture(params=["hvdlite", "gloo"])
 def backend(request, groups):
-    """Return a backend, to pass lists of tensors to it, which PyTorch's functions never do."""
+    """Return a backend, which takes lists of tensors; PyTorch's own functions never pass lists."""
     group = groups[request.param == "gloo"]
     return group._get_backend(torch.device("cpu"))
 
@@ -86,7 +86,7 @@ def options_of(kind: str, root: int, tensor: int = 0):
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_error_text_of_gloo(call, given, why, backend):
-    """The rank that passes it gets the error immediately."""
+    """The rank that passes the argument gets the error immediately."""
     arguments = given(torch.ones(3), dist.get_world_size())
     with pytest.raises((RuntimeError, ValueError), match=why):
         getattr(backend, call)(*arguments)

@@ -262,7 +262,7 @@ def test_callbacks_of_futures_run_and_give_results(groups, staged):
         assert (future.wait() == (i + 1) * dist.get_world_size()).all()
 
 
-def test_a_waiting_thread_returns_when_another_completes_the_work(groups):
+def test_a_waiting_thread_returns_when_another_thread_completes_the_work(groups):
     """Copying back into a tensor with gaps is slow: some waits begin while a thread copies."""
     ones, t = torch.ones(1500, 1500), torch.zeros(1500, 3000)[:, ::2].t()
 

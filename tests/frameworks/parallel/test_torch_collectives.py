@@ -76,7 +76,7 @@ def test_allreduce_applies_scales_and_compression(rank, size):
     assert tensor.grad.tolist() == [3 * size] * 4
 
 
-def test_without_grad_nothing_is_recorded():
+def test_collectives_under_no_grad_and_async_collectives_have_no_gradient():
     tensor = leaf(3)
     with torch.no_grad():
         assert not hvd.allreduce(tensor).requires_grad
@@ -112,7 +112,7 @@ IN_PLACE = {
 
 
 @pytest.mark.parametrize("verb", IN_PLACE)
-def test_backward_refuses_what_a_verb_has_overwritten(verb):
+def test_backward_refuses_a_saved_tensor_that_a_collective_overwrote(verb):
     """With the new values, backward would silently compute wrong gradients."""
     for _ in range(4):  # repeated calls take another path
         kept, loss = _saved_by_autograd(torch.ones(2, requires_grad=True))
@@ -122,7 +122,7 @@ def test_backward_refuses_what_a_verb_has_overwritten(verb):
 
 
 def test_tensors_of_inference_mode_are_reduced_in_place(rank, size):
-    """PyTorch keeps no version counter for them."""
+    """PyTorch keeps no version counter for tensors of inference mode."""
     with torch.inference_mode():
         x = torch.full((2,), rank + 1.0)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Delegation: ranks agree through hvdlite, and Gloo on the CPU stands in for NCCL to move data."""
+"""Delegation: ranks agree through hvdlite; Gloo on the CPU moves the data in place of NCCL."""
 
 import random
 

@@ -13,7 +13,7 @@ from hvdlite.torch.backend import groups as process_groups
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_rank_does_not_ask_a_lost_store_again(groups):
-    """Otherwise it would ask until the group's time-out."""
+    """Otherwise the rank would ask the store until the group's time-out."""
 
     class Gone:
         asked = 0
@@ -56,7 +56,7 @@ def test_a_disagreement_is_an_error_on_every_rank(wrong, groups, several):
     assert (right == dist.get_world_size()).all()
 
 
-def test_after_a_time_out_because_of_a_late_rank_other_groups_work(groups, several, short):
+def test_other_groups_work_after_a_late_rank_has_caused_a_time_out(groups, several, short):
     t = torch.ones(3)
     if dist.get_rank() == 0:
         work = dist.all_reduce(t, group=short, async_op=True)

@@ -34,7 +34,7 @@ def sum_of(params, factor) -> torch.Tensor:
     return total
 
 
-def test_small_gradients_need_fewer_python_calls_than_one_each(rank):
+def test_small_gradients_need_less_than_one_python_call_each(rank):
     params, calls = parameters(), []
     optimizer = distributed(params)
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_small_gradients_need_fewer_python_calls_than_one_each(rank):
     assert same_everywhere(*params)
 
 
-def test_allreduces_begin_during_backward_after_its_order_has_changed(rank, size):
+def test_allreduces_overlap_backward_again_after_the_order_has_changed(rank, size):
     params = parameters()
     optimizer = distributed(params)
     begun = []

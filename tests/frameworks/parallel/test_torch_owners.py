@@ -52,7 +52,7 @@ def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call
 
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "in a cycle", "wrapped again"])
-def test_optimizers_made_one_after_another_train_right(how, rank, report_parity):
+def test_each_new_optimizer_of_one_model_trains_right(how, rank, report_parity):
     """A notebook, or a search of learning rates, makes optimizers in this way."""
     model, optimizers = multilayer(), []
     plain = torch.optim.SGD(model.parameters(), 0.1)
@@ -85,7 +85,7 @@ def test_two_optimizers_of_different_models_both_train_right(rank, size):
     assert difference(one, alone(range(3))) < 5e-6 and difference(two, one) == 0
 
 
-def test_a_second_optimizer_between_backward_and_step_is_refused_for_sums(rank):
+def test_with_op_sum_no_second_optimizer_may_be_made_before_the_step(rank):
     """Averaging an average again would do no harm, but sums would be summed twice."""
     model = multilayer()
     first = sgd(model)
@@ -153,8 +153,8 @@ def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
 
 @pytest.mark.parametrize("used", [0, 2])
 @pytest.mark.parametrize("thaws", [True, False], ids=["thawed", "frozen"])
-def test_a_parameter_frozen_or_thawed_on_one_rank_alone_is_named(thaws, used, rank, several):
-    """Formerly, a thawed one stalled; one frozen on a rank kept its value on this rank alone."""
+def test_the_error_names_a_parameter_that_only_one_rank_froze_or_thawed(thaws, used, rank, several):
+    """Formerly, a thawed parameter stalled the job; a frozen one kept its value on that rank."""
     model = multilayer()
     bias = model[0].bias.requires_grad_(not thaws)
     optimizer = sgd(model)
@@ -182,7 +182,7 @@ def test_sparse_gradients_after_a_rank_has_joined_are_an_error(rank, size, sever
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_model_that_ddp_reduces_too_is_refused(late, groups, rank):
+def test_a_model_that_ddp_also_averages_is_refused(late, groups, rank):
     """hvdlite and DDP would both write to the gradients, and weights would differ between ranks."""
     model = multilayer()
     wrap = torch.nn.parallel.DistributedDataParallel

@@ -17,8 +17,8 @@ def test_tensors_of_one_call_that_share_memory_are_summed_right(groups, rank, si
 
 
 @pytest.mark.parametrize("call", ["splits", "lists"])
-def test_parts_of_unexpected_sizes_are_errors(call, groups, rank, size, several):
-    """Rank 0 expects the right total, but one row too many of itself and one too few of rank 1."""
+def test_received_parts_of_unexpected_sizes_are_errors(call, groups, rank, size, several):
+    """Rank 0 expects the right total, but one row too many from itself, one too few from rank 1."""
     # the numbers of rows that each rank sends to rank 0, 1, ...
     parts = [2 + (to == 0) - (to == 1) for to in range(size)]
     own = parts[rank] * size

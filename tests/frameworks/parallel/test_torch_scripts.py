@@ -106,7 +106,7 @@ def test_gradients_that_a_script_keeps_are_not_overwritten(rank, size):
     assert [[grad.tolist() for grad in grads] for grads in kept] == expected
 
 
-def test_an_array_of_a_gradient_shows_the_later_average(rank, size):
+def test_param_grad_read_before_synchronize_shows_the_average(rank, size):
     """A function may take the gradient before the average and clip it later."""
     param = weight()
     optimizer, _ = distributed(param)

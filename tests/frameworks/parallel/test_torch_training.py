@@ -113,7 +113,7 @@ def test_gradients_are_averaged_after_a_script_has_replaced_their_memory(rank, r
     assert same_everywhere(*model.parameters())
 
 
-def test_a_rank_without_a_batch_counts_as_zero_after_a_skipped_step(rank):
+def test_after_a_skipped_step_a_rank_without_a_batch_contributes_zeros(rank):
     model = multilayer()
     optimizer = distributed(model)
     train(model, optimizer, [batch_of(rank, 0)])

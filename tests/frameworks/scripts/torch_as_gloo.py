@@ -1,4 +1,4 @@
-"""Use PyTorch's collectives with Gloo or no backend named; each argument is a way to name it."""
+"""Use PyTorch's collectives; each argument is a way to name Gloo, or no backend."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A process that leaves a job for another; arguments: the port of the test's store, its number."""
+"""A process that leaves a job for another; arguments: the port of the test's store, a number."""
 
 import os
 import signal
