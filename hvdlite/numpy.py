@@ -226,9 +226,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(process_set: ProcessSet = global_process_set) -> int:
     """Tell the other ranks that this rank has no more data; return the last rank that joined.
 
-    Call it at the end of an epoch if ranks have different numbers of batches. It waits until all
-    ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with op
-    Sum, Average (over the ranks that still have data) or Adasum. Other collectives raise there::
+    Call it at the end of an epoch if ranks have different numbers of batches. The call waits until
+    all ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with
+    op Sum, Average (over the ranks that still have data) or Adasum. Other collectives raise there::
 
         for batch in batches:
             ...

@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail if pytest-xdist ignores the groups: it would append its group to a test's name."""
+    """Fail if pytest-xdist ignores the groups; otherwise a test's name ends with its group."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

@@ -1,4 +1,4 @@
-"""Ranks killed at random: ``KILLS`` is their number, and ``SEED`` selects the moments."""
+"""Kills ranks at random: ``KILLS`` is the number of ranks, and ``SEED`` selects the moments."""
 
 import os
 import random

@@ -53,7 +53,7 @@ class Library:
     def call(self, verb: str, *arrays, dtype=None, **options):
         """Do one collective on NumPy arrays; return NumPy arrays.
 
-        Check that it does not change its inputs and that results have their type and dtype.
+        Check that inputs do not change, and that results have the type and dtype of the inputs.
         """
         made = [self.make(a, dtype) for a in arrays]
         grouped = verb.startswith("grouped")

@@ -1,6 +1,6 @@
 """Start ranks as torchrun does, with only environment variables and without mpi4py.
 
-Unlike torchrun, this does not end other ranks when a rank fails: they must end by themselves.
+Unlike torchrun, this module ends no other ranks when a rank fails: they must end themselves.
 """
 
 import contextlib

@@ -60,7 +60,7 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     assert "p50 ms" in job.output and "peak memory by rank" in job.output
 
 
-def test_zero_copy_without_shared_memory_is_shown_as_not_shared(tmp_path):
+def test_the_bench_shows_that_zero_copy_had_no_shared_memory(tmp_path):
     command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
     job = assert_passed(
         mpirun(

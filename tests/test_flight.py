@@ -62,7 +62,7 @@ def test_writing_stacks_while_threads_end_does_not_crash():
     assert alone(code) == "lives\n"
 
 
-def test_a_failure_report_of_survivors_has_the_dead_ranks_last_operation(tmp_path):
+def test_the_report_of_survivors_has_the_last_operation_of_the_dead_rank(tmp_path):
     recorded = str(TESTS / "scripts" / "recorded.py")
     start_ranks(3, recorded, "dies", str(tmp_path), env={"HVDLITE_REPORTS": str(tmp_path)})
     text = only(tmp_path, "hvdlite-report-*-failure.txt")

@@ -35,7 +35,7 @@ def test_a_ring_cuts_its_chunks_evenly():
     assert found["steps"][0] < 2.8 * place.bound(500_000)
 
 
-def test_more_servers_share_the_traffic():
+def test_with_more_servers_each_server_has_less_traffic():
     def seconds(servers, **more):
         place = sim.Place(8, rate=1e9, servers=servers, **more)
         return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000

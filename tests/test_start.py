@@ -188,7 +188,7 @@ LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
 
 
 def test_torchrun_started_by_a_rank_of_mpi_starts_a_separate_job():
-    """MPI must not start in these processes: it would wait for a second rank or end the job."""
+    """MPI must not start in torchrun's ranks; it would wait for a second rank or end the job."""
     job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD, timeout=60))
     assert re.findall(r"SIZE (\d)", job.output) == 4 * ["2"]
 
@@ -332,7 +332,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_of_a_script_that_imports_mpi_at_its_top_do_not_hang(tmp_path):
+def test_workers_do_not_hang_though_their_script_imports_mpi_at_its_top(tmp_path):
     script = tmp_path / "script.py"
     begin = "import hvdlite.numpy  # before mpi4py\n"
     script.write_text(begin + HVD + WORKERS + "    " + SUM)

@@ -22,7 +22,7 @@ NEAR = 1.05  # choices within this factor of the best time count as equal
 
 
 def places(args: argparse.Namespace) -> Iterator[sim.Place]:
-    """Yield a star, and a tree whose uplinks have half the rate if there are several racks."""
+    """Yield a star and, for several racks, a tree whose uplinks have half the rate."""
     for hosts, rate in itertools.product(args.hosts, args.rates):
         yield sim.Place(hosts, rate=bits_a_second(rate))
         if hosts > 16:

@@ -145,12 +145,12 @@ def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "pri
 
 
 def model(name: str, memory: str = "private") -> Case:
-    """Return the gradients of a model; private gradients are reduced one by one."""
+    """Return the case of a model's gradients; private gradients are reduced one by one."""
     return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
 
 
 def update(name: str, memory: str, optimizer: str) -> Case:
-    """Return the average and update of a model's parameters, from finished gradients on."""
+    """Return the case that averages a model's finished gradients and updates its parameters."""
     return model(name, memory)._replace(kind="update", optimizer=optimizer)
 
 
@@ -160,7 +160,7 @@ def tiny(memory: str = "private") -> Case:
 
 
 def step(memory: str) -> Case:
-    """Return a training step of LeNet, with a batch of 64 on each rank."""
+    """Return the case of a training step of LeNet, with a batch of 64 on each rank."""
     return Case("step", memory, "float32", "lenet", tuple(models.gradient_shapes("lenet")))
 
 

@@ -127,7 +127,7 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
     """Connect to the other ranks at rank 0's port, when all ranks are in init().
 
-    :param told: this function adds the ranks that :func:`report_end` need not tell of this rank's
+    :param told: this function adds ranks that :func:`report_end` then need not tell of this rank's
         end.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """

@@ -114,7 +114,7 @@ def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
 
 
 def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
-    """Return the address at which other hosts reach this host; None: it is rank 0's address."""
+    """Return the address at which other hosts reach this host; None: rank 0's address."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)

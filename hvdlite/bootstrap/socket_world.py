@@ -36,7 +36,7 @@ START_SECONDS = 60.0
 
 
 class _Present(ModuleState):
-    """This process's world."""
+    """Keeps the SocketWorld of the job that this process has joined."""
 
     def begin(self) -> None:
         self.world: Optional[SocketWorld] = None

@@ -13,8 +13,8 @@ from hvdlite.machine import probe
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
     """Return, for each rank of the set, the address at which the others reach its host.
 
-    It is an IPv6 address only if the hosts have no IPv4 address. If all ranks are on one host, it
-    is the loopback address, so nothing listens on the network. Collective over the set.
+    The address is IPv6 only if the hosts have no IPv4 address. If all ranks are on one host, the
+    address is the loopback address, so nothing listens on the network. Collective over the set.
     """
     own = own_host().number, [*probe.interfaces().values(), *probe.ipv6_addresses()]
     everyone = allgather_object(own, "addresses", process_set)

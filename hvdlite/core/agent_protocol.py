@@ -86,7 +86,7 @@ def report_given_up(ranks: Sequence[int]) -> None:
 
 
 def line_of(word: bytes) -> bytes:
-    """Return the line of this word and this process's id."""
+    """Return the line that tells the agent this word, with this process's id."""
     return b"%b%d\n" % (word, os.getpid())
 
 

@@ -280,7 +280,7 @@ pointer = partial(ffi.cast, ffi.typeof("void *"))  # converts an address to a po
 
 
 def abandon(work: Work) -> None:
-    """Keep the memory of collectives, for which no thread waits any more, until they have ended."""
+    """Keep the memory of collectives until they have ended, because no thread waits for them."""
     if not work.is_done():
         _works.abandoned.append(work)
 

@@ -36,7 +36,7 @@ def networks(environ: Mapping[str, str]) -> list[str]:
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment plus the settings in Open MPI's files, which variables override.
+    """Return the environment plus the settings in Open MPI's files; variables take precedence.
 
     >>> with_files({"OMPI_MCA_mca_base_param_files": "/no/such.conf"})
     {'OMPI_MCA_mca_base_param_files': '/no/such.conf'}

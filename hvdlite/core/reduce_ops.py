@@ -27,9 +27,9 @@ def check_linear(name: str, op: int) -> None:
 
 
 def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
-    """Return the factor by which a reducescatter's gradient, gathered from all ranks, is scaled.
+    """Return the factor for the gradient of a reducescatter, which is gathered from all ranks.
 
-    As in Horovod, it is ``size`` times the scale of the gradient of the sum of all ranks' losses.
+    As in Horovod, this is ``size`` times the factor that the sum of all ranks' losses would need.
     """
     return scales[0] * scales[1] * (size if op == Sum else 1)
 

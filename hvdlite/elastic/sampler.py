@@ -30,7 +30,7 @@ class ElasticSampler:
     :param dataset: an object with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: the same on every rank, from 0 to 2**32 - 1.
-    :raises ValueError: ``dataset`` has no length and is not a length, or ``seed`` is out of range.
+    :raises ValueError: ``dataset`` neither has nor is a length, or ``seed`` is out of range.
     """
 
     def __init__(

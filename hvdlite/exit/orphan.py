@@ -1,7 +1,7 @@
 """Ends a rank whose launcher (mpirun, srun, torchrun, agent) has ended; reads the agent's messages.
 
-Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. They would
-train, or wait, forever.
+Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. The ranks
+would train, or wait, forever.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Finds out whether the script failed, and with which text and exit code.
 
-The interpreter keeps an uncaught exception in ``sys.last_value``, but not a SystemExit: it reads
-the exception's ``code``, and forgets the exception before exit functions run. So this module makes
-``code`` a property. If the property's caller is not Python code, the caller is the interpreter, and
-the script is ending.
+The interpreter keeps an uncaught exception in ``sys.last_value``, but not a SystemExit: the
+interpreter reads the exception's ``code``, and forgets the exception before exit functions run. So
+this module makes ``code`` a property. If the property's caller is not Python code, the caller is
+the interpreter, and the script is ending.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the devices of each collective of a compiled program from the text of the program's HLO.
 
 XLA writes the devices in three ways: as lists, as reshaped and transposed ranges, or as axes of a
-mesh. It does not write the devices of permutations. Any other way raises an error. If this module
-misses a collective, the C library refuses to run it.
+mesh. XLA does not write the devices of permutations. This module refuses any other notation. If
+this module misses a collective, the C library refuses to run it.
 """
 
 import math

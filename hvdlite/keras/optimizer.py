@@ -103,7 +103,7 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 
 
 def _accumulate(optimizer, passes: int) -> None:
-    """Make Keras add up the gradients of several passes; this must precede ``optimizer.build``."""
+    """Make Keras add up the gradients of several passes; call this before ``optimizer.build``."""
     inner = _inner(optimizer)
     # A loaded optimizer is built, and has the number of passes with which it was saved.
     if inner.built and inner.gradient_accumulation_steps == passes:
@@ -203,8 +203,8 @@ class _Distributed:
 class _DistributedLossScale(_Distributed):
     """The methods that hvdlite adds to a LossScaleOptimizer.
 
-    They average the scaled gradients in every pass, before the check for overflow. So an overflow
-    on one rank is an overflow on all ranks.
+    These methods average the scaled gradients in every pass, before the check for overflow. So an
+    overflow on one rank is an overflow on all ranks.
     """
 
     def apply(self, grads, trainable_variables=None):

@@ -53,7 +53,7 @@ assert (total == hvd.size() * np.arange(1000.0)).all(), "the ranks' sum is wrong
 
 
 class Report(NamedTuple):
-    """The facts about a host, or why they are unknown."""
+    """The facts about a host, or the reason why the facts are unknown."""
 
     host: str
     facts: Optional[Dict[str, Any]] = None

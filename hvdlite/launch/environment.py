@@ -42,8 +42,8 @@ def of_a_rank(name: str) -> bool:
 def for_backend(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a backend's command.
 
-    hvdliterun may itself run in a rank, so variables of a rank are left out. Open MPI does not
-    start without HOME, which a service or a container may lack.
+    hvdliterun may itself run in a rank, so variables of a rank are left out. Without HOME, which a
+    service or container may lack, Open MPI does not start.
     """
     kept = {name: value for name, value in os.environ.items() if not of_a_rank(name)}
     return {"HOME": os.path.expanduser("~"), **kept, **extra}

@@ -77,8 +77,8 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
     A rank that raised reports the exception immediately, but may end last, because it waits for the
-    others. A killed rank reports nothing before its end. A rank that blames another rank is ordered
-    after all ranks that blame none, and last if the blamed rank ended by itself. If the backend
+    others. A killed rank reports nothing before its end. A rank that blames another rank comes
+    after all ranks that blame none, or last if the blamed rank ended by itself. If the backend
     ended the blamed rank earlier, no rank is the culprit: the backend's output gives the cause.
     """
     failed = [e for e in endings if e.failed]
@@ -117,7 +117,7 @@ def lost(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Return the first rank whose agent got a signal; None if a backend that ends signalled all."""
+    """Return the first rank whose agent got a signal; None if the ending backend signalled all."""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
     found = [e for e in endings if e.signal and e.failed]

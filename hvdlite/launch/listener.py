@@ -35,7 +35,7 @@ Hello = Dict[str, Any]
 
 
 def new_key() -> "Optional[Key]":
-    """Return the key for messages between hosts; without one warn the user and return None."""
+    """Return the key for messages between hosts; if there is none, warn and return None."""
     from hvdlite.launch import encryption
 
     key = encryption.new_key()

@@ -153,8 +153,8 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 def _place(rank: Rank, local: List[Rank], job: Job) -> Optional[Tuple[int, int]]:
     """Return the rank's number on its host, and the number of ranks there; None: do not bind it.
 
-    The launcher binds no rank if the user, mpirun or Slurm has bound ranks. It does not bind a
-    replacement, because it does not know the cores of the dead rank.
+    The launcher binds no rank if the user, mpirun or Slurm has bound ranks. The launcher does not
+    bind a replacement, because it does not know the dead rank's cores.
     """
     bound = len({tuple(other.allowed) for other in local}) > 1
     if bound or job.unbound or job.binding or job.mode == "ps" or not rank.takes_part:

@@ -299,7 +299,7 @@ class Rerendezvous:
         return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
-        """Return ranks below the leader that only the host watch reports lost: it may be wrong."""
+        """Return ranks below the leader that only the host watch, which may err, reports lost."""
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:

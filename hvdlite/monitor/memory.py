@@ -127,7 +127,7 @@ def find(job: Optional[str] = None) -> List["Recorder"]:
 
 # ------------------------------------------------------------------------------------- reading
 class Recorder:
-    """An open recorder. It can be read even after its process has died.
+    """An open recorder, which can be read even after its process has died.
 
     :raises NoRecorder: the file is not a recorder.
     """

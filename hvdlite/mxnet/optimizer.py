@@ -95,7 +95,7 @@ class DistributedOptimizer:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo):
-        """Return a copy whose tensors have other names, because both can reduce simultaneously."""
+        """Return a copy with other tensor names: copy and original may reduce at the same time."""
         plain, own = copy.deepcopy(undistribute(self), memo), self._averaging
         return _distribute(plain, _Averaging(own.gradients.copy(), own.passes))
 

@@ -1,4 +1,4 @@
-"""ShardedTrainer: a DistributedTrainer with one copy of weights per host, of states per job."""
+"""ShardedTrainer: a DistributedTrainer with one copy of weights per host, one of states per job."""
 
 import pickle
 from typing import Any, Collection, Dict, List, Optional, Set

@@ -175,7 +175,7 @@ class Bucket:
         return stale, values, list(moved.values())
 
     def _part_from(self, at: int) -> None:
-        """Give an earlier step's gradient that the script has kept its own copy of the memory."""
+        """If the script has kept an earlier step's gradient, move this gradient to a copy."""
         kept, self.views[at] = self.views[at], self._view(at)
         kept.data = kept.clone()
 

@@ -81,7 +81,7 @@ def _finish(state: AllreduceState) -> None:
 def refuse_reduced_by_ddp(names: Dict[torch.Tensor, str]) -> None:
     """Raise ValueError if a DistributedDataParallel also reduces gradients of these parameters.
 
-    It would write averages to ``.grad`` while the allreduce of hvdlite's optimizer reads ``.grad``.
+    DDP would write averages to ``.grad`` while the allreduce of hvdlite's optimizer reads it.
     """
     # without a process group there is no DistributedDataParallel
     if not (dist.is_available() and dist.is_initialized()):

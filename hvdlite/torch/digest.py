@@ -11,7 +11,7 @@ _SAMPLE = 1024  # number of values of a tensor that enter the digest
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
-    """Return a number above 0 that is equal for equal states, and mostly differs otherwise.
+    """Return a number above 0: equal states have equal numbers, other states most likely not.
 
     :param sample: how many values of each tensor are used. With 0 only tensors of 1 value are used,
         such as step counts: other values may differ if the CPUs of two hosts round differently.

@@ -45,7 +45,7 @@ class TorchState(ObjectState):
 
 
 class _Module(StateDict):
-    """A module. Its own method ``reset``, if it has one, must not be called."""
+    """A module. ``sync`` must not call the module's own method ``reset``, if it has one."""
 
     def reset(self, value) -> None:
         """Do nothing."""

@@ -71,7 +71,7 @@ def allreduce_plan(
 ) -> Callable[[], torch.Tensor]:  # fmt: skip
     """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    It is like ``hvdlite.numpy.allreduce_plan``. Autograd does not record it.
+    The function is like that of ``hvdlite.numpy.allreduce_plan``. Autograd does not record calls.
 
     :param tensor: contiguous, as is ``out``, which receives the result and may be ``tensor``.
     :raises ValueError: an argument is wrong; all other errors come from the returned function.
@@ -155,7 +155,7 @@ def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
 
 
 def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
-    """Return the tensors for the results. For a staged tensor it is the new copy on the host.
+    """Return the tensors for the results. A staged tensor's result is its copy on the host.
 
     In place, a tensor that overlaps another tensor of the call gets a new tensor for its result,
     because the collectives run concurrently and would read what the other has written.

@@ -186,7 +186,7 @@ class Gradients(GradientReducer):
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Start the bucket when backward has written ``last``, its last gradient.
+        """Start the bucket when backward has written ``last``, the bucket's last gradient.
 
         For the other gradients autograd calls a list's ``append``, because a hook in Python takes
         several times as long as a small gradient's share of the allreduce.

@@ -31,9 +31,9 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
 
 
 def numbered(groups: Sequence[dict], known: Dict[torch.Tensor, str]) -> Dict[torch.Tensor, str]:
-    """Return names for parameters without a name: their places, with "'" if a name is taken.
+    """Return names for unnamed parameters: their places, plus "'" if that name is taken.
 
-    A place may be taken because later groups move when a script removes a group.
+    A name may be taken, because later groups change places when a script removes a group.
     """
     taken, found = set(known.values()), {}
     for i, group in enumerate(groups):

@@ -20,7 +20,8 @@ class Codec:
 
     @property
     def has_residual(self) -> bool:
-        """Return True if the codec adds to a message the residual: what the last one left out."""
+        """Return True if the codec keeps a residual: what a message leaves out, for the next
+        one."""
         return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 

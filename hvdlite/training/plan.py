@@ -127,7 +127,7 @@ class GradientReducer:
         return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
 
     def reduced(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
-        """Return a list of all gradients, of which those at ``labels`` are reduced.
+        """Return a list of all gradients; the gradients at ``labels`` are reduced.
 
         :param labels: positions in ``grads``, which also name the tensors.
         :param reduce: reduces compressed tensors: called with ``labels`` and the tensors.
@@ -185,7 +185,7 @@ def reduction_of(
 ) -> Reduction:  # fmt: skip
     """Return the Reduction for Horovod's arguments.
 
-    :param groups: the number of groups, or lists of variables, of which only the number is used.
+    :param groups: the number of groups, or lists of variables; only the number of lists is used.
     :raises ValueError: a wrong argument.
     """
     parts = num_groups if groups is None else groups

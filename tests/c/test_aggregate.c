@@ -226,7 +226,7 @@ TEST(test_each_report_arrives_once_in_any_order) {
     }
 }
 
-JOB_TEST(test_items_that_no_rank_sends_are_errors) {
+JOB_TEST(test_items_of_kinds_that_ranks_never_send_are_errors) {
     struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_OK);
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_INTERNAL);

@@ -43,7 +43,7 @@ static void check_refused(struct request r, const char *what) {
     scene_close(&s);
 }
 
-TEST(test_collectives_that_zeros_would_falsify_fail_when_a_rank_has_joined) {
+TEST(test_after_a_join_collectives_for_which_zeros_would_be_wrong_fail) {
     struct request max = request_of("x", 3);
     max.op = HVD_MAX;
     check_refused(max, "allreduce with op Max");

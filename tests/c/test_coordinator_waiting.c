@@ -14,7 +14,7 @@ SCENE(test_a_tensor_that_waits_for_a_rank_in_its_last_tensor_fails, config_of(3)
     STORY(s, "0+a -> Fa ? 'a' & rank 1 has reached the last & rows 0");
 }
 
-TEST(test_tensors_that_need_a_rank_that_left_fail) {
+TEST(test_tensors_fail_if_they_need_a_rank_that_has_left) {
     CHECK_STORY(config_of(3), "0+waits ->; 1- -> Fwaits ? 'waits' & rank 1 left & out of data;"
                               "2+new -> Fnew ? 'new' & rank 1 left & out of data; ->");
 }

@@ -71,7 +71,7 @@ static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     engine_rank_end(&me);
 }
 
-TEST(test_coded_tensors_give_the_expected_sum_alone_and_fused) {
+TEST(test_coded_tensors_give_the_expected_sum_with_and_without_fusion) {
     size_t none = 0, some = 40000;
     for (int size = 1; size <= 3; size++) {
         ranks_run(size, submit_all, &none);

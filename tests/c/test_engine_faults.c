@@ -155,7 +155,7 @@ ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS)
     CHECK_HAS(w.error.text, "the splits of rank 7 do not fit its 2 rows");
 }
 
-TEST(test_an_error_about_splits_names_the_rank_as_in_the_job) { ranks_run(2, splits_main, NULL); }
+TEST(test_an_error_about_splits_has_the_rank_of_the_job) { ranks_run(2, splits_main, NULL); }
 
 /* A rank's link breaks after that rank has left, or while the other ranks leave. The job must still
  * end. */

@@ -237,6 +237,6 @@ ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     ranks_meet(me->ranks); /* no rank may leave before the last round ends */
 }
 
-TEST(test_a_tensor_submitted_as_it_stalls_waits_for_the_next_round) {
+TEST(test_a_submission_during_the_stall_error_waits_for_the_next_round) {
     ranks_run(3, stalling_main, NULL);
 }

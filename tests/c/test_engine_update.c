@@ -126,15 +126,15 @@ static void run_dealt(int p, int per_host, size_t bytes_ahead) {
     run_job(p, job, true);
 }
 
-TEST(test_weights_follow_the_sum_of_the_region) {
+TEST(test_weights_are_updated_with_the_sum_in_the_region) {
     for (int p = 1; p <= 5; p++) run_updates(p, p, true, AHEAD_UNLIMITED);
 }
 
-TEST(test_weights_follow_the_sum_of_private_gradients) {
+TEST(test_weights_are_updated_with_the_sum_of_private_gradients) {
     for (int p = 1; p <= 4; p++) run_updates(p, p, false, AHEAD_UNLIMITED);
 }
 
-TEST(test_weights_of_each_host_follow_the_sum_of_all) {
+TEST(test_each_host_updates_its_weights_with_the_sum_of_all_hosts) {
     for (int in_region = 0; in_region < 2; in_region++) {
         run_updates(2, 1, in_region, AHEAD_UNLIMITED);
         run_updates(4, 2, in_region, AHEAD_UNLIMITED);
@@ -156,7 +156,7 @@ TEST(test_pieces_update_their_own_part_of_the_weights) {
 }
 
 /* The last host has fewer ranks, so the last ranks of the other hosts are in no lane. */
-TEST(test_stripes_are_updated_by_their_hosts) {
+TEST(test_each_host_updates_its_own_stripes) {
     run_dealt(2, 1, AHEAD_UNLIMITED);
     run_dealt(3, 1, AHEAD_UNLIMITED);
     run_dealt(4, 2, AHEAD_UNLIMITED);
@@ -166,7 +166,7 @@ TEST(test_stripes_are_updated_by_their_hosts) {
     run_dealt(3, 3, AHEAD_UNLIMITED); /* one host has all stripes */
 }
 
-TEST(test_stripes_are_updated_by_their_hosts_in_pieces) {
+TEST(test_each_host_updates_its_own_stripes_in_pieces) {
     run_dealt(2, 1, 1);
     run_dealt(4, 2, 30000);
     run_dealt(3, 2, 70000);

@@ -83,7 +83,7 @@ TEST(test_good_values_are_read_and_bad_ones_refused) {
     }
 }
 
-TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
+TEST(test_the_first_wrong_option_is_reported_and_later_options_are_read) {
     struct options options = OPTIONS_DEFAULT;
     setenv("HVDLITE_CACHE_CAPACITY", "many", 1);
     setenv("HOROVOD_SEGMENTS_IN_FLIGHT", "65", 1);

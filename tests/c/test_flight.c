@@ -36,7 +36,7 @@ FLIGHT_TEST(test_each_phase_of_a_tensor_is_recorded) {
     CHECK(op.submitted == 2.5 && op.agreed == 3.5 && op.started == 4.5 && op.ended == 5.5);
 }
 
-FLIGHT_TEST(test_a_long_name_is_recorded_by_its_end) {
+FLIGHT_TEST(test_of_a_long_name_the_recorder_keeps_the_end) {
     struct flight_op op;
     char name[HVD_MAX_NAME];
     memset(name, 'a', sizeof name - 1);

@@ -266,7 +266,7 @@ ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
     CHECK(e->rings[1] == 1 && !e->lost[1]);
 }
 
-ENDS_TEST(test_a_frame_longer_or_shorter_than_its_receive_is_an_error, 0) {
+ENDS_TEST(test_a_frame_whose_length_differs_from_the_receive_is_an_error, 0) {
     OWN(transit_free) struct transit x;
     struct frame *p;
     transit_new(&x, 100, 0);

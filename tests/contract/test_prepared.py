@@ -45,7 +45,7 @@ def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result, and a list with None per Python call, and each C call "new"."""
+    """Return a function's result, and its calls: None for each in Python, and each C call "new"."""
     calls = []
 
     def profile(_frame, event, arg):

@@ -171,7 +171,7 @@ def test_wrong_splits_raise_on_every_rank(splits, rank, size):
 
 
 @pytest.mark.parametrize("ranks", [b"x", "01", "", None, 5, [0.0], [True], ["0"], [None], 1.5])
-def test_a_process_set_of_wrong_ranks_is_refused(ranks):
+def test_a_process_set_with_invalid_ranks_is_refused(ranks):
     with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):
         hvd.ProcessSet(ranks)
     with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):

@@ -115,7 +115,7 @@ def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("where", ["fail", "fail_before_finalize"])
 def test_a_rank_that_raises_ends_the_job(where, failing):
-    """finalize() in a ``finally`` must not wait for ranks that wait for the rank that raised."""
+    """finalize() in a ``finally`` must not wait for other ranks, which wait for this rank."""
     job = script(2, where, str(failing))
     assert job.status != 0
     assert "KeyError: 'label'" in job.output

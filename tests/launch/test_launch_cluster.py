@@ -42,7 +42,7 @@ def on_host(cluster, host, command):
 
 @pytest.fixture
 def package_on_h2(cluster):
-    """Yield a function that puts a package into a folder that is in PYTHONPATH but only on h2."""
+    """Yield a function that puts a package into a folder of PYTHONPATH, on host h2 only."""
     folder = cluster.disk / "modules"
 
     def put(package, file, text):

@@ -70,7 +70,7 @@ def test_the_error_names_a_program_that_does_not_exist():
     assert "cannot start 'no-such-program': No such file or directory" in done.err
 
 
-def test_a_job_that_fails_starts_again_as_often_as_restarts_allows(tmp_path):
+def test_a_failed_job_starts_again_until_restarts_are_used_up(tmp_path):
     """A file stands for the job's checkpoint."""
     code = (
         "import os, signal, sys, hvdlite as h; h.init(); mine = f'{sys.argv[1]}/{h.rank()}'\n"

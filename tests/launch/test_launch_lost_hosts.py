@@ -36,7 +36,7 @@ for step in range(1500 if hvd.size() == 3 else 5):
 """
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["closes", "power cut"])
+@pytest.mark.parametrize("power", [False, True], ids=["connections closed", "power cut"])
 @pytest.mark.parametrize("options", [[], ["--min-np", 2]], ids=["plain", "elastic"])
 def test_a_job_starts_again_without_a_lost_host(own_cluster, options, power):
     line = [*options, "--restarts", 1, "-H", "h0,h1,h2", "--host-timeout", 8]

@@ -71,7 +71,7 @@ def test_env_worker_and_env_server_set_variables_per_role(cluster, on_cluster):
     ]
 
 
-def test_hosts_beyond_the_workers_get_the_servers(cluster, on_cluster):
+def test_servers_go_to_hosts_that_have_no_workers(cluster, on_cluster):
     """Otherwise the workers' hosts would get the servers, too, and other hosts would be idle."""
     code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'))"
     done = on_cluster("-n", 1, "-s", 1, "-H", "h0,h1", sys.executable, "-c", code)

@@ -44,14 +44,14 @@ if __name__ == "__main__":
 """
 
 
-def test_a_result_may_be_of_a_class_of_the_script(tmp_path):
+def test_a_function_may_return_an_object_of_a_class_of_the_script(tmp_path):
     (tmp_path / "script.py").write_text(RETURNS_ITS_CLASS)
     line = [sys.executable, tmp_path / "script.py"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert "RESULT [True, True]" in done.stdout, done.stderr
 
 
-def test_an_exception_of_the_function_is_an_error_of_run():
+def test_run_raises_an_error_if_the_function_raises_an_exception():
     with pytest.raises(JobFailed, match="ZeroDivisionError") as caught:
         hvd.run(divmod, args=(1, 0), np=2)
     assert caught.value.code == 1

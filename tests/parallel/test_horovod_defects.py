@@ -16,7 +16,7 @@ from hvdlite.mxnet import push
 
 
 def errors_of(waits) -> str:
-    """Return all errors of MXNet: it raises each error only once, in the first wait for it."""
+    """Return all errors of MXNet, which raises each error only once, in the first wait."""
     texts = []
     for wait in waits:
         try:
@@ -92,8 +92,8 @@ def test_no_rank_hangs_when_one_rank_fails_to_compute_a_gradient(grouped, rank, 
         assert expected.replace("gradient", place, 1) in str(caught.value)
 
 
-def test_a_step_after_a_failed_step_is_not_paired_with_it(rank, size, several, asynchronous):
-    """The rank that failed does not wait for the others: it submits the next step before them."""
+def test_a_failed_step_is_not_paired_with_the_next_step(rank, size, several, asynchronous):
+    """The rank that failed does not wait for the others; it submits the next step first."""
     ahead = rank == size - 1
     gradient = gradient_of(rank, fails=ahead)
     for step in range(2):
@@ -110,7 +110,7 @@ def test_a_step_after_a_failed_step_is_not_paired_with_it(rank, size, several, a
     np.testing.assert_array_equal(gradient.asnumpy(), size)
 
 
-def test_a_step_after_a_failed_step_does_not_overtake_it(rank, size, several, asynchronous):
+def test_the_next_step_does_not_overtake_a_failed_step(rank, size, several, asynchronous):
     """MXNet raises the failure before hvdlite submits the failed step without data."""
     failing = size - 1
     for step in range(300):

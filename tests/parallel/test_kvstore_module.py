@@ -206,7 +206,7 @@ def train_sparse(kvstore, ranks, prepare: bool) -> dict:
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
 def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, rank, size, parity):
-    """It also trains without `prepare`; MXNet's own stores would then silently skip the rows."""
+    """The module also trains without `prepare`; MXNet's own stores would silently skip the rows."""
     expected = train_sparse(None, list(range(size)), prepare=False)
     for prepare in (True, False):
         trained = train_sparse("dist_sync_mpi", [rank], prepare)

@@ -170,7 +170,7 @@ def test_the_offset_between_hosts_clocks_is_measured(hosts, rank, size, monkeypa
     assert error < 5
 
 
-def test_stats_show_which_share_of_the_steps_was_waiting(rank, size):
+def test_stats_show_the_share_of_step_time_that_ranks_waited(rank, size):
     for _ in range(8):
         time.sleep(0.05 if rank == size - 1 else 0.01)
         hvd.numpy.allreduce(np.ones(10), name="in each step")

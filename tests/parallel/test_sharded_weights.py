@@ -76,7 +76,7 @@ def test_weights_and_momentum_use_memory_once_per_host(shares):
     hvd.barrier()  # no rank may unmap the memory earlier
 
 
-def test_a_rank_that_still_computes_with_old_weights_reads_old_values(asynchronous):
+def test_a_rank_that_still_computes_reads_the_old_weights(asynchronous):
     """The last rank still computes with its weights when the other ranks have called step()."""
     w = gluon.Parameter("w", shape=(50_000,))
     w.initialize(mx.init.One())
@@ -114,7 +114,7 @@ def test_weights_that_a_script_writes_are_used(shares):
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_a_weight_array_held_by_the_script_shows_new_values():
+def test_an_array_of_a_weight_that_the_script_keeps_shows_new_values():
     net = dense_net()
     held = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))
@@ -122,7 +122,7 @@ def test_a_weight_array_held_by_the_script_shows_new_values():
         np.testing.assert_array_equal(array.asnumpy(), got[name])
 
 
-def test_a_parameter_initialised_again_is_an_error_at_the_next_step(shares):
+def test_initialising_a_parameter_again_is_an_error_at_the_next_step(shares):
     if not shares:
         pytest.skip("parameters stay private")
     net = dense_net()

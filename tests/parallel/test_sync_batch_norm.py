@@ -103,7 +103,7 @@ def test_batch_norm_is_accurate_far_from_zero():
 
 
 @pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])
-def test_inference_on_one_rank_does_not_wait_for_others(mode, rank):
+def test_inference_on_one_rank_does_not_wait_for_other_ranks(mode, rank):
     """Only rank 0 validates; its results and gradients are those of BatchNorm."""
     ours, twin = make_pair(use_global_stats=mode == "use_global_stats")
     if rank == 0:
@@ -129,7 +129,7 @@ def test_inference_on_one_rank_does_not_wait_for_others(mode, rank):
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 @pytest.mark.parametrize("attached", [False, True], ids=["data", "made"])
-def test_a_layer_called_twice_in_one_forward_keeps_calls_apart(hybridize, attached, rank, size):
+def test_two_calls_of_a_layer_in_one_forward_do_not_mix(hybridize, attached, rank, size):
     """A GAN calls its discriminator twice, with real and with fake data."""
     ours, twin = make_pair()
     if hybridize:

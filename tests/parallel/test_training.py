@@ -146,7 +146,7 @@ def test_average_statistics_averages_the_running_mean(rank, size):
 # ---- learning rates ----
 
 
-def test_linear_scaling_warms_up_to_size_times_the_rate(size):
+def test_linear_scaling_raises_the_rate_to_size_times_the_given_rate(size):
     inside = mx.lr_scheduler.MultiFactorScheduler([40 * size], 0.1, base_lr=0.1)
     schedule = hvd.LinearScaling(inside, warmup_steps=10)
     assert schedule(0) == pytest.approx(0.1)

@@ -52,7 +52,7 @@ def test_an_unknown_notation_is_refused():
         ("all-to-all", "pred[2147483648]", True),
     ],
 )
-def test_a_collective_too_large_for_xla_to_count_is_refused(op, shape, refused):
+def test_a_collective_with_more_elements_than_xla_can_count_is_refused(op, shape, refused):
     text = line("replica_groups={}", op, shape)
     if refused:
         with pytest.raises(RuntimeError, match="more than 2\\^31-1"):

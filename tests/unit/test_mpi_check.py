@@ -45,7 +45,7 @@ def test_the_error_of_a_wrong_mpi_is_one_sentence(built_for, loaded, theirs, nam
     assert text.count(". ") == 0
 
 
-def test_the_error_names_the_mpi_of_the_build(tmp_path):
+def test_the_error_names_the_mpi_for_which_hvdlite_was_built(tmp_path):
     assert not_built(OPEN_MPI_5, tmp_path).startswith("hvdlite was built without MPI, but mpi4py ")
     (tmp_path / "_hvdlite_mpich.abi3.so").touch()
     text = not_built(OPEN_MPI_5, tmp_path)

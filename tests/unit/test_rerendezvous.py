@@ -199,7 +199,7 @@ def test_the_smaller_part_of_a_split_network_ends():
 
 
 def test_a_rank_that_comes_after_the_others_have_ended_gets_an_error(monkeypatch):
-    """It must not think the other ranks dead and train on alone."""
+    """The late rank must not think the other ranks dead and train on alone."""
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the others have trained on, or ended, without this rank" in str(late)
@@ -225,7 +225,7 @@ def watching():
 
 
 def test_a_shorter_limit_of_lost_hosts_applies_immediately(monkeypatch, watching):
-    """It also applies while the watch's thread pauses because of a longer limit."""
+    """The limit also applies while the watch's thread pauses because of a longer limit."""
     looked = threading.Event()
     monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())
     monkeypatch.setattr(host_watch, "_LONGEST_PAUSE", 1e4)

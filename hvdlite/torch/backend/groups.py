@@ -87,8 +87,8 @@ def _wait(store, keys: List[str], timeout: timedelta) -> None:
 def _core_group(members: List[int], number: int) -> int:
     """Return the number of hvdlite's group of these ranks; open the group at the first call.
 
-    Process groups with the same ranks share one group. It stays open until the job ends, because
-    the ranks may destroy a process group at different times.
+    Process groups with the same ranks share one group. The group stays open until the job ends,
+    because the ranks may destroy a process group at different times.
     """
     if members == list(range(topology.size())):
         return 0

@@ -295,7 +295,7 @@ def test_a_permutation_on_one_device_needs_no_communicator(rank):
 
 
 @several
-def test_the_first_collective_may_be_a_permutation_of_some_devices(rank, size):
+def test_the_first_collective_of_a_program_may_be_a_permutation(rank, size):
     ranks = [0, *range(size - 1, 0, -1)]
     pairs = [(0, size - 1), (size - 1, 0)]
     got = own(mesh_of(ranks), lambda a: lax.ppermute(a, "i", pairs), 10.0 ** np.array(ranks))

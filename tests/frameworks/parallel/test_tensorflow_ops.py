@@ -17,7 +17,7 @@ everywhere = pytest.mark.parametrize("how", [Eager.how, InFunction.how, InSessio
 
 
 @everywhere
-def test_the_gradient_of_an_uneven_alltoall_has_the_rows_of_its_input(how, rank, size):
+def test_the_gradient_of_an_uneven_alltoall_has_as_many_rows_as_the_input(how, rank, size):
     """The gradient sends back as many rows as were received, not as many as this rank sent."""
 
     def exchange(x):

@@ -34,7 +34,7 @@ def test_alltoall_takes_its_splits_in_a_tensor(rank, size):
 
 
 def test_tensors_on_a_gpu_pass_through_the_host(rank, size, monkeypatch):
-    """hvdlite treats every tensor as one on a GPU; only copies from and to a GPU are missing."""
+    """hvdlite treats CPU tensors like GPU tensors here; only copies to a GPU are missing."""
     for module in (tensors, exchange):
         monkeypatch.setattr(module, "is_staged", lambda tensor: True)
     x, total = torch.full((size, 2), rank + 1.0), size * (size + 1) / 2

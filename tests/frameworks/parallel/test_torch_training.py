@@ -55,7 +55,7 @@ def test_gradients_in_channels_last_layout_are_averaged(rank, report_parity):
     ids=["plain", "fp16", "one_bit"],
 )
 def test_gradients_on_a_gpu_pass_through_the_host(compression, rank, monkeypatch):
-    """hvdlite treats every tensor as one on a GPU; only copies from and to a GPU are missing."""
+    """hvdlite treats CPU tensors like GPU tensors here; only copies to a GPU are missing."""
     passed = []
 
     def trained():
