@@ -58,7 +58,9 @@ def abi_of(mpicc: str) -> str:
         sys.exit(f"hvdlite: `{command}` failed:\n{done.stderr}")
     found = [abi for macro, abi in ABIS.items() if f"#define {macro} " in done.stdout]
     if not found:
-        sys.exit(f"hvdlite: `{mpicc}` is for neither Open MPI nor MPICH: set MPICC to one that is")
+        sys.exit(
+            f"hvdlite: `{mpicc}` is for neither Open MPI nor MPICH: set MPICC to one of theirs"
+        )
     return found[0]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# With this folder, failures write no reports
+# in this folder failures can't write reports
 os.environ.setdefault("HVDLITE_REPORTS", os.devnull)
 LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
 if LEAN not in (PATH or ""):  # tests/lean makes imports faster in processes that tests start

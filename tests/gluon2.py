@@ -40,7 +40,7 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
-    # as scripts for MXNet 2 do: otherwise no optimizer takes Gluon's arrays
+    # scripts for MXNet 2 do this, too: otherwise no optimizer takes Gluon's arrays
     mx.npx.set_np()
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")

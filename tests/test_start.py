@@ -101,7 +101,7 @@ def test_a_warning_names_a_rank_that_is_late_for_mpi_init():
     [
         ("0", "02", "012", 3, "for rank 1"),
         ("2", "02", "012", 3, ""),
-        ("0", "0", "0", 3, "for 2 that have not been started"),
+        ("0", "0", "0", 3, "for 2 ranks that have not started"),
         ("0", "01", "01", 2, "for the ranks of other hosts"),
         ("4", "45", "45", 2, ""),
     ],

@@ -1,9 +1,9 @@
 /* Included before every file of a wheel, so that the linker chooses symbol versions of 2018. glibc
- *    2.34 moved these functions from libpthread and libdl to libc and gave them newer versions,
- *    which a linker would choose. */
-#ifdef __cplusplus // and those of GCC's library
+ * 2.34 moved these functions from libpthread and libdl to libc and gave them newer versions, which
+ * a linker would choose. */
+#ifdef __cplusplus // the same for GCC's library
 #include <bits/c++config.h>
-#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // another function, then a look at the right clock
+#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // pthread_cond_clockwait is newer
 #if __has_include(<sys/single_threaded.h>)
 #include <sys/single_threaded.h>
 static const char never_single = 0;

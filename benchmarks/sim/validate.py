@@ -48,8 +48,8 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-# With this NAP the last gradient arrives in the middle between two decisions. With 0.02 s it would
-# arrive together with the second decision, by chance before or after it.
+# With this NAP the last gradient arrives in the middle between two decisions. With a NAP of 0.02 s
+# it would arrive at the same time as the second decision, so chance would decide the order.
 GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.0205, 9
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 

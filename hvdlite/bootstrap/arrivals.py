@@ -72,5 +72,6 @@ class Arrivals:
         who = f"rank{'s' if missing[1:] else ''} {ranks}" if missing else "the others"
         return (
             f"rank {self._rank} on host {socket.gethostname()} has waited {waited:.0f} s "
-            f"in init() for {who}: not there yet, or a firewall drops what goes from host to host"
+            f"in init() for {who}: a rank has not called init() yet, or a firewall drops packets "
+            "between hosts"
         )

@@ -14,7 +14,7 @@ from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # the other ranks wait longer by this, because rank 0 names the missing ranks
+GRACE_SECONDS = 10.0  # seconds that other ranks wait longer than rank 0, which names missing ranks
 
 
 class Exchange:

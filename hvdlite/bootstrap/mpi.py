@@ -68,7 +68,7 @@ def forget_confined() -> None:
     Programs that this process starts inherit the variables, and may be jobs on several hosts.
     """
     for name, value in _given.items() if MPI.Is_initialized() else ():
-        if not name.startswith("HVDLITE_"):  # this process still reads its own variables later
+        if not name.startswith("HVDLITE_"):  # this process still reads hvdlite's variables later
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
 

@@ -68,7 +68,7 @@ def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
         return ""
     late = sorted(begun - here, key=int)
     whom = [f"rank {', '.join(late[:8])}{', ...' * (len(late) > 8)}"] if late else []
-    whom += [f"{count - len(begun)} that have not been started"] if count > len(begun) else []
+    whom += [f"{count - len(begun)} ranks that have not started"] if count > len(begun) else []
     if not whom:
         whom = ["the ranks of other hosts"] if own == "0" else []
     where = f"rank {own} on host {socket.gethostname()}"

@@ -40,7 +40,7 @@ class MPIWorld(World):
 
     def init(self) -> None:
         limit = limits.limit_of(limits.INIT) or float("inf")
-        how = f"hvdlite: rank {self.rank} ends the job: MPI lacks ranks after {limit:.0f} s\n"
+        how = f"hvdlite: rank {self.rank} ends the job: ranks are missing after {limit:.0f} s\n"
         with mpi_life.limited(limit, 1, how):  # normally short, because all ranks are in init()
             call(lib.hvd_init, by_mpi(self.comm))
 

@@ -27,8 +27,8 @@ from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 from hvdlite.machine.processes import stat_of
 
-# A process that ends without calling init() tries to tell the ranks that wait in init(). It tries
-# for as long as it has lived (all ranks started together), within these limits in seconds.
+# A process that ends without calling init() tries to tell the ranks that wait in init(). The tries
+# last for the age of the process, because all ranks started together; the limits in seconds:
 ENDED_SECONDS = (1.0, 10.0)
 # Ranks that are started together call init() within this time. If no launcher would end the ranks,
 # a failed rank stays for this time to tell the ranks that connect.
@@ -257,7 +257,7 @@ class SocketBootstrap(Bootstrap):
         # torchrun ends the others, so a failed first attempt to tell them is enough.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
-            text = "init(): rank %d has failed; for %.0f s it tells the ranks that come to it"
+            text = "init(): rank %d has failed, and waits %.0f s to tell this to ranks that connect"
             logger.warning(text, _place().rank, more)
             self._tell(more)
         os._exit(code)

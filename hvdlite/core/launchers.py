@@ -33,7 +33,7 @@ _MORE = (Launcher("mpirun_rsh", "MPIRUN_RANK"), Launcher("PALS", "PALS_RANKID"))
 OF_MPI = (OPEN_MPI, PMIX, PMI, APRUN, JSRUN, MVAPICH, *_MORE)
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
-TORCHELASTIC = "TORCHELASTIC_RUN_ID"  # torchrun sets it in ranks, and has it not itself
+TORCHELASTIC = "TORCHELASTIC_RUN_ID"  # set in ranks, but not in torchrun itself
 _RUN = (TORCHELASTIC, "TORCHELASTIC_RESTART_COUNT")
 TORCHRUN = Launcher(
     "torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK", *_MASTER), _RUN, advice=_HVDLITERUN

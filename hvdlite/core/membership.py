@@ -22,7 +22,7 @@ class Meeting(NamedTuple):
     numbers: List[int]
     epoch: int
     key: bytes
-    connections: Dict[int, socket.socket]  # on rank 0 by rank; on another rank only to rank 0
+    connections: Dict[int, socket.socket]  # rank 0: by rank; other ranks: only to rank 0
     patience: float  # seconds in which a rank must connect to all other ranks
 
 

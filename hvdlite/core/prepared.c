@@ -55,7 +55,7 @@ static PyObject *call0(PyObject *object, PyObject *method) {
     return PyObject_CallMethodObjArgs(object, method, NULL);
 }
 
-/* Returns 1 if a new job has given the process set another number in C, -1 with an exception. */
+/* Returns 1 if the process set has a new number in C, from a new job; -1 with an exception. */
 static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     PyObject *set = PyObject_GetAttr(prepared, s->set), *group = NULL;
     PyObject *ours = set ? PyObject_GetAttr(prepared, s->group) : NULL;
@@ -68,7 +68,7 @@ static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
 }
 
 /* Returns an idle handle: a pair of its address and the object that owns it. Makes a new handle if
- * none is idle, because other threads use them or Ctrl-C interrupted their users. */
+ * none is idle: other threads use them, or Ctrl-C has interrupted the threads that used them. */
 static PyObject *take_handle(const struct state *s, PyObject *prepared, PyObject *idle) {
     PyObject *handle = call0(idle, s->pop);
     if (handle || !PyErr_ExceptionMatches(PyExc_IndexError)) return handle;

@@ -38,7 +38,7 @@ def leave(sound: bool) -> None:
 
 def world() -> World:
     """Return the world of the job."""
-    assert _job.world is not None  # callers are between init() and shutdown()
+    assert _job.world is not None  # called only between init() and shutdown()
     return _job.world
 
 

@@ -2,20 +2,20 @@
 
 from typing import Optional, Sequence, Tuple
 
-# The results of first(), and those of last().
+# The steps that first() may return, then those that last() may return.
 GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 
-_Row = Tuple[Tuple[Optional[bool], ...], str]  # facts (None: either value), and the step
+_Row = Tuple[Tuple[Optional[bool], ...], str]  # facts (None: true or false), and the step
 
-# failed, elastic, is in a job, has ever joined a job, other processes may wait
+# The facts are first()'s arguments.
 _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
     ((None, None, True, None, None), LEAVE),
     ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for them
     ((False, None, None, False, True), REPORT_END),
 )
-# failed, has left the job cleanly, last job failed, unsaid (see last()), other processes may wait
+# The facts are last()'s arguments.
 _LAST: Sequence[_Row] = (
     ((None, False, None, None, None), END_JOB),
     ((True, None, None, True, True), END_JOB),  # with exit code 0 no launcher ends the others

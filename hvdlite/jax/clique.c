@@ -35,8 +35,8 @@ API struct clique *hvdlite_jax_announce(const char *name, const int *members, in
     return library.announced = c;
 }
 
-/* Ends the warming; then hvdlite_jax_open gives the clique its group. False: XLA has not asked for
- * the clique. */
+/* Ends the state CLIQUE_WARMING; then hvdlite_jax_open gives the clique its group. False: XLA has
+ * not asked for the clique. */
 API bool hvdlite_jax_asked(struct clique *c) {
     c->group = CLIQUE_CLOSED;
     return atomic_exchange(&library.announced, NULL) != c;

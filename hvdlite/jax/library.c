@@ -249,7 +249,7 @@ API int MPIABI_Wait(char **request, void *status) {
     struct clique *c = (struct clique *)(*request - RECEIVE);
     const struct noted receive = c->noted;
     c->noted.bytes = -1;
-    if (receive.bytes < 0) return 0; /* it arrived when this rank sent */
+    if (receive.bytes < 0) return 0; /* Isend's allgather has received it */
     hvd_tensor t =
         row(HVD_RECV, HVD_UINT8, &receive.bytes, receive.out, receive.out, receive.bytes);
     t.root = receive.from;

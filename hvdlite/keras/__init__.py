@@ -6,7 +6,8 @@ defines the name.
 
 import os
 
-os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")  # reason: hvdlite/tensorflow/__init__.py
+# hvdlite/tensorflow/__init__.py has the reason
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
 
 try:
     import keras

@@ -257,7 +257,7 @@ def crowd(ranks: int, cores: int) -> Optional[str]:
     if ranks <= CROWD * cores:
         return None
     return (
-        f"{ranks} ranks share the cores of this host, {cores}: the start alone takes about "
+        f"{ranks} ranks share the {cores} cores of this host: the start alone takes about "
         f"{ranks * SECONDS_A_RANK / cores:.0f} s, and {cores} ranks would train faster"
     )
 

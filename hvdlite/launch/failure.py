@@ -205,7 +205,7 @@ def _sentence(end: Ending, code: int) -> str:
     if end.code < 0 and not end.ended:
         how = f"was killed by {signal_name(-end.code)} (exit code {code})"
     if end.signal:
-        how = f"was ended by {signal_name(end.signal)}, which its agent got from somebody else,"
+        how = f"was ended by {signal_name(end.signal)}, which another process sent to its agent,"
     if end.silent and not end.ended:
         how = f"ended without a report (it was killed, or {end.host} went down)"
     if end.silence:

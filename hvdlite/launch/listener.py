@@ -79,7 +79,7 @@ class Listener:
         """Drop the connections that have not sent a HELLO in time."""
         due = time.monotonic() - PATIENCE
         for link in [link for link, came in self._strangers.items() if came < due]:
-            self._drop(link, "it sent nothing of this job")
+            self._drop(link, "it sent no message of this job")
 
     def complain(self, link: Channel, why: object) -> None:
         """Tell the user about a connection, once for each reason."""

@@ -48,7 +48,7 @@ WITHOUT_EFFECT = {
 _RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
 REFUSED = {
     "--jsrun": "use --launcher mpi inside the allocation",
-    "-N": "means ranks a host to mpirun, hosts to srun: use --nproc-per-node 4, or -H host1,host2",
+    "-N": "counts ranks of a host in mpirun, hosts in srun: use --nproc-per-node 4, or -H h0,h1",
     **dict.fromkeys(
         ("--wdir", "--wd", "--chdir"), "run hvdliterun in that folder: ranks run there"
     ),

@@ -40,12 +40,12 @@ DOUBT_SECONDS = 1.0  # how long to follow the host watch, if it may have reporte
 REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
 Address = Tuple[str, int]
 _LEFT = (
-    "the others have trained on, or ended, without this rank, which did not answer. This rank "
-    f"ends. {PATIENCE} and {ELASTIC_LIMIT} set how long they wait"
+    "this rank did not answer in time, so the other ranks have trained on or ended: this rank "
+    f"ends. {PATIENCE} and {ELASTIC_LIMIT} set how long the other ranks wait"
 )
 _APART = (
-    "this rank and a lower one do not reach each other, though others reach both: the others train "
-    "on without this rank"
+    "this rank and a lower rank do not reach each other, although other ranks reach both: the "
+    "other ranks train on without this rank"
 )
 
 
@@ -198,7 +198,7 @@ class Rerendezvous:
             with contextlib.suppress(KeyError):  # the rank has just disconnected
                 taken = self._port.take((purpose, number))
                 (found if of_the_job else strange)[number] = taken
-        _send_all(strange, {"error": "the others have taken this rank for lost, and train on"})
+        _send_all(strange, {"error": "the other ranks count this rank as lost, and train on"})
         for connection in strange.values():
             connection.close()
         return found

@@ -22,7 +22,7 @@ class Ways(NamedTuple):
     """The complete steps of one rank, and the mean number and bytes of tensors in a step."""
 
     rank: int
-    host: str  # "": not known
+    host: str  # "": unknown
     steps: Sequence[steps.Step]
     late: float = 0.0  # seconds in which all other ranks waited for this rank only
     tensors: float = 0.0  # number of tensors in a step

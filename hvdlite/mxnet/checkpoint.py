@@ -89,7 +89,7 @@ class Checkpoint:
             of_ranks = left_out.collected(own, name)
             result_of_root(lambda: self._save(states, meta, of_ranks), 0, name)
         except RankFailedError as error:
-            what = f"the checkpoint {self._path(epoch)} may be unfinished, those before it stay"
+            what = f"the checkpoint {self._path(epoch)} may be unfinished; earlier checkpoints stay"
             error.args = (f"{what}: {error}",)
             raise
 
@@ -157,7 +157,7 @@ class Checkpoint:
         if ranks == topology.size():
             return left_out.dealt(of_ranks, name)
         if ranks and not topology.rank():
-            why = f"a job of {ranks} ranks has saved the checkpoint; other ranks lose theirs, too"
+            why = f"a job of {ranks} ranks has saved the checkpoint; the other ranks lose it, too"
             left_out.warn(why, "")
         return {}
 

@@ -182,7 +182,7 @@ def _files(path_imgrec, path_imgidx):
         if not path.is_file():
             raise FileNotFoundError(
                 f"no file {path}: expected images packed by MXNet's tools/im2rec.py, and their "
-                "index, which its tools/rec2idx.py makes as well"
+                "index, which im2rec.py or tools/rec2idx.py makes"
             )
     return record, index
 

@@ -74,8 +74,8 @@ def _leaves(metric) -> List[Any]:
     owner = next(kind for kind in type(metric).__mro__ if "reset" in vars(kind))
     if owner.__module__ != _metric.__name__:
         raise ValueError(
-            f"the metric {type(metric).__name__} keeps other values than sum_metric and num_inst "
-            "(its reset() sets them), and hvdlite can't add these up: gather them with "
+            f"the metric {type(metric).__name__} has its own reset(), so it may keep values "
+            "besides sum_metric and num_inst, which hvdlite can't add up: gather the values with "
             "hvd.allgather_object"
         )
     return [metric]

@@ -140,7 +140,7 @@ def end() -> None:
 def only_one(kind: str) -> str:
     """Return an error text: a process can have only one store of MXNet's servers."""
     return (
-        f"kvstore '{kind}' of MXNet's servers and hvdlite's ranks go together only where "
+        f"kvstore '{kind}' of MXNet's servers and hvdlite's ranks work together only if "
         f"hvdliterun starts both: `hvdliterun -n {os.environ['DMLC_NUM_WORKER']} "
         f"-s {os.environ['DMLC_NUM_SERVER']} python train.py`. Or use 'dist_sync_mpi' alone"
     )

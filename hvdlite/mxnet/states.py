@@ -43,7 +43,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     gradients.loaded(0)
     # Compression residuals differ between ranks and are not broadcast.
     if packed["left_out"] and not gradients.has_left_out:
-        left_out.warn(f"rank {root_rank} has its part, and this rank has loaded none")
+        left_out.warn(f"rank {root_rank} has its part, but this rank has loaded no part")
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def _check_known(name: str, registry) -> None:
         return
     if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):
         raise ValueError(
-            f"kvstore '{name}' is not one that MXNet knows: for training on many ranks use '{NAME}'"
+            f"kvstore '{name}' is unknown to MXNet: for training on many ranks use '{NAME}'"
         )
     missing = [variable for variable in _OF_SERVERS if not os.environ.get(variable)]
     if missing:

@@ -102,5 +102,5 @@ def as_mxnet_expects() -> Iterator[None]:
         logger.info("put back into NumPy %s for MXNet: %s", np.__version__, ", ".join(names))
     with _distutils() as was_missing:
         if was_missing:
-            logger.info("lent MXNet a distutils.version, which this Python lacks")
+            logger.info("gave MXNet a module distutils.version, which this Python lacks")
         yield

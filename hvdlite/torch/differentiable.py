@@ -50,7 +50,7 @@ class Broadcast(Function):
         name, root_rank, process_set = ctx.how
         (total,) = _reduced([name], [grad], Average, _NO_SCALES, process_set)
         mine = torch.tensor(topology.rank() == root_rank, device=total.device)
-        # by `where` on all ranks, so that all ranks record the same graph for second gradients
+        # all ranks call `where`, so that all record the same graph for second gradients
         return None, None, None, total.where(mine, 0)
 
 

@@ -62,7 +62,8 @@ class Gradients(GradientReducer):
         self._unreached: List[torch.Tensor] = []
         # text about a parameter that a newer object has taken over; None: nothing was taken
         self._taken: Optional[str] = None
-        self._loaded = self._states = 0  # digests of loaded states: for the next step, this step
+        # digests of loaded states, for the next step and for this step
+        self._loaded = self._states = 0
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
@@ -214,7 +215,7 @@ class Gradients(GradientReducer):
 
     def _refuse(self, param: torch.Tensor) -> NoReturn:
         raise RuntimeError(
-            f"the gradient of '{self._names[param]}' was computed more often than "
+            f"the gradient of '{self._names[param]}' was computed more than "
             f"backward_passes_per_step={self.passes} times: call step() or synchronize() first"
         )
 

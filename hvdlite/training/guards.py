@@ -76,8 +76,8 @@ class Guard:
             for i, name in enumerate(names):
                 bad = everyone[:, i, fact]
                 if bad.any():
-                    where = ", ".join(f"rank {ranks[r]} ({bad[r]})" for r in np.flatnonzero(bad))
-                    yield f"{what}parameter '{name}' has NaN or infinite values on {where}"
+                    found = (f"rank {ranks[r]} ({bad[r]} values)" for r in np.flatnonzero(bad))
+                    yield f"{what}parameter '{name}' has NaN or infinite values on {', '.join(found)}"
         for i, name in enumerate(names):
             digests = everyone[:, i, _DIGEST]
             if (digests != digests[0]).any():
@@ -87,11 +87,12 @@ class Guard:
         values, counts = np.unique(digests, return_counts=True)
         most = values[counts.argmax()]
         others = [str(self._set.ranks[r]) for r in np.flatnonzero(digests != most)]
-        last = "it was never equal" if self._equal_at is None else f"equal before {self._equal_at}"
-        which = "rank" if len(others) == 1 else "ranks"
+        at = self._equal_at
+        last = "it was never equal" if at is None else f"equal before step {at}"
         if counts.max() == 1:
             return f"no two ranks have the same value; {last}"
-        return f"{which} {', '.join(others)} from the other {counts.max()}; {last}"
+        which, verb = ("ranks", "differ") if others[1:] else ("rank", "differs")
+        return f"{which} {', '.join(others)} {verb} from the other {counts.max()}; {last}"
 
 
 _FACTS = 3

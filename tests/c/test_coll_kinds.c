@@ -73,7 +73,7 @@ static void small_cases(struct coll_rank *self) {
 
 TEST(test_every_kind_dtype_and_operation_is_right_on_few_elements) {
     check_every_op_is_scaled(SCALINGS, NSCALINGS);
-    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts covers 7 and 8 */
+    static const int RANKS[] = {2, 3, 5, 1, 4, 6, 9}; /* coll_cases_run_on_hosts has 7 and 8 */
     for (int i = 0; i < (CHECK_SLOW ? 3 : 7); i++) coll_cases_run(RANKS[i], small_cases);
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
 }

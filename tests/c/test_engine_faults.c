@@ -48,7 +48,7 @@ ENGINES(break_main, arg) {
         check_cause(works[i].error.code, &works[i].error, b->rank);
         CHECK_INT(works[i].completions, 1);
     }
-    CHECK(engine_ended(me->engine, PATIENCE)); /* although this rank has not left */
+    CHECK(engine_ended(me->engine, PATIENCE)); /* true although this rank has not left */
     CHECK(engine_failed(me->engine, &err));
     check_cause(err.code, &err, b->rank);
     submit_until_closed(me, b->rank);

@@ -278,7 +278,7 @@ ENDS_TEST(test_a_frame_whose_length_differs_from_the_receive_is_an_error, 0) {
     CHECK(p && !p->complete && x.to[0] == 0 && e->rings[1] == 1);
 }
 
-/* Another thread may complete the send than the thread that waits for it. */
+/* A thread may wait for a send that another thread completes. */
 ENDS_TEST(test_a_send_that_another_thread_completes_wakes_its_waiter, TINY) {
     OWN(transit_free) struct transit x;
     transit_new(&x, BIG, 0);

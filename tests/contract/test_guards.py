@@ -66,8 +66,8 @@ def test_the_error_of_a_differing_weight_names_parameter_rank_and_step(kind, ran
         params.set(1, 0.5)
     text = error_of(guard)
     assert text.startswith("before step 4: parameter 'p1' differs between ranks: ")
-    assert text.endswith("equal before 1")
-    assert size == 2 or f"rank {size - 1} from the other {size - 1};" in text
+    assert text.endswith("equal before step 1")
+    assert size == 2 or f"rank {size - 1} differs from the other {size - 1};" in text
 
 
 @every_kind

@@ -174,7 +174,7 @@ def test_the_report_names_a_rank_whose_agent_got_a_signal(transport):
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 143, err
-    named = "hvdliterun: rank 1 on .* was ended by SIGTERM, which its agent got from somebody else"
+    named = "hvdliterun: rank 1 on .* was ended by SIGTERM, which another process sent to its agent"
     assert re.search(named, err), err
 
 
@@ -306,7 +306,7 @@ def test_waiting_for_ranks_that_do_not_start_times_out(tmp_path):
     assert done.code == 2
     assert "only 0 of 1000 processes have started within 0.5 s" in done.err
     cores = len(os.sched_getaffinity(0))
-    assert f"WARNING: 1000 ranks share the cores of this host, {cores}: the start" in done.err
+    assert f"WARNING: 1000 ranks share the {cores} cores of this host: the start" in done.err
 
 
 def test_a_low_limit_of_open_files_is_raised_or_an_error():

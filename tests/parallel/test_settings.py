@@ -59,7 +59,7 @@ def test_hvdlite_window_0_on_one_rank_disables_windows_with_a_warning(
     assert hvd.stats()["bytes_sent_window"] == 0
     told = "".join(hvd.allgather_object(capfd.readouterr().err))
     assert told.count("HVDLITE_WINDOW is 0 on some") == 1, told
-    assert "everything goes through MPI, which is slower" in told
+    assert "exchange data through MPI, which is slower" in told
 
 
 def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_job):

@@ -92,7 +92,7 @@ def test_an_unknown_store_name_is_an_error():
         "", "horovod", "Horovod", "local", "device", "byte_ps", "dist_snyc"
     )
     assert ours == ["horovod", "horovod", "local", "device"]
-    assert unknown.startswith("kvstore 'byte_ps' is not one that MXNet knows")
+    assert unknown.startswith("kvstore 'byte_ps' is unknown to MXNet")
     assert typo == unknown.replace("byte_ps", "dist_snyc")
 
 

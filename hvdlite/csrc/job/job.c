@@ -146,11 +146,12 @@ struct group *job_take(struct job *j, int id) {
 
 static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
-        log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
-                 t->ops->name, t->no_window.text);
+        log_line(&j->config.log, LOG_WARNING,
+                 "ranks of a host exchange data through %s, which is slower: %s", t->ops->name,
+                 t->no_window.text);
     if (t->no_watch.code)
         log_line(&j->config.log, LOG_WARNING,
-                 "%s: if it dies, this rank learns of that from others, or after "
+                 "%s: this rank learns of a death from other ranks, or after "
                  "HVDLITE_DATA_TIMEOUT_SECONDS. Raise the limit of open files (ulimit -n)",
                  t->no_watch.text);
     log_line(&j->config.log, LOG_INFO,
@@ -189,8 +190,9 @@ static void log_choices(const struct job *j, const struct transport *t, double s
     if (t->all.hosts == 1 || t->all.rank) return;
     coll_choices_text(&t->layout.lane, choices, sizeof choices);
     log_line(&j->config.log, LOG_INFO,
-             "between hosts a message costs %.0f us and %.2f ns a byte, %.2f far away, measured in "
-             "%.0f ms; %zu pieces of %zu bytes are under way; an allreduce of float32 takes %s",
+             "between hosts a message costs %.0f us and %.2f ns a byte, %.2f ns to distant "
+             "hosts, measured in %.0f ms; %zu pieces of %zu bytes are under way; an allreduce of "
+             "float32 takes %s",
              j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * j->cost.beta * 1e9,
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
