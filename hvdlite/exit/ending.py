@@ -12,7 +12,7 @@ _Row = Tuple[Tuple[Optional[bool], ...], str]  # facts (None: true or false), an
 _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
     ((None, None, True, None, None), LEAVE),
-    ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for them
+    ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for the others
     ((False, None, None, False, True), REPORT_END),
 )
 # The facts are last()'s arguments.

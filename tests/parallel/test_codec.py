@@ -90,7 +90,7 @@ def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)
     by_mpi = plain[0] > 0
-    # in a ring allreduce each rank sends size - 1 chunks in each of two phases
+    # each of the two phases of a ring allreduce sends size - 1 chunks per rank
     times = 2 * (size - 1) / size if by_mpi else 1
     assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
     if size > 2 and bits < 4:

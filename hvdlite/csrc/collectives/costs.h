@@ -48,7 +48,8 @@ size_t coll_depth(struct cost cost, size_t segment);
  * 7.3 ms with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 
-/* Returns the largest power of two of bytes for which every floating-point dtype uses doubling. */
+/* Returns a power of two, the most bytes for which doubling is chosen for every floating-point
+ * dtype. */
 size_t coll_doubling_bytes(const struct comm *comm);
 
 /* Collective, when a job starts: measures the cost of a message between hosts, in about 10 ms. One

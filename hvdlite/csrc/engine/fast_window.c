@@ -307,7 +307,7 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
 }
 
 /* Closes the round unless a thread is in it. All ranks then use the engine until the next decision.
- * Returns the state before. */
+ * Returns the previous state. */
 static int take_away(struct fast_path *x, struct fast_place *p) {
     int state = OPEN;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))

@@ -51,8 +51,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Finds deadlocks at the end of a job: if a tensor waits for a rank, and that rank waits for its
- * last tensor, fails all tensors. */
+/* Finds deadlocks at the end of a job: if a tensor waits for a rank, and that rank waits for the
+ * last tensor that it submits, fails all tensors. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;

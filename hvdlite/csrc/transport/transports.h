@@ -25,8 +25,8 @@ typedef int transport_mpi_opener(struct transport **out, const void *comm, const
                                  bool window, bool nudge, hvd_error *err);
 transport_mpi_opener transport_mpi_open;
 
-/* Write, like "Open MPI 5.0.11", the MPI that the library was compiled for and the MPI that is
- * loaded. Both work before MPI is initialized. */
+/* Write the name of an MPI ("Open MPI 5.0.11"): the MPI that the library was compiled for, and the
+ * MPI that is loaded. Both work before MPI is initialized. */
 void transport_mpi_built_for(char *text, size_t size);
 void transport_mpi_loaded(char *text, size_t size);
 /* cdef end */
