@@ -47,7 +47,7 @@ class Job(NamedTuple):
     restarts: int = 0  # how often a failed job is started again
     elastic: bool = False  # True: when ranks die, the job goes on and gets replacements
     fewest: int = 1  # the fewest ranks with which the job goes on
-    most: int = 0  # the number of ranks up to which replacements join; 0: no replacements
+    most: int = 0  # replacements join up to this number of ranks; 0: no replacements
     output_dir: Optional[str] = None
     timestamps: bool = False
     summary: bool = False  # True: print at the end where the steps lost time

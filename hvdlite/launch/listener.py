@@ -121,7 +121,8 @@ class Listener:
             time.sleep(ROOM_PAUSE)
 
     def _receive(self, link: Channel) -> None:
-        if link not in self._strangers:  # it has just been dropped to make room for a newer one
+        # the connection was just dropped to make room for a newer one
+        if link not in self._strangers:
             return
         try:
             frames = link.receive()

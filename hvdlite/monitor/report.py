@@ -14,7 +14,7 @@ from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, 
 
 # The environment variable with the folder for reports; by default the folder for temporary files.
 FOLDER = "HVDLITE_REPORTS"
-# By default a process ignores this signal, so the signal does not kill a process without handler.
+# Processes ignore this signal by default, so a process without a handler lives on.
 STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
 _STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none

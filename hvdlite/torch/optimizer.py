@@ -93,7 +93,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_groups(lists)
         # checked before owner_name(), because a wrong call must not change later optimizers' names
         reduction.checked()
-        # all ranks must make the call, because each rank counts its optimizers itself
+        # all ranks must call it, because each rank counts its own optimizers
         owner = owner_name("optimizer", process_set)
         known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,

@@ -76,8 +76,8 @@ class Guard:
             for i, name in enumerate(names):
                 bad = everyone[:, i, fact]
                 if bad.any():
-                    found = (f"rank {ranks[r]} ({bad[r]} values)" for r in np.flatnonzero(bad))
-                    yield f"{what}parameter '{name}' has NaN or infinite values on {', '.join(found)}"
+                    on = (f"rank {ranks[r]} ({bad[r]} values)" for r in np.flatnonzero(bad))
+                    yield f"{what}parameter '{name}' has NaN or infinite values on {', '.join(on)}"
         for i, name in enumerate(names):
             digests = everyone[:, i, _DIGEST]
             if (digests != digests[0]).any():

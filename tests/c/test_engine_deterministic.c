@@ -1,5 +1,5 @@
 /* Tensors are submitted all together, one by one, or in any order. Sums have the same bits in every
- * run if the option is set; in a window, always. */
+ * run if HVDLITE_DETERMINISTIC is set; in a window, always. */
 #include "engine_case.h"
 
 enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };

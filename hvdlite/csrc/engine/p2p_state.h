@@ -1,4 +1,4 @@
-/* Messages of point-to-point, and what it knows about other ranks; shared by the files p2p*.c.
+/* The messages of sends and receives, and the state of each peer; shared by the files p2p*.c.
  *
  * Only the stepping thread uses them. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H

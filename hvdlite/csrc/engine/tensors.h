@@ -86,8 +86,8 @@ struct tensors;
 struct tensors *tensors_new(void);    /* NULL: memory is short */
 void tensors_free(struct tensors *t); /* the table may contain no tensors except zeros */
 
-/* Checks what request_check can't: the update, and that the splits, or the out_rows of a
- * reducescatter, fit the request. */
+/* Checks the parts that request_check does not get: the update, and that the splits, or the
+ * out_rows of a reducescatter, fit the request. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 /* Encodes the tensor if it has a codec. If tensors_add would fail, leaves the residual unchanged.
  * Runs on the caller's thread, because the stepping thread is busy moving data. */

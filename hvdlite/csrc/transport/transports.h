@@ -10,7 +10,7 @@
  *
  * It is a separate library, one for each MPI, because the core is loaded without MPI and gets
  * transport_mpi_open as an argument. Code of the lower layers that transport_mpi.c uses is in both
- * libraries; those layers have no state except what a transport owns.
+ * libraries; those layers keep all state in a transport.
  *
  * Uses only standard MPI-3. It duplicates the given communicator, so its messages never mix with
  * the program's. MPI must be initialized with MPI_THREAD_MULTIPLE, as mpi4py does; SERIALIZED is
