@@ -1,7 +1,18 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
 import itertools
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Set
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+)
 
 import mxnet as mx
 import numpy as np
@@ -11,6 +22,7 @@ from hvdlite.core.native import lib
 from hvdlite.core.objects import agree, meet
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
+from hvdlite.mxnet.changes import Compared, fact
 from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
 from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
@@ -30,12 +42,6 @@ def common_order(params: Dict[int, Any]) -> List[int]:
     if len(set(names)) < len(names):
         return indices
     return [indices[i] for i in natural_order(names)]
-
-
-def _facts(param) -> str:
-    kind = param._grad_stype
-    sparse = "" if kind == "default" else f", {kind} gradient"
-    return f"({param.dtype}, {param.shape}, grad_req {param.grad_req}{sparse})"
 
 
 def agree_on_order(
@@ -107,6 +113,7 @@ class Gradients(GradientReducer, Loads):
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
+        self._compared: Optional[Compared] = None
         self._met = -1
         self.forget()
 
@@ -128,21 +135,46 @@ class Gradients(GradientReducer, Loads):
         residuals = {self.name(label): mx.nd.array(each) for label, each in left_out.items()}
         self._reducer.residuals = residuals
 
-    def pair(self, params: Dict[int, Any]) -> bool:
+    def pair(
+        self, params: Dict[int, Any], requests: Optional[Callable[[], List[str]]] = None
+    ) -> bool:
         """Give each parameter, by index, a label that is equal on all ranks. Collective.
 
-        Raises unless all ranks have the same layers. Later calls do nothing and return False.
+        Raises unless all ranks have the same layers. Return False in later calls, which do nothing
+        unless the script has changed parameters.
+
+        :param requests: returns the names of the requests that this step sends next, if the script
+            has changed nothing; default: :meth:`requests`.
         """
-        if self._labels or self.alone:
+        first, compared = not self._labels, self._compared
+        if self.alone:
+            return False
+        if compared and not compared.tell_changes(
+            params, requests or self.requests, self.reduction.process_set
+        ):
             return False
         self._take_name()
         order, process_set = common_order(params), self.reduction.process_set
-        facts = [_facts(params[i]) for i in order]
+        facts = [fact(params[i]) for i in order]
         agree_on_layers(self.owner, [params[i].name for i in order], facts, process_set)
         self._labels = {index: label for label, index in enumerate(order)}
         self.forget()
         agree_on_order(self.owner, params, self._labels, process_set)
-        return True
+        self._compared = Compared(params, self._labels)
+        return first
+
+    def requests(self, updated: Collection[int] = ()) -> List[str]:
+        """Return the names of a step's requests up to the first sparse one, for which ranks wait.
+
+        :param updated: indices of parameters whose requests also update the weights.
+        """
+        trained = self._compared.trained if self._compared else {}
+        order, as_dense = self.in_order(trained), self.reduction.sparse_as_dense
+        waits = [i for i in order if trained[i] and not as_dense]
+        sums = [self.name(self._labels[i]) for i in order if i not in {*waits, *updated}]
+        if waits:
+            return [*sums, f"sparse.{self.known_as(waits[0])}.rows"]
+        return [*sums, *(tensor_name("update", self.known_as(i)) for i in order if i in updated)]
 
     def in_order(self, indices: Iterable[int]) -> List[int]:
         """Return the indices of parameters in an order that is the same on all ranks."""
@@ -302,28 +334,3 @@ class Reducer:
 
 def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:
     return [list(itertools.compress(items, chosen)) for items in lists]
-
-
-class Aside:
-    """Keeps the sum of the gradients of a step's earlier backward passes outside MXNet's memory."""
-
-    def __init__(self) -> None:
-        self._kept: Dict[Hashable, Any] = {}
-
-    def put(self, key: Hashable, grad, grad_req: str) -> None:
-        """Add the gradient to the kept sum; with grad_req "add" then set the gradient to zero."""
-        kept = self._kept.get(key)
-        self._kept[key] = grad.copy() if kept is None else kept + grad
-        if grad_req == "add":
-            grad[:] = 0
-
-    def bring_back(self, key: Hashable, grad, is_new: bool = True) -> bool:
-        """Write the kept sum to the gradient; if ``is_new``, add the gradient's value to the sum.
-
-        Return False if nothing is kept for the key.
-        """
-        kept = self._kept.pop(key, None)
-        if kept is None:
-            return False
-        (grad + kept if is_new else kept).copyto(grad)
-        return True

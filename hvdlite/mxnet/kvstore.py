@@ -14,12 +14,12 @@ from hvdlite.core.objects import meet
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.machine import files
+from hvdlite.mxnet.changes import OfStore
 from hvdlite.mxnet.collectives import copy, empty
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Loads, Reducer, agree_on_order, common_order
-from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, some_rows, unrecorded
+from hvdlite.mxnet.kvstore_arrays import add_up, by_key, check_plain, deliver, some_rows, unrecorded
 from hvdlite.mxnet.ops import broadcast_
-from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
@@ -60,6 +60,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._last: Dict[str, mx.nd.NDArray] = {}  # by tensor name, the last array sent
         self._labels: Dict[int, int] = {}  # for each key of a Trainer, a number equal on all ranks
         self._trainer: Any = None  # the gluon Trainer that uses this store
+        self._compared: Optional[OfStore] = None  # the Trainer's parameters
         self.loaded(0)
         self._shared: Optional[SharedGradients] = None  # used until the Trainer's first pushpull
         self._updater = None
@@ -186,7 +187,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
         The store does not copy the optimizer: a new learning rate has effect at the next push.
         """
-        _check_plain(optimizer)
+        check_plain(optimizer)
         self._set_updater(mx.optimizer.get_updater(optimizer))
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
@@ -225,7 +226,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         :returns: the store for the Trainer: this store for the first Trainer, a new store for each
             other Trainer, because every Trainer uses the keys 0, 1, ...
         """
-        _check_plain(trainer._optimizer)
+        check_plain(trainer._optimizer)
         if self._trainer is not None:
             another = DistSyncMPI(self.type)
             another._reducer = Reducer(self._reducer.compression)
@@ -234,6 +235,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         params = dict(enumerate(trainer._params))
         order = common_order(params)
         self._labels = {index: label for label, index in enumerate(order)}
+        self._compared = OfStore(self._owner, trainer, self._labels)
         named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
         broadcast_parameters(named, prefix=f"{self._owner}.start")
         agree_on_order(self._owner, params, self._labels, global_process_set)
@@ -300,6 +302,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _sum(self, key, arrays: list, into, priority: int):
         """Return the sum over contexts and ranks: ``into`` if its dtype fits, or a new array."""
         name = self._name(key)
+        if self._compared and key in self._labels:
+            self._compared.compare(key)
         if self._trainer and self._trainer._optimizer is not self._optimizer:
             self.loaded(1 + self._trainer._optimizer.num_update)
         states = self.states_of([name])
@@ -339,12 +343,3 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             last.wait_to_read()
         if array is not None:
             self._last[name] = array
-
-
-def _check_plain(optimizer) -> None:
-    is_of_mxnet = isinstance(optimizer, mx.optimizer.Optimizer)
-    if not is_of_mxnet or isinstance(optimizer, DistributedOptimizer):
-        raise HvdliteValueError(
-            f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
-            "DistributedOptimizer averages by itself: use it with kvstore=None"
-        )

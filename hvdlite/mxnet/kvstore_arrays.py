@@ -1,4 +1,4 @@
-"""Checks, adds up and copies the arrays that callers pass to a kvstore."""
+"""Checks, adds up and copies what callers pass to a kvstore."""
 
 import functools
 import numbers
@@ -8,6 +8,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core.native import HvdliteValueError
+from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.sparse import is_sparse
 
 
@@ -58,6 +59,16 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
                 "convert it with tostype('default')"
             )
     return arrays
+
+
+def check_plain(optimizer) -> None:
+    """Raise HvdliteValueError unless it is an optimizer of MXNet that does not average."""
+    is_of_mxnet = isinstance(optimizer, mx.optimizer.Optimizer)
+    if not is_of_mxnet or isinstance(optimizer, DistributedOptimizer):
+        raise HvdliteValueError(
+            f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
+            "DistributedOptimizer averages by itself: use it with kvstore=None"
+        )
 
 
 def add_up(arrays: list, into) -> None:

@@ -1,7 +1,7 @@
 """ShardedTrainer: a DistributedTrainer with one copy of weights per host, one of states per job."""
 
 import pickle
-from typing import Any, Collection, Dict, List, Optional, Set
+from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
@@ -106,6 +106,12 @@ class HostUpdater(mx.optimizer.Updater):
     def fused(self) -> Set[int]:
         """Return the indices of parameters whose gradients the update itself can sum."""
         return self._single if rule_of(self.optimizer) else set()
+
+    def barriers(self) -> List[str]:
+        """Return the names of a step's barriers, between which ranks update parts of weights."""
+        assert self._gradients is not None
+        parts = set(self._weights.by_index) - self.fused()
+        return ByParts.barriers(self._gradients.owner) if parts else []
 
     def whole_states(self) -> Dict[int, Any]:
         """Return all values of all states. Collective if the states are divided among hosts."""
@@ -294,8 +300,15 @@ class ShardedTrainer(DistributedTrainer):
         if len(self._contexts) == 1 and topology.is_initialized():
             self._updaters: List[mx.optimizer.Updater] = [HostUpdater(self._optimizer)]
 
-    def _pair(self) -> bool:
-        first = super()._pair()
+    def _requests(self) -> List[str]:
+        updater = self._updaters[0]
+        if not isinstance(updater, HostUpdater):
+            return super()._requests()
+        sums = self._gradients.requests(updater.fused() if self._sums else ())
+        return [*sums, *updater.barriers()]
+
+    def _pair(self, requests: Callable[[], List[str]]) -> bool:
+        first = super()._pair(requests)
         updater = self._updaters[0]
         if first and isinstance(updater, HostUpdater):
             params = dict(enumerate(self._params))

@@ -3,17 +3,18 @@
 import math
 import os
 import warnings
-from typing import Collection, Dict, Iterator, List, Optional, Set
+from typing import Callable, Collection, Dict, Iterator, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
-from hvdlite.core.names import owner_name
+from hvdlite.core.names import owner_name, tensor_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
-from hvdlite.mxnet.gradients import Aside, Gradients, common_order
+from hvdlite.mxnet.aside import Aside
+from hvdlite.mxnet.gradients import Gradients, common_order
 from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.states import refuse_begun, with_left_out
@@ -164,7 +165,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         super().update(rows, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:
-        self._pair()
+        self._pair(self._requests)
         left_out = self._left_out()
         trained = self._trained()
         self._gradients.average({i: trained[i].list_grad() for i in trained if i not in left_out})
@@ -205,9 +206,13 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _in_order(self) -> List[mx.gluon.Parameter]:
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
-    def _pair(self) -> bool:
+    def _requests(self) -> List[str]:
+        """Return the names of the requests of a step's gradients."""
+        return self._gradients.requests()
+
+    def _pair(self, requests: Callable[[], List[str]]) -> bool:
         """Match the parameters with those of other ranks; return True at the first call only."""
-        first = self._gradients.pair(dict(enumerate(self._params)))
+        first = self._gradients.pair(dict(enumerate(self._params)), requests)
         if first and self._shared:
             self._shared.join(self._in_order(), self._gradients.owner)
         return first
@@ -237,16 +242,15 @@ class DistributedTrainer(mx.gluon.Trainer):
         :param clear: set a gradient that is stale here and fresh on another rank to zero, so that
             this rank does not contribute old values.
         """
-        self._pair()
+        name = f"{self._gradients.owner}.fresh"
+        process_set = self._gradients.reduction.process_set
+        self._pair(lambda: [tensor_name("allreduce", name, process_set)])
         trained = self._trained()
         order = self._gradients.in_order(trained)
         fresh = [any(data._fresh_grad for data in trained[i].list_data()) for i in order]
         somewhere = np.array(fresh, bool)
         if not self._gradients.alone:
-            somewhere = collectives.allreduce(
-                somewhere, f"{self._gradients.owner}.fresh", op=Sum,
-                process_set=self._gradients.reduction.process_set,
-            )  # fmt: skip
+            somewhere = collectives.allreduce(somewhere, name, Sum, process_set=process_set)
         self._unused = {i for i, used in zip(order, somewhere) if not used}
         for (i, _), param, data, grad in self._arrays():
             if i not in self._unused and not data._fresh_grad:

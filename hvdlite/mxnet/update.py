@@ -150,7 +150,8 @@ class ByParts:
     def update(self, optimizer, indices: List[int], grads: List) -> None:
         key = tuple(indices)
         if key not in self._barriers:
-            self._barriers[key] = self._barrier(key, "ready"), self._barrier(key, "done")
+            before, after = self.barriers(self._gradients.owner)
+            self._barriers[key] = self._barrier(key, before, True), self._barrier(key, after, False)
         ready, done = self._barriers[key]
         ready.push()  # a barrier: from here on no rank reads the old weights
         mine = self._mine(optimizer, indices)
@@ -183,9 +184,13 @@ class ByParts:
             known = self._slices[index] = ((handle_of(grad), part.start, part.stop), cut)
         return known[1]
 
-    def _barrier(self, indices: tuple, what: str) -> Holding:
-        name = tensor_name("update", f"{self._gradients.owner}.{what}")
-        settle = self._weights.view() if what == "ready" else None
+    @staticmethod
+    def barriers(owner: str) -> List[str]:
+        """Return the names of the barriers before and after an update."""
+        return [tensor_name("update", f"{owner}.{what}") for what in ("ready", "done")]
+
+    def _barrier(self, indices: tuple, name: str, settles: bool) -> Holding:
+        settle = self._weights.view() if settles else None
         held: List[Tuple[Any, Any, int]] = []
         for index in indices:
             host_weight = self._weights.by_index[index]

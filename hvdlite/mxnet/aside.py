@@ -1,0 +1,28 @@
+"""Keeps gradients of a step's earlier backward passes."""
+
+from typing import Any, Dict, Hashable
+
+
+class Aside:
+    """Keeps the sum of the gradients of a step's earlier backward passes outside MXNet's memory."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[Hashable, Any] = {}
+
+    def put(self, key: Hashable, grad, grad_req: str) -> None:
+        """Add the gradient to the kept sum; with grad_req "add" then set the gradient to zero."""
+        kept = self._kept.get(key)
+        self._kept[key] = grad.copy() if kept is None else kept + grad
+        if grad_req == "add":
+            grad[:] = 0
+
+    def bring_back(self, key: Hashable, grad, is_new: bool = True) -> bool:
+        """Write the kept sum to the gradient; if ``is_new``, add the gradient's value to the sum.
+
+        Return False if nothing is kept for the key.
+        """
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return False
+        (grad + kept if is_new else kept).copyto(grad)
+        return True

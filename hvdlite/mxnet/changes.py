@@ -1,0 +1,111 @@
+"""Notices that a script has changed parameters, for example their grad_req, on this rank alone."""
+
+import zlib
+from operator import attrgetter, is_
+from typing import Any, Callable, Dict, List, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.training.announce import announce
+from hvdlite.training.plan import agree_on_layers
+
+_GRAD = attrgetter("_grad")  # MXNet makes a new list whenever it changes anything of a gradient
+
+
+def fact(param) -> str:
+    """Return a text about the parameter, which must be equal on all ranks."""
+    kind = param._grad_stype
+    sparse = "" if kind == "default" else f", {kind} gradient"
+    try:
+        dtype = np.dtype(param.dtype).name
+    except TypeError:  # NumPy has no bfloat16
+        dtype = str(param.dtype)
+    return f"({dtype}, {param.shape}, grad_req {param.grad_req}{sparse})"
+
+
+class Compared:
+    """Parameters of which the ranks have compared facts.
+
+    :param labels: by index, numbers that are equal on all ranks.
+    :ivar trained: by index, whether the gradient is sparse, of each parameter with a gradient.
+    """
+
+    def __init__(self, params: Dict[int, Any], labels: Dict[int, int]) -> None:
+        self._labels = labels
+        self._facts = {index: fact(param) for index, param in params.items()}
+        self._grads = list(map(_GRAD, params.values()))
+        self.trained = {
+            index: param._grad_stype != "default"
+            for index, param in params.items()
+            if param.grad_req != "null"
+        }
+
+    def tell_changes(
+        self, params: Dict[int, Any], names: Callable[[], List[str]], process_set: ProcessSet
+    ) -> bool:
+        """Return False if nothing has changed; otherwise tell the other ranks, and return True.
+
+        :param names: returns the full names of the tensors that an unchanged rank sends next.
+        :raises HvdliteError: on every rank, unless all ranks have made the same changes.
+        """
+        grads = list(map(_GRAD, params.values()))
+        if len(grads) == len(self._grads) and all(map(is_, grads, self._grads)):
+            return False
+        changes = self._changes(params)
+        if not changes:
+            self._grads = grads
+            return False
+        digest = zlib.crc32(repr([change[1:] for change in changes]).encode()) % (2**31 - 1) + 1
+        mx.nd.waitall()  # until the last step's requests of these names have ended
+        try:
+            announce(names(), digest, process_set)
+        except HvdliteError as error:
+            name, _, now, before = changes[0]
+            more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+            text = f"{error} On this rank: parameter '{name}' {now}, formerly {before}{more}."
+            raise type(error)(text, **vars(error)) from None
+        return True
+
+    def _changes(self, params: Dict[int, Any]) -> List[Tuple]:
+        """Return names, labels and facts: now and before."""
+        now = {index: fact(param) for index, param in params.items()}
+        return [
+            (params[index].name, self._labels.get(index), text, self._facts.get(index))
+            for index, text in now.items()
+            if text != self._facts.get(index)
+        ]
+
+
+class OfStore:
+    """The parameters of the gluon Trainer that uses a kvstore; keys are their indices."""
+
+    def __init__(self, owner: str, trainer, labels: Dict[int, int]) -> None:
+        self._owner, self._trainer, self._labels = owner, trainer, labels
+        self._compared: Any = None
+        self._last = len(labels)  # the last key of the Trainer, which uses the keys in order
+
+    def compare(self, key: int) -> None:
+        """At the first key of a step, raise unless the ranks have the same parameters."""
+        begins, self._last = key <= self._last, key
+        if not begins:
+            return
+        params = dict(enumerate(self._trainer._params))
+        if self._compared is None:
+            facts = [fact(params[i]) for i in self._labels]
+            names = [params[i].name for i in self._labels]
+            agree_on_layers(self._owner, names, facts, global_process_set)
+        elif not self._compared.tell_changes(params, self._requests, global_process_set):
+            return
+        self._compared = Compared(params, self._labels)
+
+    def _requests(self) -> List[str]:
+        """Return the names of a step's requests up to the first sparse one."""
+        trained = self._compared.trained
+        names = {i: f"{self._owner}.{self._labels[i]}" for i in trained}
+        sparse = [f"sparse.{names[i]}.rows" for i in trained if trained[i]]
+        dense = [tensor_name("allreduce", names[i]) for i in trained if not trained[i]]
+        return [*dense, *sparse[:1]]
