@@ -5,7 +5,7 @@ bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces 
 """
 
 import sys
-from operator import attrgetter, eq
+from operator import attrgetter, eq, is_
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from weakref import ref
 
@@ -25,6 +25,7 @@ _ALIGNMENT = 64  # bytes, a cache line
 _ALONE = [torch.empty(0)]
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # reference count of a view that no script has
 _OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same if map() calls getrefcount
+_GRAD = attrgetter("grad")
 _FACTS = attrgetter("dtype", "layout", "requires_grad")
 
 
@@ -100,6 +101,8 @@ class Bucket:
         assert started is not None
         compressed, self._compressed = self._compressed, None
         started.finish()
+        if not all(map(is_, map(_GRAD, self.params), self.views)):
+            self._refuse_replaced()
         if self._host is not self._sent:
             self._sent.copy_(self._host)
         written(self.views)
@@ -107,6 +110,19 @@ class Bucket:
             whole, sent, context = compressed
             with torch.no_grad():
                 whole.copy_(self._reduction.compression.decompress(sent, context))
+
+    def _refuse_replaced(self) -> None:
+        """Raise if the script has set a gradient to None, or replaced it, since it was sent.
+
+        The update would then use no gradient or this rank's own, and other ranks the average.
+        """
+        for at, (param, view) in enumerate(zip(self.params, self.views)):
+            if param.grad is not view and at not in self.frozen:
+                what = "set to None" if param.grad is None else "replaced"
+                raise RuntimeError(
+                    f"tensor '{self.name}': gradient {at} was {what} between backward and step(), "
+                    "while ranks averaged it: call synchronize() before you change gradients"
+                )
 
     def _write(self) -> None:
         """Copy gradients that are elsewhere, all in one call; a gradient of None counts as zero.

@@ -15,16 +15,18 @@ from hvdlite.torch.digest import digest_of
 from hvdlite.training.announce import announce
 
 SAME = (
-    "Make the same model, freeze the same parameters, and give the optimizer the same parameters, "
-    "on every rank."
+    "Make the same model, freeze the same parameters, and give the optimizer the same parameters "
+    "and settings, on every rank."
 )
 
 
 class Changes:
     """What this rank has changed in an optimizer's parameters since the ranks compared them."""
 
-    def __init__(self, owner: str, process_set: ProcessSet) -> None:
+    def __init__(self, owner: str, process_set: ProcessSet, passes: int) -> None:
         self._owner, self._set = owner, process_set
+        # backward_passes_per_step: now, and when ranks compared it
+        self.passes = self._compared_passes = passes
         # calls Gradients.adopt() if the script has changed the optimizer's groups of parameters
         self.look: Callable[[], Optional[Callable]] = lambda: None
         # names of parameters that have required no gradient so far, or that the script has added
@@ -41,7 +43,9 @@ class Changes:
             look()
         added = [name for param, name in self.waiting.items() if param.requires_grad]
         removed = [] if self.removed == self._compared else ["removed", *self.removed]
-        return {key: names for key, names in (("added", added), ("removed", removed)) if names}
+        passes = [] if self.passes == self._compared_passes else [str(self.passes)]
+        kinds = {"added": added, "removed": removed, "passes": passes}
+        return {kind: texts for kind, texts in kinds.items() if texts}
 
     def digest(self, states: int) -> int:
         """Return the digest that this step's requests carry; the first call of a step fixes it.
@@ -78,10 +82,11 @@ class Changes:
         added = {p: name for p, name in self.waiting.items() if name in changes.get("added", ())}
         self.waiting = {p: name for p, name in self.waiting.items() if p not in added}
         self._compared, self._told = self.removed, {}
+        self._compared_passes = self.passes
         return added
 
     def facts(self, names: Iterable[str], frozen: Iterable[str] = ()) -> List[str]:
-        """Return a text for each parameter, in which ranks must agree.
+        """Return texts on which ranks must agree: of each parameter, then of the settings.
 
         :param names: the parameters with a hook.
         :param frozen: those that the script has frozen since the ranks compared them.
@@ -89,7 +94,8 @@ class Changes:
         still = [name for p, name in self.waiting.items() if not p.requires_grad]
         marks = dict.fromkeys((*still, *frozen), " (frozen)")
         marks.update(dict.fromkeys(self.removed, " (removed)"))
-        return [f"{name}{marks.get(name, '')}" for name in (*names, *self.waiting.values())]
+        of_names = [f"{name}{marks.get(name, '')}" for name in (*names, *self.waiting.values())]
+        return [*of_names, f"backward_passes_per_step {self.passes}"]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
         """Raise an error that names the parameter in which ranks differ; otherwise ``error``."""

@@ -57,7 +57,7 @@ class Gradients(GradientReducer):
         self._sparse: List[torch.Tensor] = []
         # name of each parameter that backward has reached -> True if its gradient is sparse
         self._kinds: Dict[str, bool] = {}
-        self.changes = Changes(owner, reduction.process_set)
+        self.changes = Changes(owner, reduction.process_set, passes)
         # parameters that backward has not reached on any rank so far
         self._unreached: List[torch.Tensor] = []
         # text about a parameter that a newer object has taken over; None: nothing was taken
@@ -162,7 +162,7 @@ class Gradients(GradientReducer):
         """After a rank's death: drop pending allreduces, and make new buckets in the next step."""
         for bucket in self._buckets or ():
             if bucket.started:
-                with contextlib.suppress(HvdliteError):
+                with contextlib.suppress(HvdliteError, RuntimeError):
                     bucket.finish()
         self._forget_buckets()
         self._left_out.clear()

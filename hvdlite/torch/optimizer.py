@@ -205,7 +205,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Change the number of backwards in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
         if isinstance(self._gradients, Gradients):  # with Adasum any number of backwards is right
-            self._gradients.passes = passes
+            self._gradients.passes = self._gradients.changes.passes = passes
             self._gradients.restart()
 
     def add_param_group(self, param_group: dict) -> None:

@@ -90,6 +90,19 @@ def test_the_same_change_on_all_ranks_is_trained_right(change, late, kind, rank,
         assert torch.equal(old - new, 2 * steps * step)
 
 
+@pytest.mark.parametrize("used", [0, 2])
+def test_another_number_of_passes_on_one_rank_is_an_error_on_all(used, rank, several):
+    model = Model("dense", rank)
+    for _ in range(used):
+        model.step()
+    model.optimizer.set_backward_passes_per_step(1 + (rank == 1))
+    with pytest.raises(hvd.HvdliteError, match=r"rank.* 1.*: backward_passes_per_step 2"):
+        model.step()
+    model.optimizer.set_backward_passes_per_step(1)
+    model.step()
+    assert same_everywhere(*model.weights)
+
+
 def test_unused_tables_are_trained_after_a_group_was_added(rank, size):
     model = Model("unreached", rank)
     model.step()

@@ -70,6 +70,30 @@ def test_a_parameter_added_between_the_passes_of_a_step_is_averaged(rank, size):
     assert same_everywhere(first, later)
 
 
+def drop_gradient(param) -> None:
+    param.grad = None
+
+
+def replace_gradient(param) -> None:
+    param.grad = param.grad / 2
+
+
+@pytest.mark.parametrize("change", [drop_gradient, replace_gradient])
+def test_a_gradient_replaced_while_it_is_averaged_is_an_error(change, rank):
+    """Formerly, step() used this rank's own gradient, or none, and weights differed."""
+    param = weight()
+    optimizer, _ = distributed(param)
+    step(optimizer, rank, param)
+    before = param.detach().clone()
+    (param * (rank + 1)).sum().backward()
+    change(param)
+    with pytest.raises(RuntimeError, match="between backward and step.., .*call synchronize()"):
+        optimizer.step()
+    assert torch.equal(param, before)
+    step(optimizer, rank, param)
+    assert same_everywhere(param)
+
+
 @OPS
 @pytest.mark.parametrize("closure", [False, True])
 def test_a_step_of_the_wrapped_optimizer_before_averaging_is_refused(closure, op, rank):
