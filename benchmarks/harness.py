@@ -138,7 +138,7 @@ class Kept:
 def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
     """Return the command that starts hvdlite's ranks on hosts that tests/cluster.py emulates.
 
-    It needs root, iproute2 and OpenSSH.
+    The command needs root, iproute2 and OpenSSH.
 
     :param rate: the rate of the links in tc's notation; UNLIMITED: do not limit it.
     :param ranks: number of ranks on each host.

@@ -1,6 +1,6 @@
 """hvdlite and the systems that it is compared with, behind the interface of hvdlite.bench.
 
-A function of ``OPEN`` starts the library on a communicator. It returns the library and the
+A function of ``OPEN`` starts the library on a communicator, and returns the library and the
 communicator of the ranks that measure.
 """
 

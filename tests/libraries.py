@@ -127,7 +127,7 @@ if mx:
 
     @library
     class NP(MXNet):
-        """Only some dtypes, because the calls are the same as with NDArray."""
+        """Tests use only some dtypes here, because the calls are the same as with NDArray."""
 
         module = mx.np
         dtypes = ("float16", "float32", "int64", "bool")

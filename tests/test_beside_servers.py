@@ -30,7 +30,7 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
-def test_workers_are_ranks_of_one_job_and_servers_end_with_it(imports, options):
+def test_workers_form_one_job_and_servers_end_with_the_job(imports, options):
     """Otherwise each worker would train alone, and the servers would wait forever."""
     workers = 2 + len(options) // 2
     job = assert_passed(beside_servers(workers, f"{imports}\n{SUM}", *options))

@@ -280,7 +280,7 @@ def test_wrong_hosts_and_options_are_refused(program, option, monkeypatch, capsy
     assert "'-1': expected a number of at least 0" in capsys.readouterr().err
 
 
-def test_without_rich_the_error_of_top_says_how_to_install_it(monkeypatch, capsys):
+def test_the_error_of_hvdlite_top_says_how_to_install_rich(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich", None)
     assert top.main([]) == 2
     assert "pip install rich" in capsys.readouterr().err

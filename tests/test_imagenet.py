@@ -36,7 +36,7 @@ def train(records, checkpoint) -> str:
     ).output  # fmt: skip
 
 
-def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_one(records, tmp_path):
+def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_run(records, tmp_path):
     """The weights are bitwise equal."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     losses = [float(x) for x in re.findall(r"^epoch \d: loss (\S+),", train(records, whole), re.M)]

@@ -59,7 +59,7 @@ class Collective:
 
 
 class Gradients(Collective):
-    """``allreduce_grads()`` of a gluon trainer; its gradients are the arrays."""
+    """The work of ``allreduce_grads()``, in a gluon trainer whose gradients are the arrays."""
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size

@@ -18,7 +18,7 @@ TEST(test_the_coordinator_decides_two_batches_ahead) {
                                  "t=1 f -> Tc R; t=2 f t=3 f t=4 f -> Td R");
 }
 
-TEST(test_a_tensor_of_higher_priority_overtakes_undecided_ones) {
+TEST(test_a_tensor_of_higher_priority_overtakes_undecided_tensors) {
     CHECK_STORY(config_of(2000), "*+last:250@-3 -> Tlast R;"
                                  "*+third:250@-2 *+second:250@-1 -> Tsecond R;"
                                  "*+front:250 ->; t=1 f -> Tfront R; t=2 f -> Tthird R");

@@ -147,7 +147,7 @@ TEST(test_links_that_slow_far_messages_favour_the_ring) {
 }
 
 /* Ranks fold if their number is not a power of two, which needs two more messages. */
-TEST(test_doubling_takes_more_steps_with_other_numbers_of_ranks) {
+TEST(test_doubling_takes_more_steps_unless_ranks_are_a_power_of_two) {
     CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
     CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);
 }

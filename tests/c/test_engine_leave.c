@@ -47,7 +47,7 @@ ENGINES(early_main, arg) {
     ranks_meet(me->ranks);
 }
 
-TEST(test_a_tensor_fails_if_a_rank_leaves_before_it) {
+TEST(test_a_tensor_fails_if_a_rank_leaves_before_submitting_it) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             ranks_run(p, early_main, &(struct leaving){rank, false});
@@ -169,7 +169,7 @@ ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) {
     check_in_order(me, "stuck");
 }
 
-TEST(test_a_stalled_tensor_fails_and_later_ones_run) {
+TEST(test_a_stalled_tensor_fails_and_later_tensors_run) {
     ranks_run(2, stall_main, NULL);
     ranks_run(4, stall_main, NULL);
 }

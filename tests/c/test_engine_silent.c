@@ -96,7 +96,7 @@ static void run_stop(int rank, bool returns, double shutdown, double timeout) {
                   silent_main, NULL);
 }
 
-TEST(test_the_error_about_a_silent_rank_names_it) {
+TEST(test_the_error_names_the_silent_rank) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, SILENCE);
     /* the coordinator is silent, so another rank must fail the tensor */
     run_stop(0, false, SILENCE, 300);

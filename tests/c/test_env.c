@@ -14,7 +14,7 @@ static void set(const char *name, const char *own, const char *horovod) {
     }
 }
 
-TEST(test_a_variable_of_hvdlite_wins_over_one_of_horovod) {
+TEST(test_a_variable_of_hvdlite_overrides_horovods_variable) {
     set("TEST_VALUE", NULL, NULL);
     CHECK(env_text("TEST_VALUE") == NULL);
     set("TEST_VALUE", NULL, "theirs");
@@ -69,7 +69,7 @@ static void check_refused(enum reader reader, const char *text, bool own, double
     CHECK_HAS(ERR->text, READERS[reader].expected);
 }
 
-TEST(test_good_values_are_read_and_bad_ones_refused) {
+TEST(test_good_values_are_read_and_bad_values_are_refused) {
     for (enum reader reader = FLAG; reader <= SECONDS; reader++) {
         double usual = value_of(reader, HVD_OK);
         for (int i = 0; READERS[reader].good[i]; i++) {

@@ -24,7 +24,7 @@ TEST(test_causes_are_appended_to_the_text) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
-TEST(test_an_error_set_again_has_no_fields_of_the_old_one) {
+TEST(test_an_error_set_again_keeps_no_field_of_the_old_error) {
     hvd_error err = {0}, all = {0};
     error_set(&err, HVD_STALLED, "late");
     for (int rank = 0; rank < HVD_MAX_BLAMED + 2; rank++)

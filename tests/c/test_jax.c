@@ -117,7 +117,7 @@ TEST(test_a_plan_of_a_message_is_used_by_one_message_at_a_time) {
     end(c);
 }
 
-TEST(test_two_ranks_that_both_send_exchange_by_one_collective) {
+TEST(test_two_ranks_that_send_to_each_other_use_one_collective) {
     char in[8] = "message", out[8] = "";
     struct clique *c = opened();
     struct plan *sent;

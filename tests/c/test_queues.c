@@ -12,7 +12,7 @@ static void enter(struct queue_entry *entry, int group, const char *name) {
     queue_enter(&queues, entry, group, name, entry);
 }
 
-QUEUES_TEST(test_a_collective_waits_for_an_earlier_one_of_its_name) {
+QUEUES_TEST(test_a_collective_waits_for_an_earlier_collective_of_its_name) {
     struct queue_entry first, second, third, other;
     enter(&first, 0, "weight");
     enter(&second, 0, "weight");

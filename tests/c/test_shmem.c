@@ -175,7 +175,7 @@ TEST(test_memory_of_an_odd_size_is_freed_whole) {
 }
 
 /* On a host with several NUMA nodes, a page is on the node of the rank that first uses it. */
-TEST(test_each_rank_allocates_its_part_of_the_window_alone) {
+TEST(test_each_rank_allocates_only_its_own_part_of_the_window) {
     const size_t bytes = window_bytes(N), part = bytes / N, pages = part / page_bytes();
     char address[SHMEM_ADDRESS];
     OWNED unsigned char *there = room(bytes / page_bytes());
@@ -259,7 +259,7 @@ TWO_TEST(test_a_settled_view_follows_the_memory_again) {
     CHECK_INT(m[0].view[5], 4);
 }
 
-TEST(test_a_wrong_address_is_an_error_that_shows_it) {
+TEST(test_the_error_shows_the_wrong_address) {
     struct host_memory m;
     CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", ERR) != HVD_OK);
     CHECK(strstr(ERR->text, "/proc/self/fd/9999") != NULL);

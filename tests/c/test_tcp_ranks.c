@@ -302,7 +302,7 @@ static void run_each_way(rank_main *run) {
 }
 
 TEST(test_ranks_learn_that_another_rank_has_closed_their_group) { run_each_way(close_a_group); }
-TEST(test_ranks_of_a_group_learn_of_a_death_in_it) { run_each_way(die_in_a_group); }
+TEST(test_ranks_of_a_group_learn_that_one_of_them_died) { run_each_way(die_in_a_group); }
 
 /* Rank 1 was killed after all ranks had left, so it does not read the last messages. */
 static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {

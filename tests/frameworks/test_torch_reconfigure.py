@@ -25,7 +25,7 @@ def started(*arguments: str, **env: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_survivors_go_on_without_a_dead_rank_and_with_a_new_one():
+def test_survivors_go_on_without_a_dead_rank_and_with_a_new_rank():
     """One rank is killed, a new one joins, and one is left out later."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     line = str(SCRIPTS / "torch_rejoin.py"), str(store.port)

@@ -216,7 +216,7 @@ def test_command_lines_from_the_docs_of_other_launchers_work(line, found, tmp_pa
         ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
     ],
 )
-def test_the_error_of_an_unsupported_option_names_the_supported_one(line, says, capsys):
+def test_the_error_of_an_unsupported_option_names_the_supported_option(line, says, capsys):
     with pytest.raises(SystemExit):
         job(*line.split())
     assert says in capsys.readouterr().err

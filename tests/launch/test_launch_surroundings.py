@@ -107,7 +107,7 @@ signal.pause()
 """
 
 
-def test_the_folder_of_killed_agents_is_removed_after_the_last_one(tmp_path):
+def test_the_folder_of_killed_agents_is_removed_after_the_last_agent(tmp_path):
     """When a host is lost, prted kills agents before they can remove the folder."""
     line, how = [sys.executable, "-c", AGENT, str(tmp_path)], {"stdout": subprocess.PIPE}
     agents = [subprocess.Popen(line, start_new_session=True, **how) for _ in range(2)]

@@ -81,7 +81,7 @@ def test_gradients_of_models_have_the_published_sizes(name, arrays, parameters):
     assert sum(int(np.prod(shape)) for shape in shapes) == parameters
 
 
-def test_the_error_of_an_unknown_model_names_it_and_known_models():
+def test_the_error_names_the_unknown_model_and_the_known_models():
     with pytest.raises(ValueError, match="'alexnet': expected one of lenet"):
         models.gradient_shapes("alexnet")
 

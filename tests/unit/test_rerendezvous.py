@@ -185,7 +185,7 @@ def test_a_wrong_alarm_of_one_ranks_host_watch_excludes_no_rank(alarm):
 
 
 @pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
-def test_one_of_two_ranks_that_cannot_reach_each_other_leaves(pair):
+def test_if_two_ranks_cannot_reach_each_other_one_of_them_leaves(pair):
     """Other ranks reach both. If both stayed, all would wait for the connection between them."""
     found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
     goes = stay.pop(max(pair))

@@ -227,7 +227,7 @@ def test_every_subcommand_prints_its_usage(name, capsys):
 @pytest.mark.parametrize(
     "word, hint", [("nonsense", "choose from run, check, bench, top, why"), ("rnu", "mean run?")]
 )
-def test_an_unknown_command_lists_the_known_ones(word, hint, capsys):
+def test_the_error_of_an_unknown_command_lists_the_known_commands(word, hint, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([word])
     assert end.value.code == 2

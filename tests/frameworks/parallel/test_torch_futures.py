@@ -129,7 +129,7 @@ def test_waiting_for_the_parents_call_in_a_forked_child_is_an_error(groups, seve
         work.wait()
 
 
-def test_many_calls_complete_though_no_one_waits_for_earlier_ones(groups):
+def test_many_calls_complete_though_no_thread_waits_for_earlier_calls(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
     # more tensors than prepared names
