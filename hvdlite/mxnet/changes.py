@@ -88,15 +88,18 @@ class OfStore:
         self._compared: Any = None
         self._last = len(labels)  # the last key of the Trainer, which uses the keys in order
 
-    def compare(self, key: int) -> None:
-        """At the first key of a step, raise unless the ranks have the same parameters."""
+    def compare(self, key: int, on_store: bool) -> None:
+        """At the first key of a step, raise unless the ranks have the same parameters.
+
+        :param on_store: whether the store updates the weights; the first call compares this, too.
+        """
         begins, self._last = key <= self._last, key
         if not begins:
             return
         params = dict(enumerate(self._trainer._params))
         if self._compared is None:
-            facts = [fact(params[i]) for i in self._labels]
-            names = [params[i].name for i in self._labels]
+            facts = [*(fact(params[i]) for i in self._labels), str(on_store)]
+            names = [*(params[i].name for i in self._labels), "update_on_kvstore"]
             agree_on_layers(self._owner, names, facts, global_process_set)
         elif not self._compared.tell_changes(params, self._requests, global_process_set):
             return

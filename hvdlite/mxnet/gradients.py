@@ -84,10 +84,12 @@ class Gradients(GradientReducer, Loads):
     its own arrays.
 
     :param owner: the name that ``names.owner_name`` gave to the trainer or optimizer.
+    :param passes: how many backward passes make a step, on which ranks must agree.
     """
 
-    def __init__(self, owner: str, reduction: Reduction) -> None:
+    def __init__(self, owner: str, reduction: Reduction, passes: int = 1) -> None:
         super().__init__(owner, reduction)
+        self._passes = passes
         self._is_unnamed_copy = False
         self.restart()
 
@@ -97,7 +99,7 @@ class Gradients(GradientReducer, Loads):
         If it took the name now, a copy made on one rank only would shift the numbers of later
         optimizers on that rank.
         """
-        made = Gradients(self.owner.split(".copy")[0], self.reduction)
+        made = Gradients(self.owner.split(".copy")[0], self.reduction, self._passes)
         made._is_unnamed_copy = True
         return made
 
@@ -156,7 +158,8 @@ class Gradients(GradientReducer, Loads):
         self._take_name()
         order, process_set = common_order(params), self.reduction.process_set
         facts = [fact(params[i]) for i in order]
-        agree_on_layers(self.owner, [params[i].name for i in order], facts, process_set)
+        names = [*(params[i].name for i in order), "backward_passes_per_step"]
+        agree_on_layers(self.owner, names, [*facts, str(self._passes)], process_set)
         self._labels = {index: label for label, index in enumerate(order)}
         self.forget()
         agree_on_order(self.owner, params, self._labels, process_set)

@@ -277,6 +277,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         return self._values[key]
 
     def _push(self, key, arrays: list, priority: int) -> None:
+        self._compare(key)
         kept = self._values.get(key) if self._updater is None else self._kept(key)
         if kept is not None and kept.shape != arrays[0].shape:
             raise HvdliteValueError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
@@ -290,6 +291,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Write the sum to all targets. With one context the sum is in place, without a copy."""
+        self._compare(key)
         if self._shared:
             shared, self._shared = self._shared, None
             shared.join([self._trainer._params[i] for i in self._labels], self._owner)
@@ -299,11 +301,14 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if self._values.pop(key, None) is not None:
             self._wait_for_other(f"broadcast.{self._name(key)}", None)
 
+    def _compare(self, key) -> None:
+        if self._compared and key in self._labels:
+            self._met = meet(self._owner, self._met)
+            self._compared.compare(key, self._updater is not None)
+
     def _sum(self, key, arrays: list, into, priority: int):
         """Return the sum over contexts and ranks: ``into`` if its dtype fits, or a new array."""
         name = self._name(key)
-        if self._compared and key in self._labels:
-            self._compared.compare(key)
         if self._trainer and self._trainer._optimizer is not self._optimizer:
             self.loaded(1 + self._trainer._optimizer.num_update)
         states = self.states_of([name])

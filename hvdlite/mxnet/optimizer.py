@@ -58,7 +58,7 @@ class DistributedOptimizer:
             compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).checked()
         passes = check_passes(backward_passes_per_step)
-        gradients = Gradients(owner_name("optimizer", process_set), reduction)
+        gradients = Gradients(owner_name("optimizer", process_set), reduction, passes)
         return _distribute(optimizer, _Averaging(gradients, passes))
 
     @property
@@ -193,7 +193,7 @@ def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
     """Rebuild a pickled optimizer under a new name: the pickled one may still exist in this job."""
     plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
-    gradients = Gradients(owner, reduction).copy()
+    gradients = Gradients(owner, reduction, passes).copy()
     gradients.loaded(1 + plain.num_update)
     if kept:
         gradients.leave_out(left_out.own_of(kept))

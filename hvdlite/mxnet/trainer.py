@@ -87,7 +87,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         owner = owner_name("trainer", process_set) if prefix is None else prefix
-        self._gradients = Gradients(owner, reduction)
+        self._gradients = Gradients(owner, reduction, self._passes)
         self._sums_of = 1.0
         self._divide_sums()
         self._zero_copy = zero_copy

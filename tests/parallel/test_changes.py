@@ -134,3 +134,29 @@ def test_the_same_change_on_all_ranks_is_trained_right(make, change, sparse, ran
         step(nets[1], plain, everyone, rows=share)
     assert_equal_on_all_ranks(weights(nets[0]))
     assert_close(weights(nets[0]), weights(nets[1]))
+
+
+def passes(net, number: int):
+    how = {"backward_passes_per_step": 1 + number}
+    return hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, **how)
+
+
+def optimizer_passes(net, number: int):
+    plain = mx.optimizer.SGD(learning_rate=0.1)
+    own = hvd.DistributedOptimizer(plain, backward_passes_per_step=1 + number)
+    return gluon.Trainer(net.collect_params(), own, kvstore=None)
+
+
+def update_on_kvstore(net, number: int):
+    return on_store(net) if number else summed(net)
+
+
+@pytest.mark.parametrize("make", [passes, optimizer_passes, update_on_kvstore])
+def test_a_setting_that_one_rank_alone_has_is_an_error_on_all(make, rank, several):
+    """Formerly, a rank summed another number of batches; ranks waited for each other's store."""
+    net, number = net_of(), int(rank == 1)
+    trainer = make(net, number)
+    text = r"entry 5: .*rank.* 1.*: (backward_passes_per_step 2|update_on_kvstore True)"
+    with pytest.raises(hvd.HvdliteError, match=text):
+        for _ in range(2):
+            step(net, trainer, words_of(rank))
