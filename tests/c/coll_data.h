@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "elements.h"
 #include "ranks.h"
 

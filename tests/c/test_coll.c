@@ -2,7 +2,7 @@
  * ranks' calls return, and nothing hangs or leaks. */
 #include "coll_case.h"
 
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "transport/transports.h"
 
 static void check_chunks(size_t bytes, size_t element, int n) {

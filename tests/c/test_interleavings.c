@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "interleave.h"
 
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "shm/mailbox.h"
 #include "shm/window.h"
 

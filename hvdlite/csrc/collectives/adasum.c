@@ -21,13 +21,13 @@
  * the second. So the long vectors of the first steps stay on a host. Hosts of k ranks, k a power of
  * two, send 2(h-1)/h S bytes each, the least possible, for any numbering of the ranks.
  *
- * If p is not a power of two, ranks fold first (coll.h). One rank computes each element of the
+ * If p is not a power of two, ranks fold first (algorithm.h). One rank computes each element of the
  * result. Vectors stay in the accumulator type until the results travel back; dot products are
  * summed in double. If a vector has norm 0, the result is the other vector.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; if p is not a power of two, two more
  * messages of S bytes. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "transport/comm.h"
 
 struct adasum {

@@ -16,7 +16,7 @@
  * with a host's parts in one message per lane and three copies, was no faster for 8 ranks on 2 or 4
  * hosts with links of 1 Gbit/s: it took as long for parts of 64 B to 4 KB, and 1.3 to 1.8 times as
  * long for parts of 16 KB. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include <string.h>
 

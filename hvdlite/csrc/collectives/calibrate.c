@@ -1,6 +1,6 @@
 /* Calibration measures the cost of a message between hosts (costs.h). */
 #include "base/clock.h"
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "transport/comm.h"
 

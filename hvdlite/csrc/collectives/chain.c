@@ -6,7 +6,7 @@
  *
  * Cost: (p - 2 + n) (a + S/n b) for n segments (costs.h computes n). For long data that is about S
  * b, and each link carries the data once. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include "collectives/costs.h"
 

@@ -25,7 +25,7 @@
  * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S. It sends as many bytes
  * as a ring in fewer steps, but nothing overlaps, so it is good for data so small that the number
  * of steps decides. A wider accumulator increases the bytes of the reduce-scatter. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include <string.h>
 

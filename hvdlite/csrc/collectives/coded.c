@@ -26,6 +26,8 @@
  *                  about 8 KB of words both take the same time. */
 #include "collectives/coded.h"
 
+#include "collectives/algorithm.h"
+
 #include <string.h>
 
 static size_t bytes_of(const struct coded_args *args) {

@@ -5,13 +5,13 @@
  *   Int. J. High Perform. Comput. Appl. 19 (2005).
  *
  * p = 4: after step 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after step 1 all have
- * (a+b)+(c+d). If p is not a power of two, ranks fold first (coll.h).
+ * (a+b)+(c+d). If p is not a power of two, ranks fold first (algorithm.h).
  *
  * Sums travel in the accumulator type and are rounded once. Both partners add in the same order,
  * the lower rank's sum first, so all ranks have the same bits, even of NaNs.
  *
  * Cost: ceil(log2 p) (a + S b + S g); two more messages if p is not a power of two. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 struct doubling {
     const struct comm *comm;

@@ -7,7 +7,7 @@
 #ifndef HVDLITE_COLLECTIVES_HOSTS_H
 #define HVDLITE_COLLECTIVES_HOSTS_H
 
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "transport/comm.h"
 
 static inline bool coll_divides_on_host(const struct coll_args *args) {

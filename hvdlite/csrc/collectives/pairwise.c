@@ -23,7 +23,7 @@
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. But all pairs of ranks
  * exchange data: with k ranks per host, k times a ring's bytes travel between hosts. Reducescatter
  * takes half of this time and sends half of these bytes. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include <string.h>
 

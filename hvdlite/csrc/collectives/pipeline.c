@@ -10,7 +10,7 @@
  *
  * Cost of n items of S bytes in each direction: n (a + S b); both directions of the link are
  * busy. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "collectives/costs.h"
 
 struct flight {

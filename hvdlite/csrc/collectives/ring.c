@@ -28,7 +28,7 @@
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, and both directions of
  * every link are busy. Sums travel in the dtype, so a dtype with a wider accumulator would be
  * rounded p - 1 times: such dtypes use pairwise.c instead. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include <string.h>
 

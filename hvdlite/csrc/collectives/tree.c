@@ -7,7 +7,7 @@
  *
  * Cost: ceil(log2 p) (a + S b). Used for data so small that the number of steps decides
  * (costs.h). */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     int p = comm->size, position = (comm->rank - args->root + p) % p;

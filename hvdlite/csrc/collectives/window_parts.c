@@ -15,7 +15,7 @@
  *
  * Cost on each rank, S = all its parts: 2 (p-1)/p S b in the cache, S read and written; 1 flag per
  * round. */
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 
 #include "shm/window.h"
 

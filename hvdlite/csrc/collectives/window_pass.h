@@ -6,7 +6,7 @@
 #ifndef HVDLITE_COLLECTIVES_WINDOW_PASS_H
 #define HVDLITE_COLLECTIVES_WINDOW_PASS_H
 
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "shm/window.h"
 
 /* A position in the tensors of the batch. */

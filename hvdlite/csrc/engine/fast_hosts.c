@@ -20,7 +20,7 @@
  * Messages for the next round, or for a generation that this rank has not opened yet, are kept as
  * notes. */
 #include "base/clock.h"
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "engine/fast_place.h"
 #include "transport/transport.h"

@@ -7,7 +7,7 @@
  * if it submits the tensor to the engine. No rank can be counted in a closed round. */
 #include "base/clock.h"
 #include "base/floats.h"
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "engine/fast_place.h"
 #include "engine/fast_round.h"
 #include "kernels/reduce.h"

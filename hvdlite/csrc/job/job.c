@@ -1,7 +1,7 @@
 #include "job/job.h"
 
 #include "base/clock.h"
-#include "collectives/coll.h"
+#include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "shm/helpers.h"
 #include "shm/window.h"

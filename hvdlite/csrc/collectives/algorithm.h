@@ -1,0 +1,123 @@
+/* What algorithms share: ranges of the data, exchanges between ranks, folding of rank numbers.
+ *
+ * The functions keep no state. The thread that runs the collective calls them. */
+#ifndef HVDLITE_COLLECTIVES_ALGORITHM_H
+#define HVDLITE_COLLECTIVES_ALGORITHM_H
+
+#include "collectives/coll.h"
+
+/* A barrier in a window: returns when all ranks have called it. */
+int coll_meet(const struct comm *host, hvd_error *err);
+
+struct coll_range {
+    size_t begin, end; /* bytes */
+};
+
+static inline size_t coll_length(struct coll_range r) { return r.end - r.begin; }
+
+/* Cuts `bytes`, a multiple of `element`, into n chunks whose sizes differ by at most one
+ * element. */
+struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
+
+/* Cuts a range like coll_chunk. */
+static inline struct coll_range coll_cut(struct coll_range range, size_t element, int n,
+                                         int chunk) {
+    struct coll_range in = coll_chunk(coll_length(range), element, n, chunk);
+    return (struct coll_range){range.begin + in.begin, range.begin + in.end};
+}
+
+/* Returns a rank's part; end[i] is the end of rank i's part. */
+static inline struct coll_range coll_part(const size_t *end, int rank) {
+    return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
+}
+
+/* Returns segment k of a range that is cut into segments of `length` bytes. The last segment may be
+ * shorter; segments beyond the range's end are empty. */
+struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
+
+/* Returns one thread's part of a range that several threads share. Parts begin at multiples of a
+ * cache line, counted from the range's beginning. */
+struct coll_range coll_part_of(struct coll_range range, int part, int parts);
+
+/* Returns the range of a chunk that lies in one tensor. The tensor has `bytes` and begins at offset
+ * `begin` of the batch. */
+struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
+
+/* Returns the number of segments of `length` bytes that `bytes` bytes need. */
+static inline size_t coll_segments(size_t bytes, size_t length) {
+    return (bytes + length - 1) / length;
+}
+
+/* A send to one rank and a receive from another; either may have 0 bytes. */
+struct coll_exchange {
+    const char *out;
+    char *in;
+    size_t out_bytes, in_bytes;
+    int to, from;
+};
+
+/* An allreduce in pieces. The caller has work to do before (prepare) and after (finish) each piece.
+ * Ranks may do this work together, so its order is equal on all ranks: prepare 1, finish 0, prepare
+ * 2, finish 1, ... The caller prepares piece 0 before the call. */
+struct coll_pieces {
+    size_t n;
+    struct coll_range (*chunk)(const void *arg, size_t piece,
+                               int chunk); /* returns the range of the piece's chunk in the data */
+    size_t longest_chunk;                  /* most bytes of any chunk; equal on all ranks */
+    int (*prepare)(const void *arg, size_t piece, hvd_error *err);
+    int (*finish)(const void *arg, size_t piece, hvd_error *err); /* NULL: nothing to do */
+    /* The ring calls it for each segment that has its final sum; NULL: no call. own: this rank has
+     * completed the sum (rank r completes chunk r + 1), and `final` may change the sum before the
+     * ring sends it on. Not own: the segment came from the rank that has completed the sum. */
+    void (*final)(const void *arg, struct coll_range segment, bool own);
+    const void *arg;
+};
+
+/* A sequence of exchanges of up to 2^30 bytes, several in flight. An exchange (item) has the same
+ * number on both of its ranks. */
+struct coll_pipeline {
+    size_t items;
+    struct coll_exchange (*item)(const void *arg, size_t i);
+    /* Called in order when item i has arrived; may be NULL. May run collectives on other comms. */
+    int (*received)(const void *arg, size_t i, hvd_error *err);
+    const void *arg;
+    size_t depth; /* items in flight in each direction, 1 .. PACE_MOST_DEPTH */
+    /* How many items, at most `depth`, are sent before the awaited item arrives. 0: item i is sent
+     * after item i has arrived. */
+    size_t send_ahead;
+    size_t reuse; /* item i arrives where item i - reuse was sent from; 0: no memory is reused */
+    const struct coll_pieces *pieces; /* each piece has items / pieces->n items; NULL: no pieces */
+};
+int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
+
+/* Does one exchange of any size, in segments. */
+int coll_exchange(const struct comm *comm, struct coll_exchange x, hvd_error *err);
+
+/* Folding, for algorithms that need 2^m ranks. If p is not a power of two, the first 2 (p - 2^m)
+ * ranks form pairs. The even rank of a pair gives its data to the odd rank, sits out and receives
+ * the result. */
+struct coll_fold {
+    int positions; /* 2^m */
+    int pairs;
+};
+struct coll_fold coll_fold(int size);
+
+/* Ranks that take part have positions 0 .. 2^m - 1; a rank that sits out has no position. */
+enum { COLL_SITS_OUT = -1 };
+int coll_fold_rank(struct coll_fold fold, int position);
+int coll_fold_position(struct coll_fold fold, int rank);
+
+coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcast,
+    coll_window_allgather, coll_window_reducescatter, coll_window_alltoall, coll_ring_allreduce,
+    coll_ring_allgather, coll_pairwise_allreduce, coll_pairwise_reducescatter, coll_alltoall,
+    coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
+    coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
+
+/* Ring and pairwise allreduces in pieces, without a pause between pieces. They do not apply the
+ * prescale. */
+int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
+                     const struct coll_pieces *pieces, hvd_error *err);
+int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
+                         const struct coll_pieces *pieces, hvd_error *err);
+
+#endif
