@@ -1,6 +1,7 @@
-#include "engine/negotiate.h"
+#include "engine/follow.h"
 
 #include "engine/run_log.h"
+#include "engine/silence.h"
 #include "negotiation/ready.h"
 
 #include <stdlib.h>

@@ -2,6 +2,8 @@
 
 #include "base/clock.h"
 #include "collectives/coll.h"
+#include "engine/follow.h"
+#include "engine/silence.h"
 
 #include <stdlib.h>
 

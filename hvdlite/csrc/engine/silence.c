@@ -1,4 +1,4 @@
-#include "engine/negotiate.h"
+#include "engine/silence.h"
 
 #include "transport/on_host.h"
 
