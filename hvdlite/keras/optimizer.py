@@ -212,7 +212,6 @@ class _DistributedLossScale(_Distributed):
         if not self.built:  # Keras would build it too late: _averaged needs the variables' numbers
             with keras.name_scope(self.name, caller=self):
                 self.build(trainable_variables)
-            self.built = True
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
