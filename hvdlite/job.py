@@ -28,7 +28,7 @@ from hvdlite.core.module_state import ModuleState, process
 from hvdlite.core.native import BRIEFLY, RANK_DEAD, STALLED, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.exit import ancestors, ending, script_end
+from hvdlite.exit import ending, orphan, script_end
 from hvdlite.monitor import recorder
 
 # seconds for which a failed script waits before it ends the job
@@ -303,7 +303,7 @@ def _may_have_others(well: bool) -> bool:
     """
     runs_or_can_begin = start.ranks_of_mpi() or (well and start.has_launcher_of_mpi())
     can_tell = start.without_mpi() is not None or runs_or_can_begin
-    if can_tell and not start.is_decided() and ancestors.is_outermost():
+    if can_tell and not start.is_decided() and orphan.is_outermost():
         start.decide()
     return start.is_decided()
 

@@ -1,4 +1,4 @@
-"""Ends a rank whose launcher (mpirun, srun, torchrun, agent) has ended; reads the agent's messages.
+"""The launcher of a rank (mpirun, srun, torchrun, agent): its messages; its end ends the rank.
 
 Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. The ranks
 would train, or wait, forever.
@@ -13,19 +13,24 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, List, Optional
 
 from hvdlite.core import agent_protocol, start
-from hvdlite.core.launchers import TORCHELASTIC
+from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHELASTIC, TORCHRUN
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
-from hvdlite.exit import ancestors
 from hvdlite.machine import processes
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
 # Programs that are the first process of a system or a container, and so adopt orphans.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
+# Variables that a rank has and its launcher lacks. The first one that is set counts, because the
+# launcher may itself run in a job of Slurm.
+_OF_RANKS = (
+    agent_protocol.VARIABLE,
+    *(each.rank for each in (OPEN_MPI, PMIX, PMI, TORCHRUN, SRUN)),
+)
 
 
 class _Watch(ModuleState):
@@ -66,7 +71,7 @@ def _agent() -> tuple:
 
 def _starter() -> tuple:
     """Return both for the process that started this rank, as :func:`_agent` does for the agent."""
-    top = ancestors.of_the_launcher()[-1]
+    top = of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
         return 0, lambda: False
@@ -145,3 +150,27 @@ def _end(launcher: int, alone: bool) -> None:
         else:
             os.kill(os.getpid(), number)
         time.sleep(TERM_SECONDS)
+
+
+def of_the_launcher() -> List[int]:
+    """Return this process, its parent and so on, up to the process that the launcher started."""
+    own = [name for name in _OF_RANKS if name in start.own_environment()]
+    return processes.with_own(own[0]) if own else [os.getpid()]
+
+
+def is_outermost() -> bool:
+    """Return True if this process seems to be the rank itself, not a child of the rank.
+
+    There may be a shell or another program between the launcher and the rank. A process that runs
+    the same Python interpreter there is the rank.
+    """
+    if start.rank_above() is not None:
+        return False
+    try:
+        return _program(os.getpid()) not in map(_program, of_the_launcher()[1:])
+    except OSError:
+        return True
+
+
+def _program(pid: int) -> Optional[str]:
+    return os.readlink(f"/proc/{pid}/exe")
