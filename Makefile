@@ -183,12 +183,12 @@ fuzz: $(FUZZED:%=build/fuzz/%)
 	    echo "$$t: $$(grep -E 'DONE|units_executed' build/fuzz/$$t.log | tr '\n' ' ')"; \
 	done
 
-build/fuzz/%: tests/c/fuzz_main.c tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
+build/fuzz/%: tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
 	@test -n "$(CLANG)" || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@mkdir -p $(@D)
 	@$(CLANG) -std=c11 -ffp-contract=off -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
+	    -x c $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
 
 # Compares each rank's open descriptors, threads, mappings and memory at the start and at the end.
 soak: install

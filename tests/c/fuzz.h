@@ -1,8 +1,8 @@
 /* Functions to fuzz. For any bytes, a function must handle them or report an error, and must not
  * touch other memory.
  *
- * `make fuzz` chooses bytes by coverage (fuzz_main.c); test_fuzz.c mutates valid bytes. A function
- * aborts if a property is violated; sanitizers detect invalid accesses. */
+ * `make fuzz` chooses bytes by coverage (-DFUZZ=fuzz_wire or another function); test_fuzz.c mutates
+ * valid bytes. A function aborts if a property is violated; sanitizers detect invalid accesses. */
 #ifndef HVDLITE_FUZZ_H
 #define HVDLITE_FUZZ_H
 
@@ -296,5 +296,11 @@ static inline int fuzz_streams(const uint8_t *data, size_t size) {
     while (s.n) free(s.posted[--s.n]);
     return 0;
 }
+
+#ifdef FUZZ /* the entry of libFuzzer */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return FUZZ(data, size); }
+#endif
 
 #endif
