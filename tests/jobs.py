@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -233,3 +235,33 @@ def assert_passed(job: Job) -> Job:
 def rank_commands(arguments: Sequence[str]) -> List[str]:
     """Return the arguments of Python that run pytest with these arguments on each rank."""
     return ["-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+
+def kills_wanted(by_default: int) -> int:
+    """Return how many ranks a test kills at random moments, which SEED selects."""
+    return int(os.environ.get("KILLS", by_default))
+
+
+def kill_many(sizes: Dict[str, int], job: Callable[[str, int], List[float]], kills: int) -> None:
+    """Run jobs until `kills` ranks have been killed; print how long the other ranks needed.
+
+    :param sizes: place of a job -> number of its ranks.
+    :param job: called with a place and the number of ranks to kill; returns, for each rank killed
+        during training, the seconds until the other ranks had completed a step.
+    """
+    seed = int(os.environ.get("SEED", time.time()))
+    random.seed(seed)
+    print(f"\nSEED={seed}")
+    seconds, done = [], 0
+    while done < kills:
+        where = random.choice(list(sizes))
+        now = random.randrange(1, sizes[where])
+        found = job(where, now)
+        print(f"{where}, {now} killed:", *(f"{each * 1e3:.0f} ms" for each in found))
+        seconds += found
+        done += now
+    if seconds:
+        print(
+            f"{done} kills, {len(seconds)} in training: median {statistics.median(seconds):.3f} s, "
+            f"worst {max(seconds):.3f} s until the next step had ended"
+        )

@@ -13,11 +13,10 @@ import threading
 import time
 
 import pytest
-from jobs import TESTS, alone, mpirun, wait_until
-from kills import kill_many, wanted
+from jobs import TESTS, alone, kill_many, kills_wanted, mpirun, wait_until
 from places import results_without, start_ranks
 
-KILLS = wanted(6)
+KILLS = kills_wanted(6)
 SECONDS = 120  # limit of a job, long enough for a busy machine
 NUMPY, MODELS = (str(TESTS / "scripts" / f"elastic_{name}.py") for name in ("numpy", "models"))
 

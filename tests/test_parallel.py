@@ -6,6 +6,7 @@ HVDLITE_TEST_LONG=1, as in ``make test-long``, all tests also run on 3 and 4 ran
 
 import json
 import os
+import sys
 from typing import Dict, Optional
 
 import pytest
@@ -67,7 +68,7 @@ SETTINGS = [
 
 def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **options) -> None:
     """Run pytest on `ranks` ranks, once for each pair of variables and arguments."""
-    command = ["-m", "runs", *map(json.dumps, runs)]
+    command = ["-m", "test_parallel", *map(json.dumps, runs)]
     # ranks should not wait long for a rank whose run has failed
     env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}
     job = assert_passed(mpirun(ranks, *command, timeout=900, env=env, **options))
@@ -117,3 +118,28 @@ def test_tests_pass_with_each_setting_of_the_environment():
 def test_parallel_tests_pass_on_mxnets_other_engines(engine):
     files = [*SHORT, *parallel("memory", "trainer", "codec", "kvstore")]
     passed(2, ({}, files), env={"MXNET_ENGINE_TYPE": engine})
+
+
+def run_each(arguments: list) -> int:
+    """Run pytest several times in one process, which is a rank: MXNet's import takes longer than
+    most runs. Each argument is a JSON list of variables and pytest's arguments. hvdlite is
+    initialized again for each run.
+    """
+    import hvdlite as hvd
+
+    for argument in arguments:
+        variables, options = json.loads(argument)
+        os.environ.update(variables)
+        if hvd.is_initialized():
+            hvd.shutdown()
+        status = pytest.main(["-p", "no:cacheprovider", *options])
+        if status:
+            sys.stderr.write(f"this run has failed: {argument}\n")
+            return status
+        for name in variables:
+            del os.environ[name]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_each(sys.argv[1:]))

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kills import kill_many, wanted
+from jobs import kill_many, kills_wanted
 from launching import (
     HVDLITERUN,
     SCRIPTS,
@@ -32,7 +32,7 @@ from versions import MXNET2
 from hvdlite.launch import mpirun
 from hvdlite.machine import probe
 
-KILLS = wanted(2)
+KILLS = kills_wanted(2)
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
 
 
