@@ -23,6 +23,7 @@ MPI_SETTINGS = {
     "HVDLITE_REPORTS": os.devnull,  # most tests want no reports of failures
     **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
+TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
 MARK = "HVDLITE_TEST_JOB"  # set in each process of a job, to find processes left behind
 STARTS = 5  # the most attempts to start mpirun
 
@@ -235,6 +236,17 @@ def assert_passed(job: Job) -> Job:
 def rank_commands(arguments: Sequence[str]) -> List[str]:
     """Return the arguments of Python that run pytest with these arguments on each rank."""
     return ["-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+
+def started_by(*command: str, timeout=250, **env) -> subprocess.CompletedProcess:
+    """Run a command from the folder of this Python's executable."""
+    line = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+    env = {**os.environ, **MPI_SETTINGS, "GLOO_SOCKET_IFNAME": "lo", **env}
+    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=timeout)
+
+
+def came_to(output: str) -> dict:
+    return dict(re.findall(r"CAME TO (\w+) (\S+)", output))
 
 
 def kills_wanted(by_default: int) -> int:

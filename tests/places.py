@@ -15,6 +15,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence
 import jobs
 from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job
 
+LIKE_TORCHRUN = __file__  # a program that runs another program, see like_torchrun()
 CARRIERS = ("mpi", "tcp")
 WITHOUT_MPI = {"HVDLITE_TEST_WITHOUT_MPI": "1"}
 
@@ -108,3 +109,20 @@ def _end_of(process: subprocess.Popen, begun: float, timeout: float) -> Job:
         output, _ = process.communicate()
         raise AssertionError(f"a rank took longer than {timeout} s\n{output}") from None
     return Job(process.returncode, output, time.monotonic() - begun)
+
+
+def like_torchrun(words: List[str]) -> int:
+    """Run a Python program as two ranks with torchrun's variables, and wait for them."""
+    at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "x"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, **at, "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank},
+        )
+        for rank in "01"
+    ]
+    return max(rank.wait() for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(like_torchrun(sys.argv[1:]))

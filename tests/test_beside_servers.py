@@ -1,5 +1,8 @@
 """Jobs that MXNet's launcher starts, with a scheduler and servers in addition to the workers."""
 
+import argparse
+import os
+import subprocess
 import sys
 
 import pytest
@@ -7,7 +10,7 @@ from jobs import TESTS, alone, assert_passed, mpirun
 from places import free_port
 from versions import mxnet_alone
 
-LAUNCHER = [sys.executable, str(TESTS / "scripts" / "beside_servers.py")]
+LAUNCHER = [sys.executable, __file__]
 SUM = """
 kv = mx.kv.create("dist_sync_mpi")
 a = mx.nd.ones(2) * (kv.rank + 1)
@@ -98,3 +101,36 @@ def test_waiting_for_workers_that_never_come_times_out(servers, told):
     port = {"DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NUM_SERVER": servers}
     said = alone(BEGIN, **NOBODY, **port, PYTHONPATH=str(TESTS))
     assert all(each in said for each in told), said
+
+
+def launch() -> int:
+    """Start a scheduler, servers and workers of MXNet, as launch.py does, and wait for all of them.
+
+    launch.py numbers the workers that it starts on one host (--numbered), but not those over ssh.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--numbered", action="store_true")
+    parser.add_argument("-n", type=int)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+
+    environ = {
+        **os.environ,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_NUM_WORKER": str(args.n),
+        "DMLC_NUM_SERVER": str(args.servers),
+    }
+    roles = ["scheduler", *["server"] * args.servers, *["worker"] * args.n]
+    started = []
+    for index, role in enumerate(roles):
+        own = {"DMLC_TASK_ID": str(index)} if args.numbered else {}
+        started.append(subprocess.Popen(args.command, env={**environ, **own, "DMLC_ROLE": role}))
+    ends = [(role, process.wait()) for role, process in zip(roles, started)]
+    print("ENDS", sorted(f"{role} {code}" for role, code in ends), flush=True)
+    return max(code for _, code in ends)
+
+
+if __name__ == "__main__":
+    sys.exit(launch())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from jobs import MPI_SETTINGS, TESTS, Job, alone, assert_passed, mpirun
-from places import CARRIERS, on_carrier
+from places import CARRIERS, LIKE_TORCHRUN, on_carrier
 
 from hvdlite.bootstrap import mpi_init_wait
 
@@ -182,9 +182,6 @@ def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
     assert not job.lines("SIZE ")
     told = re.findall(r"init\(\): this process was started by process \d+, which is", job.output)
     assert len(told) == 2 and "HVDLITE_ALONE=1" in job.output
-
-
-LIKE_TORCHRUN = str(TESTS / "scripts" / "like_torchrun.py")
 
 
 def test_torchrun_started_by_a_rank_of_mpi_starts_a_separate_job():

@@ -11,6 +11,7 @@ import pytest
 from jobs import MPI_SETTINGS, TESTS, assert_passed, script, wait_until
 from places import (
     CARRIERS,
+    LIKE_TORCHRUN,
     WITHOUT_MPI,
     free_port,
     on_carrier,
@@ -166,7 +167,7 @@ def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
     """A killed torchrun can't end its ranks, even if they have not called init() yet."""
     path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     launcher = subprocess.Popen(
-        [sys.executable, str(TESTS / "scripts" / "like_torchrun.py"), *first, SCRIPT, "waits"],
+        [sys.executable, LIKE_TORCHRUN, *first, SCRIPT, "waits"],
         env={**os.environ, **MPI_SETTINGS, **WITHOUT_MPI, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

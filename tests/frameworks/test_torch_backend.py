@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from jobs import TESTS, TORCHRUN, came_to, started_by
 from places import WITHOUT_MPI
-from torch_jobs import SCRIPTS, TORCHRUN, came_to, started_by
 
 from benchmarks import serving
 
 pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
+SCRIPTS = TESTS / "frameworks" / "scripts"
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
 
 
@@ -58,7 +59,12 @@ def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(asked):
 
 def test_the_launchers_option_as_gloo_replaces_gloo_by_hvdlite():
     ended = started_by(
-        "hvdliterun", "--as-gloo", "-n", "3", str(SCRIPTS / "torch_as_gloo.py"), "gloo"
+        "hvdliterun",
+        "--as-gloo",
+        "-n",
+        "3",
+        str(SCRIPTS / "torch_as_gloo.py"),
+        "gloo",
     )
     assert ended.stdout.count("MOVED BY hvdlite") == 3, ended.stdout + ended.stderr
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from torch_jobs import TORCHRUN, came_to, started_by
+from jobs import TORCHRUN, came_to, started_by
 
 DIES_WHILE_DELEGATED = """
 import os, signal, sys, time

@@ -2,9 +2,8 @@
 
 import os
 
-from jobs import TESTS, Job, assert_passed, mpirun, script
+from jobs import TESTS, TORCHRUN, Job, assert_passed, mpirun, script, started_by
 from places import WITHOUT_MPI
-from torch_jobs import TORCHRUN, started_by
 
 SCRIPT = """
 import argparse

@@ -1,5 +1,6 @@
 """What docs/ says is true: Horovod's names, names of tests, public names, examples and links."""
 
+import inspect
 import json
 import os
 import re
@@ -9,6 +10,9 @@ import pytest
 from jobs import alone
 from test_architecture import MODULES
 from test_modules import module_name
+
+import hvdlite as hvd
+from hvdlite.core import reduce_ops
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
@@ -61,12 +65,13 @@ def split(parameters: str) -> list:
     return [p.strip() for p in parameters.split(",")] if parameters else []
 
 
-IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\nfrom signatures import *\n"
+IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\n"
+IMPORTS += "from test_docs import arguments, constructor\n"
 
 
 def run(code: str, *arguments: str) -> str:
     """Return the last line that the code prints in a new interpreter."""
-    path = f"{DOCS}{os.pathsep}{TESTS}"
+    path = os.pathsep.join(map(str, (DOCS, TESTS, TESTS / "unit")))
     return alone(IMPORTS + code, *arguments, PYTHONPATH=path).splitlines()[-1]
 
 
@@ -81,6 +86,34 @@ def parameters(name):
 
 print(json.dumps({name: parameters(name) for name in json.loads(sys.argv[1])}))
 """
+
+
+def default(parameter) -> str:
+    value = parameter.default
+    if parameter.name == "op" and isinstance(value, int):
+        return f"hvd.{reduce_ops.NAMES[value]}"
+    if value is hvd.Compression.none:
+        return "hvd.Compression.none"
+    return "hvd.global_process_set" if value is hvd.global_process_set else repr(value)
+
+
+def arguments(function) -> list:
+    texts, star = [], False
+    for p in inspect.signature(function).parameters.values():
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind == p.KEYWORD_ONLY and not star:
+            texts.append("*")
+            star = True
+        prefix = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        star = star or prefix == "*"
+        shown = "" if p.default is p.empty else f"={default(p)}"
+        texts.append(f"{prefix}{p.name}{shown}")
+    return texts
+
+
+def constructor(kind):
+    return next((vars(kind)[name] for name in ("__new__", "__init__") if name in vars(kind)), None)
 
 
 @pytest.fixture(scope="module")
