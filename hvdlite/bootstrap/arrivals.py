@@ -18,8 +18,8 @@ def ended(rank: int) -> RankFailedError:
 def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
     """Return the error about a rank that rank 0 can reach but this rank can't."""
     text = (
-        f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, though "
-        "others did: a firewall or a broken network keeps the two ranks apart"
+        f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, but "
+        "other ranks have one: a firewall or a broken network keeps the two ranks apart"
     )
     return RankFailedError(text, ranks=(other,))
 

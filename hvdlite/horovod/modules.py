@@ -51,7 +51,7 @@ ABSENT = {
     "horovod.tensorflow.data": "hvdlite has no service for tf.data",
     "horovod.tensorflow.gradient_aggregation": "backward_passes_per_step is inside the optimizers",
 }
-_WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.md has what is there"
+_WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.md lists the names"
 
 
 def absence(name: str) -> str:

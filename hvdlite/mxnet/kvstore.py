@@ -263,8 +263,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
             raise HvdliteValueError(
-                "the kvstore has no optimizer, so no states to save or load: call set_optimizer "
-                "first; if a Trainer or Module does the updates, save or load its states instead"
+                "the kvstore has no optimizer, so it has no states to save or load: call "
+                "set_optimizer first; if a Trainer or Module updates, save or load its states"
             )
         return self._updater
 

@@ -100,12 +100,12 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
     own = trainer.optimizer
     if type(optimizer) is not type(undistribute(own)):
         raise ValueError(
-            f"the states are those of {type(optimizer).__name__}: the trainer has "
+            f"the states are those of {type(optimizer).__name__}, but the trainer has "
             f"{type(undistribute(own)).__name__}"
         )
     if len(packed["order"]) != len(trainer._params):
         raise ValueError(
-            f"the states are those of {len(packed['order'])} parameters: the trainer has "
+            f"the states are those of {len(packed['order'])} parameters, but the trainer has "
             f"{len(trainer._params)}"
         )
     # Indices may differ: trainers sort parameters by names, which contain counts of a process.

@@ -48,7 +48,7 @@ static size_t good_operations(uint64_t *random, uint8_t *input) {
     return size;
 }
 
-/* Frames of some groups, sent in parts, and receives for some of the frames. */
+/* Makes an input: frames of some groups, sent in parts, and receives for some of the frames. */
 static size_t good_frames(uint64_t *random, uint8_t *input) {
     size_t size = 0;
     for (int i = 0; i < 12; i++) {

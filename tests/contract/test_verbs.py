@@ -59,7 +59,7 @@ def test_allreduce(lib, dtype, op, rank):
 def test_prescale_and_postscale_multiply_before_and_after_the_sum(lib, dtype, op, rank, size):
     for before, after in ((2.0, 1.0), (1.0, 0.5), (2.0, 0.5), (0.5, 3.0)):
         if dtype not in FLOATS and op == "Product":
-            continue  # integers wrap between the two scales
+            continue  # a product of integers wraps before the second scale
         how = {"op": getattr(hvd, op), "prescale_factor": before, "postscale_factor": after}
         own, expected = numbers(dtype, (19,), rank), model(dtype, (19,), op, before, after)
         check(lib.call("allreduce", own, dtype=dtype, **how), expected, dtype)
