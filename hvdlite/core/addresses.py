@@ -10,6 +10,15 @@ from hvdlite.core.shared_memory import own_host
 from hvdlite.machine import probe
 
 
+def joined(host: str, port: int) -> str:
+    """Return "host:port". An IPv6 address gets brackets, because it contains colons.
+
+    >>> joined("10.0.0.1", 9400), joined("::1", 9400)
+    ('10.0.0.1:9400', '[::1]:9400')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
     """Return, for each rank of the set, the address at which the others reach its host.
 

@@ -10,13 +10,12 @@ import jax
 import hvdlite
 from hvdlite import job
 from hvdlite.core import start
-from hvdlite.core.addresses import addresses_of_ranks
+from hvdlite.core.addresses import addresses_of_ranks, joined
 from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
-_SILENCE = "HVDLITE_DATA_TIMEOUT_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
 _kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
 
@@ -39,7 +38,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if hvdlite.is_initialized() and _kept:
         return _kept[0].enter_thread()
     choose(must=True)
-    for limit in (_LIMIT, _SILENCE):
+    for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
         of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
         os.environ.setdefault(limit, of_horovod or _PATIENCE)
     hvdlite.init(comm, process_sets)
@@ -89,8 +88,7 @@ def _join() -> None:
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     if not jax.distributed.is_initialized():
-        host, port = addresses_of_ranks()[0], start.free_port()
-        own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        own = joined(addresses_of_ranks()[0], start.free_port())
         place = hvdlite.broadcast_object(own, 0, "jax.place")
         jax.distributed.initialize(
             place, hvdlite.size(), hvdlite.rank(), cluster_detection_method="deactivate",

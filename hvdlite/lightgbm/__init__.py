@@ -3,7 +3,8 @@
 from typing import Any, Dict
 
 from hvdlite.core import start, topology
-from hvdlite.core.addresses import addresses_of_ranks
+from hvdlite.core.addresses import addresses_of_ranks, joined
+from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 
 
@@ -18,11 +19,16 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
 
     :param tree_learner: "data", "voting" or "feature", as in LightGBM.
     :raises ValueError: ``hvdlite.init()`` was not called.
-    :raises hvdlite.HvdliteError: a rank has left.
+    :raises hvdlite.HvdliteError: a rank has left, or a rank's host has no IPv4 address.
     """
-    port = start.free_port()
-    ports = allgather_object(port, "lightgbm.ports")
-    machines = [f"{host}:{port}" for host, port in zip(addresses_of_ranks(), ports)]
+    port, addresses = start.free_port(), addresses_of_ranks()
+    for rank, address in enumerate(addresses):
+        if ":" in address:
+            raise HvdliteError(
+                f"hvdlite.lightgbm: rank {rank}'s host has the address {address}: expected an IPv4 "
+                "address, because LightGBM connects by IPv4 only: give the host one, or use XGBoost"
+            )
+    machines = map(joined, addresses, allgather_object(port, "lightgbm.ports"))
     return {
         "machines": ",".join(machines),
         "num_machines": topology.size(),

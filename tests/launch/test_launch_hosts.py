@@ -4,7 +4,9 @@ import re
 import pytest
 from launching import call
 
+from hvdlite import lightgbm
 from hvdlite.core import addresses
+from hvdlite.core.native import HvdliteError
 from hvdlite.launch import check, cli, remote
 from hvdlite.launch.job import Job
 from hvdlite.launch.placement import place
@@ -86,6 +88,13 @@ def test_hosts_with_only_a_loopback_interface_use_its_address():
     """Containers may share a loopback interface."""
     loopback = ["127.0.0.1"]
     assert addresses._address_towards(loopback, [loopback]) == "127.0.0.1"
+
+
+def test_lightgbm_refuses_a_host_that_has_only_ipv6(monkeypatch):
+    """LightGBM 4.7 skips such an address, also in brackets, and trains without the host."""
+    monkeypatch.setattr(lightgbm, "addresses_of_ranks", lambda: ["10.0.0.1", "fd00::2"])
+    with pytest.raises(HvdliteError, match="rank 1's host has the address fd00::2: expected"):
+        lightgbm.network_parameters()
 
 
 @pytest.mark.skipif(addresses.probe.source_towards("::1") is None, reason="this host has no IPv6")
