@@ -15,14 +15,13 @@
 
 #define API __attribute__((visibility("default")))
 
-/* seconds of the first wait */
-static const double BRIEFLY = 200e-6;
+static const double BRIEFLY = 200e-6; /* seconds of the first wait */
 
 struct call {
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
-    hvd_error failed; /* the error of a collective that could not start */
-    int64_t count;
+    hvd_error failed;    /* the first error */
+    int64_t count, done; /* numbers of collectives that have started and ended */
     hvd_handle *handles[];
 };
 
@@ -40,21 +39,21 @@ static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
 }
 
 /* ---- ending ---- */
-static bool all_finished(struct call *c, double seconds) {
-    for (int64_t i = 0; i < c->count; i++)
-        if (!core.hvd_finish(c->handles[i], seconds, NULL)) return false;
+/* Waits for the collectives in turn, some seconds for each. False: one has not ended. */
+static bool all_ended(struct call *c, double seconds) {
+    for (; c->done < c->count; c->done++) {
+        hvd_error err = {0};
+        if (!core.hvd_finish(c->handles[c->done], seconds, &err)) return false;
+        core.hvd_drop(c->handles[c->done]);
+        if (!c->failed.code) c->failed = err;
+    }
     return true;
 }
 
-/* Waits for all collectives. Returns NULL, or the error of the first collective that failed. */
+/* Waits for all collectives. Returns NULL, or the first error. */
 static XLA_FFI_Error *ended(struct call *c) {
-    hvd_error err = {0}, first = c->failed;
-    for (int64_t i = 0; i < c->count; i++) {
-        while (!core.hvd_finish(c->handles[i], 1, &err)) continue;
-        core.hvd_drop(c->handles[i]);
-        if (err.code && !first.code) first = err;
-    }
-    return first.code ? failure(c->api, first.text) : NULL;
+    while (!all_ended(c, 1)) continue;
+    return c->failed.code ? failure(c->api, c->failed.text) : NULL;
 }
 
 static void *complete(void *call) {
@@ -84,15 +83,9 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
     const double *scales = array_of(frame, SCALES);
     char full[HVD_MAX_NAME];
     snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
-    int64_t dims[HVD_MAX_DIMS + 1];
-    if (in->rank >= HVD_MAX_DIMS) {
-        err->code = HVD_INVALID;
-        snprintf(err->text, sizeof err->text, "tensor '%s' has over %d dimensions", full,
-                 HVD_MAX_DIMS - 1);
-        return NULL;
-    }
-    for (int64_t d = 0; d < in->rank; d++) dims[d] = in->dims[d];
-    dims[in->rank] = parts;
+    int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_validate refuses more dimensions */
+    for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
+        dims[d] = d < in->rank ? in->dims[d] : parts;
     hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
     t.kind = (int)how[0], t.op = (int)how[1], t.root = (int)how[2], t.group = (int)how[3];
     t.dtype = (int)carrier[0], t.ndim = (int)in->rank + (parts > 1);
@@ -125,7 +118,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     XLA_FFI_Error *error = NULL;
-    if (all_finished(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
+    if (all_ended(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
         /* waits, because XLA reclaims the memory when this call returns */
         XLA_FFI_Error *first = ended(c);
         free(c);

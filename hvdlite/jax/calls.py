@@ -15,11 +15,8 @@ from hvdlite.core.collectives import dense, memory_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
-from hvdlite.jax.cliques import TARGET
-from hvdlite.jax.library import core_function
+from hvdlite.jax.cliques import TARGET, core_function
 from hvdlite.training import compiled
-
-_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread")
 
 
 class Collective(NamedTuple):
@@ -80,7 +77,8 @@ def build() -> Path:
     :raises RuntimeError: as ``training.compiled.build``.
     """
     source = Path(__file__).with_name("calls.c")
-    compiler = [*shlex.split(os.environ.get("CC", "cc")), *_FLAGS]
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), "-std=c11", "-O2", "-fvisibility=hidden"]
+    compiler += ["-shared", "-fPIC", "-pthread"]
     folders = [f"-I{compiled.CSRC}", f"-isystem{jax.ffi.include_dir()}"]
     return compiled.build(
         f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.calls`)",

@@ -1,7 +1,7 @@
 /* Cliques: the ordered ranks whose devices take part in one collective of an XLA program.
  *
  * XLA asks for a communicator with Comm_split, which passes no list of members. So Python announces
- * the members first. If nobody announced a split, its clique's collectives fail. Before a program
+ * the members first. If nobody announced a split, its collectives fail. Before a program
  * runs, Python opens groups of the core for the program's cliques. XLA calls from several threads,
  * but makes the calls for one clique one after another. */
 #ifndef HVDLITE_JAX_CLIQUE_H
@@ -9,24 +9,13 @@
 
 #include "functions.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #define API __attribute__((visibility("default")))
 
-/* The library's state; global, because MPI's functions have no argument for it. */
-extern struct library {
-    struct core core;
-    int rank, size;                     /* of this rank in the job; size 0: not begun */
-    _Atomic(struct clique *) announced; /* NULL: none, or XLA has made its communicator already */
-    pthread_mutex_t mutex;              /* guards the plans of all cliques */
-} library;
-
-/* A clique has the number of a group of the core, or one of these values. */
-enum {
-    CLIQUE_CLOSED = -1,  /* its collectives fail */
-    CLIQUE_WARMING = -2, /* XLA is making the communicator; nothing is sent */
-};
+/* Global, because MPI's functions have no argument for them. */
+extern struct core core;
+extern struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
 
 /* A plan of the core, for a collective or message that has run before. */
 struct plan {
@@ -35,12 +24,11 @@ struct plan {
     atomic_bool taken;  /* a call that has not ended uses it */
     bool done;          /* that call's run has ended without an error */
 };
-/* The most plans that a clique keeps. The limit bounds the memory of programs that use new shapes
- * again and again. */
+/* Most plans of a clique. Bounds the memory of programs that use new shapes again and again. */
 enum { PLANS = 256 };
 
 struct clique {
-    atomic_int group;
+    atomic_int group; /* its group in the core; < 0: none yet */
     int rank, size;
     int color;      /* color of its split */
     char name[200]; /* prefix of its tensors: "jax.0,1,2" */
@@ -63,17 +51,14 @@ struct clique {
 extern _Thread_local char clique_failure[1024];
 int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Returns the clique for a split. NULL: failure. */
-struct clique *clique_split(int color, int key);
-
 /* Returns at least `bytes` of memory, valid until the next call. NULL: failure. */
 char *clique_scratch(struct clique *c, int64_t bytes);
-/* Runs a collective, or a message to or from `root` (a rank of the clique), until it ends. Returns
- * 0, or another value after a failure. */
+/* Starts a collective, or a message to or from `root` (a rank of the clique), and waits some
+ * seconds for its end; < 0: not at all. NULL: failure. */
+struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double seconds);
+/* Waits for the end. Returns 0, or another value after a failure. */
+int clique_end(struct plan *started);
+/* Does both. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
-/* Starts a message. NULL: failure. */
-struct plan *clique_start(struct clique *c, const hvd_tensor *tensor);
-/* Waits for a message. Returns 0, or another value after a failure. */
-int clique_end(struct plan *message);
 
 #endif

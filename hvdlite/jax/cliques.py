@@ -1,17 +1,14 @@
 """Tells the C library the members of XLA's communicators, and opens the core's groups for them.
 
-XLA makes a communicator by MPI_Comm_split, which tells a process its own place but not the other
-members. So this module reads each executable that a client of jaxlib makes. For each new list of
-members it announces the list to the library and makes XLA create the communicator, which sends
-nothing. Before the first run of a program, its ranks meet and open a group of the core for each
-list.
+This module reads each executable that a client of jaxlib makes. For each new list of members it
+announces the list to the library and makes XLA create the communicator, which sends nothing. Before
+the first run of a program, its ranks meet and open a group of the core for each list.
 """
 
 import contextlib
 import ctypes
 import functools
 import hashlib
-import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +21,18 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from hvdlite.core import registry, topology
-from hvdlite.core.native import call, lib
+from hvdlite.core.native import address_of, call, lib
 from hvdlite.jax import replica_groups
-from hvdlite.jax.library import PATH, core_function
+from hvdlite.jax.library import PATH
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
-_MAKERS = "compile_and_load", "deserialize_executable"
 _LOOK_MS = 500
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+def core_function(name: bytes) -> int:
+    """Return the address of the core's function with this name, for C libraries."""
+    return address_of(name.decode())
 
 
 @dataclass(eq=False)
@@ -40,16 +42,14 @@ class _Clique:
     address: ctypes.c_void_p  # address of the clique in the library
     ranks: List[int]  # in the order of the devices
     thread: Optional[threading.Thread] = None  # the only thread that may run its programs
-    opened: Any = None  # True: its group is open; an exception: opening has failed; None: neither
+    failure: Optional[str] = None  # why its group can't be opened; "": it is open; None: untried
 
 
 class Cliques:
     """The communicators of this process, and the threads that use them.
 
-    XLA does not tell which program a collective belongs to. If two threads ran programs, and ranks
-    ran them in different orders, the collectives of the two could be mixed up. So each communicator
-    belongs to one thread. If ``jit`` has run a program in the same context before, ``jit`` skips
-    Python and therefore this check. So each thread has its own context.
+    Each communicator belongs to one thread (docs/jax.md, "Threads"). ``jit`` skips Python and this
+    check for programs that ran in the same context before. So each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """
@@ -64,11 +64,11 @@ class Cliques:
         self._programs: Dict[int, List[_Clique]] = {}  # by the id() of the executable
         self._lock = threading.RLock()
         self._warming = threading.local()
-        self._context, self._contexts = jax.make_user_context(), itertools.count(1)
+        self._context = jax.make_user_context()
 
     def watch(self, client: type, executable: type) -> None:
         """Hook the functions of jaxlib that make and run executables."""
-        for name in _MAKERS:
+        for name in ("compile_and_load", "deserialize_executable"):
             setattr(client, name, self._watched(getattr(client, name)))
         execute = executable.execute_sharded  # type: ignore[attr-defined]
 
@@ -85,29 +85,29 @@ class Cliques:
     def enter_thread(self) -> None:
         """Allow this thread to run programs of several processes."""
         if self._context.value is None:
-            self._context(next(self._contexts)).__enter__()
+            self._context(object()).__enter__()
 
     def _watched(self, make):
         @functools.wraps(make)
         def making(client, what, *args, **named):
             executable = make(client, what, *args, **named)
             devices = named.get("executable_devices", args[0] if args else ())
-            # a deleted executable may have had the same id()
-            self._programs.pop(id(executable), None)
-            if not getattr(self._warming, "now", False) and hasattr(executable, "hlo_modules"):
-                self._announce(executable, list(devices))
+            # replaces the value of a deleted executable with the same id()
+            self._programs[id(executable)] = self._announced(executable, list(devices))
             return executable
 
         return making
 
-    def _announce(self, executable, devices: List[Any]) -> None:
-        """Make XLA create the communicators that a program needs in this process.
+    def _announced(self, executable, devices: List[Any]) -> List[_Clique]:
+        """Return the communicators that a program needs in this process; make XLA create them.
 
         :param devices: the devices of the program, in the program's order.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
+        found: List[_Clique] = []
+        if getattr(self._warming, "now", False) or not hasattr(executable, "hlo_modules"):
+            return found
         several = len({device.process_index for device in devices}) > 1
-        cliques = self._programs[id(executable)] = []
         for module in executable.hlo_modules():
             text = module.to_string()
             if several and f'custom_call_target="{TARGET}"' in text:
@@ -118,17 +118,18 @@ class Cliques:
                 )
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]
-                ranks = [device.process_index for device in members]
-                if self._rank in ranks:
+                if self._rank in (device.process_index for device in members):
                     with self._lock:
-                        clique = self._clique(members, ranks)
-                    cliques += [clique] * (len(ranks) > 1)
+                        clique = self._clique(members)
+                    found += [clique] * (len(members) > 1)
+        return found
 
-    def _clique(self, devices: Sequence[Any], ranks: List[int]) -> _Clique:
+    def _clique(self, devices: Sequence[Any]) -> _Clique:
         """Return the communicator of these devices; make XLA create it if it is new."""
         key = tuple(device.id for device in devices)
         if key in self._known:
             return self._known[key]
+        ranks = [device.process_index for device in devices]
         if len(set(ranks)) < len(ranks):
             raise RuntimeError(
                 "hvdlite.jax: a collective joins several devices of one process: give each process "
@@ -158,15 +159,15 @@ class Cliques:
 
         :raises jax.errors.JaxRuntimeError: a rank did not make this call in time, or has ended.
         """
-        if clique.opened is None:
+        if clique.failure is None:
             try:
                 group = _open_among(clique.ranks, self._patience)
                 self._library.hvdlite_jax_open(clique.address, group)
-                clique.opened = True
+                clique.failure = ""
             except Exception as error:
-                clique.opened = error
-        if clique.opened is not True:
-            raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {clique.opened}")
+                clique.failure = f"hvdlite.jax: {error}"
+        if clique.failure:
+            raise jax.errors.JaxRuntimeError(clique.failure)
 
     def _check_thread(self, clique: _Clique) -> None:
         """Make this thread the communicator's thread; raise RuntimeError if that is not allowed."""
@@ -186,14 +187,13 @@ class Cliques:
             raise RuntimeError(f"{what}: {why}")
 
     def _warm(self, devices: Sequence[Any]) -> None:
-        """Run the smallest program that needs this communicator: one number, which is not sent."""
+        """Run a small program that needs this communicator. Each device sends only to itself."""
         self._warming.now = True
         mesh = Mesh(np.array(devices, dtype=object), ("all",))
-
-        def joined(x):  # a sum on one device would need no communicator
-            return jax.lax.psum(x, "all") if mesh.size > 1 else jax.lax.ppermute(x, "all", [(0, 0)])
-
-        mapped = jax.shard_map(joined, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+        mapped = jax.shard_map(
+            lambda x: jax.lax.ppermute(x, "all", [(0, 0)]), mesh=mesh, in_specs=P(), out_specs=P(),
+            check_vma=False,
+        )  # fmt: skip
         jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
 
 

@@ -2,12 +2,11 @@
  *
  * Every jaxlib contains MPItrampoline, which loads the library that MPITRAMPOLINE_LIB names and
  * looks up all names of mpi_abi.h in it. This library starts no ranks: Python passes the functions
- * of the core that it has loaded (hvdlite_jax_begin). XLA keeps a program's collectives in order
- * and calls them from its own threads; it passes counts as int. */
+ * of the core that it has loaded (hvdlite_jax_begin). XLA passes counts as int. */
 #include "clique.h"
 
-#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the names that MPItrampoline looks up ---- */
@@ -41,7 +40,6 @@ CONSTANT(SUM, 1 + HVD_SUM)
 CONSTANT(PROD, 1 + HVD_PRODUCT)
 CONSTANT(MIN, 1 + HVD_MIN)
 CONSTANT(MAX, 1 + HVD_MAX)
-CONSTANT(COMM_WORLD, 1)
 CONSTANT(UNDEFINED, -32766)
 CONSTANT(THREAD_FUNNELED, 1)
 CONSTANT(THREAD_MULTIPLE, 3)
@@ -67,32 +65,50 @@ MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
 /* Gets the core's functions and this rank's position in the job from Python. */
 API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size) {
-    library.core = core_found(find), library.rank = rank, library.size = size;
+    core = core_found(find), world.rank = rank, world.size = size;
 }
 
 /* ---- communicators ---- */
-/* MPIABI_COMM_WORLD, which has all ranks. XLA asks for its size and splits it. */
-static struct clique *const WORLD = (struct clique *)1;
+API struct clique *const MPIABI_COMM_WORLD = &world;
 
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
-    (void)argc, (void)argv, (void)required;
     *provided = (int)MPIABI_THREAD_MULTIPLE;
-    if (library.size) return 0;
+    if (world.size) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 /* nothing to do, because hvd.shutdown() ends the job */
 API int MPIABI_Finalize(void) { return 0; }
 /* always true, because any thread may open a group */
 API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; }
-API int MPIABI_Comm_rank(struct clique *c, int *rank) {
-    return *rank = c == WORLD ? library.rank : c->rank, 0;
+API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
+API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
+
+static struct clique *_Atomic next; /* NULL: none, or XLA has made its communicator already */
+
+/* Announces the clique of the next split with this color and key. Only one clique can be announced
+ * at a time. NULL: memory is short. */
+API struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
+                                        int color) {
+    struct clique *c = calloc(1, sizeof *c + (size_t)size * sizeof *c->members);
+    if (!c) return NULL;
+    c->rank = key, c->size = size, c->color = color, c->noted.bytes = -1;
+    c->group = -1;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    for (int i = 0; i < size; i++) c->members[i].rank = members[i];
+    return next = c;
 }
-API int MPIABI_Comm_size(struct clique *c, int *size) {
-    return *size = c == WORLD ? library.size : c->size, 0;
-}
-API int MPIABI_Comm_split(struct clique *c, int color, int key, struct clique **out) {
-    (void)c;
-    return !(*out = clique_split(color, key));
+
+/* Ends the announcement. False: XLA has not asked for the clique. */
+API bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&next, NULL) != c; }
+
+API void hvdlite_jax_open(struct clique *c, int group) { c->group = group; }
+
+API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique **out) {
+    struct clique *c = next;
+    if (c && c->color == color && c->rank == key && atomic_compare_exchange_strong(&next, &c, NULL))
+        return *out = c, 0;
+    snprintf(all->name, sizeof all->name, "first device %d, this process is number %d", color, key);
+    return *out = all, 0; /* its collectives fail */
 }
 /* nothing to do, because cliques end with the job */
 API int MPIABI_Comm_free(struct clique **c) { return *c = NULL, 0; }
@@ -102,46 +118,39 @@ API int MPIABI_Error_string(int code, char *text, int *length) {
 }
 
 /* ---- collectives ---- */
-static const char UNKNOWN_TYPE[] = "hvdlite.jax: XLA uses a type that hvdlite does not know";
-
-/* Returns the bytes of `count` elements; < 0: failure. */
-static int64_t bytes_of(int count, const struct type *type) {
-    if (!type) return -clique_refuse(UNKNOWN_TYPE);
+/* Returns the bytes of `count` elements that a clique is to move; < 0: failure. */
+static int64_t bytes_of(const struct clique *c, int count, const struct type *type) {
+    if (c->group < 0 && c->size > 1)
+        return -clique_refuse("hvdlite.jax: a program has a collective among processes that were "
+                              "not announced (%s): the program was compiled or loaded before "
+                              "hvd.init(), or in a way that this version of hvdlite does not know",
+                              c->name);
+    if (!type) return -clique_refuse("hvdlite.jax: XLA uses a type that hvdlite does not know");
     if (count < 0) return -clique_refuse("hvdlite.jax: a collective of %d elements", count);
     return (int64_t)count * type->bytes;
 }
 
-/* Returns a tensor with one dimension of `count` elements. */
-static hvd_tensor row(int kind, int dtype, const int64_t *count, const void *in, void *out,
-                      int64_t out_count) {
-    hvd_tensor t = {.kind = kind, .dtype = dtype, .prescale = 1, .postscale = 1, .ndim = 1};
-    t.dims = count, t.in = in, t.out = out, t.out_rows = out_count;
+/* In gathers and exchanges the core compares all dimensions but the first, the number of rows. */
+static hvd_tensor tensor_of(int kind, int dtype, int ndim, const int64_t dims[], const void *in,
+                            void *out, int64_t out_rows) {
+    hvd_tensor t = {.kind = kind, .dtype = dtype, .prescale = 1, .postscale = 1, .ndim = ndim};
+    t.dims = dims, t.in = in, t.out = out, t.out_rows = out_rows;
     return t;
 }
 
-/* A tensor of two dimensions. The core compares all dimensions but the number of rows. */
-static hvd_tensor rows(int kind, int dtype, const int64_t dims[2], const void *in, void *out,
-                       int64_t out_rows) {
-    hvd_tensor t = row(kind, dtype, dims, in, out, out_rows);
-    t.ndim = 2;
-    return t;
-}
-
-/* Reduces `in` to `out_count` elements of `out`. */
-static int reduce(int kind, const void *in, void *out, int64_t out_count, const struct type *type,
+/* Reduces to `count` elements of `out`. */
+static int reduce(int kind, const void *in, void *out, int count, const struct type *type,
                   intptr_t op, struct clique *c) {
-    if (!type) return clique_refuse(UNKNOWN_TYPE);
-    if (!out_count) return 0;
+    const int64_t bytes = bytes_of(c, count, type);
+    if (bytes <= 0) return bytes < 0;
     if (!op || (type->parts > 1 && op != MPIABI_SUM))
         return clique_refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
                              "for this type: complex numbers can be summed only");
     if (!in) in = out; /* MPI_IN_PLACE */
-    if (c->size == 1 || c->group == CLIQUE_WARMING)
-        return memmove(out, in, (size_t)(out_count * type->bytes)), 0;
-    const int64_t each = out_count * type->parts;
-    const bool scatters = kind == HVD_REDUCESCATTER;
-    const int64_t n = scatters ? each * c->size : each;
-    hvd_tensor t = row(kind, type->dtype, &n, in, out, scatters ? each : 0);
+    if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
+    const int64_t own = (int64_t)count * type->parts;
+    const int64_t n = kind == HVD_REDUCESCATTER ? own * c->size : own;
+    hvd_tensor t = tensor_of(kind, type->dtype, 1, &n, in, out, own);
     t.op = (int)op - 1;
     return clique_run(c, &t);
 }
@@ -161,11 +170,10 @@ API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[],
 
 API int MPIABI_Allgather(const void *in, int count, const struct type *type, void *out,
                          int out_count, const struct type *out_type, struct clique *c) {
-    (void)out_count, (void)out_type;
-    const int64_t bytes = bytes_of(count, type);
+    const int64_t bytes = bytes_of(c, count, type);
     if (bytes <= 0) return bytes < 0;
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
-    hvd_tensor t = rows(HVD_ALLGATHER, HVD_UINT8, (const int64_t[]){1, bytes}, in, out, c->size);
+    hvd_tensor t = tensor_of(HVD_ALLGATHER, HVD_UINT8, 2, (int64_t[]){1, bytes}, in, out, c->size);
     return clique_run(c, &t);
 }
 
@@ -180,8 +188,7 @@ enum { UNPACKED = 1 << 20 };
 API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int to, int tag,
                         void *out, int out_count, const struct type *out_type, int from,
                         int out_tag, struct clique *c, void *status) {
-    (void)tag, (void)out_tag, (void)status, (void)out_type;
-    const int64_t part = bytes_of(count, type), bytes = part * c->size;
+    const int64_t part = bytes_of(c, count, type), bytes = part * c->size;
     if (part <= 0) return part < 0;
     const int n = c->size, step = (to - c->rank + n) % n;
     if (step == 1) c->steps = 0;
@@ -191,7 +198,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
     if (n == 2 && part >= UNPACKED) {
         const int64_t splits[2] = {c->rank ? part : 0, c->rank ? 0 : part};
         /* another type than below, so that the two have different plans */
-        hvd_tensor t = row(HVD_ALLTOALL, HVD_INT8, &part, in, out, part);
+        hvd_tensor t = tensor_of(HVD_ALLTOALL, HVD_INT8, 1, &part, in, out, part);
         t.splits = splits, t.nsplits = 2;
         return clique_run(c, &t);
     }
@@ -200,7 +207,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
     memcpy(packed + to * part, in, (size_t)part);
     c->members[from].out = out;
     if (step < n - 1) return 0;
-    hvd_tensor t = rows(HVD_ALLTOALL, HVD_UINT8, (const int64_t[]){n, part}, packed, came, n);
+    hvd_tensor t = tensor_of(HVD_ALLTOALL, HVD_UINT8, 2, (int64_t[]){n, part}, packed, came, n);
     int failed = clique_run(c, &t);
     for (int i = 0; i < n && !failed; i++)
         if (i != c->rank) memcpy(c->members[i].out, came + i * part, (size_t)part);
@@ -218,40 +225,36 @@ enum { RECEIVE = 1 };
 
 API int MPIABI_Irecv(void *out, int count, const struct type *type, int from, int tag,
                      struct clique *c, char **request) {
-    (void)tag;
-    c->noted = (struct noted){out, bytes_of(count, type), from};
+    c->noted = (struct noted){out, bytes_of(c, count, type), from};
     *request = (char *)c + RECEIVE;
     return c->noted.bytes < 0;
 }
 
 API int MPIABI_Isend(const void *in, int count, const struct type *type, int to, int tag,
                      struct clique *c, struct plan **request) {
-    (void)tag;
-    const int64_t bytes = bytes_of(count, type);
+    const int64_t bytes = bytes_of(c, count, type);
     if (bytes < 0) return 1;
     if (c->size > 2 || bytes > FEW || bytes != c->noted.bytes) {
-        hvd_tensor t = row(HVD_SEND, HVD_UINT8, &bytes, in, NULL, bytes);
+        hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
         t.root = to;
-        return !(*request = clique_start(c, &t));
+        return !(*request = clique_start(c, &t, -1));
     }
     c->noted.bytes = -1;
     char *both = clique_scratch(c, 2 * bytes);
     /* another type than XLA's allgathers, so that the two do not match */
-    hvd_tensor t = rows(HVD_ALLGATHER, HVD_INT8, (const int64_t[]){1, bytes}, in, both, 2);
+    hvd_tensor t = tensor_of(HVD_ALLGATHER, HVD_INT8, 2, (int64_t[]){1, bytes}, in, both, 2);
     if (!both || clique_run(c, &t)) return 1;
     memcpy(c->noted.out, both + !c->rank * bytes, (size_t)bytes);
     return *request = NULL, 0;
 }
 
 API int MPIABI_Wait(char **request, void *status) {
-    (void)status;
     if ((uintptr_t)*request % 2 != RECEIVE) return *request && clique_end((struct plan *)*request);
     struct clique *c = (struct clique *)(*request - RECEIVE);
-    const struct noted receive = c->noted;
+    const struct noted got = c->noted;
     c->noted.bytes = -1;
-    if (receive.bytes < 0) return 0; /* Isend's allgather has received it */
-    hvd_tensor t =
-        row(HVD_RECV, HVD_UINT8, &receive.bytes, receive.out, receive.out, receive.bytes);
-    t.root = receive.from;
+    if (got.bytes < 0) return 0; /* Isend's allgather has received it */
+    hvd_tensor t = tensor_of(HVD_RECV, HVD_UINT8, 1, &got.bytes, got.out, got.out, got.bytes);
+    t.root = got.from;
     return clique_run(c, &t);
 }

@@ -1,9 +1,8 @@
-"""Makes jaxlib load hvdlite's C library as its MPI, and gives that library the core's functions.
+"""Makes jaxlib load hvdlite's C library as its MPI.
 
 ``python -m hvdlite.jax.library`` prints the library's path, for MPITRAMPOLINE_LIB.
 """
 
-import ctypes
 import os
 import sys
 
@@ -18,11 +17,9 @@ def choose(must: bool = False) -> None:
 
     :raises ImportError: with ``must``, if jaxlib was loaded without the library.
     """
-    if PATH is None:
-        if must:
-            raise ImportError("hvdlite's library for JAX is missing: run `make install`")
-        return
-    if "jaxlib" not in sys.modules:
+    if must and not PATH:
+        raise ImportError("hvdlite's library for JAX is missing: run `make install`")
+    if PATH and "jaxlib" not in sys.modules:
         os.environ[VARIABLE] = PATH
     if must and os.environ.get(VARIABLE) != PATH:
         raise ImportError(
@@ -30,14 +27,6 @@ def choose(must: bool = False) -> None:
             "before jax and before libraries that import jax, or start the program by `hvdlite "
             f"run`, or export {VARIABLE}=$(python -m hvdlite.jax.library)"
         )
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
-def core_function(name: bytes) -> int:
-    """Return the address of the core's function with this name, for C libraries."""
-    from hvdlite.core.native import address_of
-
-    return address_of(name.decode())
 
 
 if __name__ == "__main__":

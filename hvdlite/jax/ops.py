@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvdlite.core import grouped, rows
-from hvdlite.core.arguments import op_of
+from hvdlite.core.arguments import op_of, scales_of
 from hvdlite.core.collectives import dense
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import lib
@@ -37,7 +37,7 @@ def allreduce(
     :param prescale_factor: and ``name``, and the errors: as for ``hvdlite.numpy.allreduce``. A
         failure inside a program raises ``jax.errors.JaxRuntimeError`` or ValueError.
     """
-    op, scales = op_of(average, op), (float(prescale_factor), float(postscale_factor))
+    op, scales = op_of(average, op), scales_of(prescale_factor, postscale_factor)
     name = tensor_name("allreduce", name, process_set)
     return _mapped(Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales), tree)
 
@@ -81,7 +81,7 @@ def reducescatter(
     Inside programs the rows must divide evenly among the ranks.
     """
     name = tensor_name("reducescatter", name, process_set)
-    scales = float(prescale_factor), float(postscale_factor)
+    scales = scales_of(prescale_factor, postscale_factor)
     return _mapped(Collective(lib.HVD_REDUCESCATTER, name, process_set, op, scales), tree)
 
 
@@ -124,9 +124,8 @@ def _own(collective: Collective, leaf: Any) -> np.ndarray:
             f"tensor '{collective.name}': the array is sharded over several processes: pass the "
             "part of this process (array.addressable_data(0)), or use jax.lax.psum inside jit"
         )
-    if isinstance(leaf, (float, int, complex)):
-        leaf = jnp.asarray(leaf)
-    return np.asarray(leaf, order="C")
+    is_number = isinstance(leaf, (float, int, complex))
+    return np.asarray(jnp.asarray(leaf) if is_number else leaf, order="C")
 
 
 def _carrier(collective: Collective, array: np.ndarray) -> np.ndarray:
@@ -168,27 +167,22 @@ def _restored(got: np.ndarray, array: np.ndarray) -> Any:
 _inside = jax.custom_vjp(run, nondiff_argnums=(0,))
 
 
-def _forward(collective: Collective, *arrays):
-    return _inside(collective, *arrays), None
-
-
-def _backward(collective: Collective, _, grads):
+def _backward(c: Collective, _, grads):
     """Return gradients with Horovod's scale: docs/training.md, "Gradients through collectives"."""
-    kind, name, ps, op, scales, root = collective
-    own = collective._replace(name=f"{name}.grad")
+    ps, own = c.process_set, c._replace(name=f"{c.name}.grad")
     average = Collective(lib.HVD_ALLREDUCE, own.name, ps, Average)
-    if kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
-        check_linear(name, op)
-    if kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
+    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
+        check_linear(c.name, c.op)
+    if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
         return tuple(_inside(own, *grads))
-    if kind == lib.HVD_REDUCESCATTER:
-        scale = scatter_gradient_scale(op, scales, ps.size())
+    if c.kind == lib.HVD_REDUCESCATTER:
+        scale = scatter_gradient_scale(c.op, c.scales, ps.size())
         gathered = _inside(Collective(lib.HVD_ALLGATHER, own.name, ps), *grads)
         return tuple(grad * scale for grad in gathered)
-    if kind == lib.HVD_ALLGATHER:
+    if c.kind == lib.HVD_ALLGATHER:
         return tuple(_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads))
-    mine = ps.rank() == root
+    mine = ps.rank() == c.root
     return tuple(grad if mine else jnp.zeros_like(grad) for grad in _inside(average, *grads))
 
 
-_inside.defvjp(_forward, _backward)
+_inside.defvjp(lambda c, *arrays: (_inside(c, *arrays), None), _backward)

@@ -42,9 +42,7 @@ def DistributedOptimizer(
     :param optimizer: an optimizer of Optax: a pair of functions ``init`` and ``update``.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average, Sum or Adasum.
-    :param gradient_predivide_factor: f: gradients are divided by f before the sum, and multiplied
-        by f / size after the sum.
-    :param process_set: the ranks that average; a rank outside of the set trains alone.
+    :param gradient_predivide_factor: and ``process_set``: as for PyTorch's DistributedOptimizer.
     :param name: the name of the tensors, equal on all ranks; by default the number of optimizers
         that the process made before.
     :raises ValueError: an argument is wrong.

@@ -15,7 +15,7 @@ _COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast)(-start)?\("
 )
-_LISTS = re.compile(r"replica_groups=\{(\{[\d,{} ]*\})?\}")
+_LISTS = re.compile(r"replica_groups=\{(?:\{[\d,{} ]*\})?\}")
 _RANGE = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
     r"replica_groups=mesh\[([^\]]*)\](?:, ?device_ids="
@@ -73,8 +73,7 @@ def _groups(line: str, count: int) -> Any:
         return [range(count)]
     lists, ranges, mesh = _LISTS.search(line), _RANGE.search(line), _MESH.search(line)
     if lists:
-        groups = [_integers(group) for group in re.findall(r"\{([\d, ]*)\}", lists[1] or "")]
-        return [group for group in groups if group] or [range(count)]
+        return [*map(_integers, re.findall(r"\{([\d, ]+)\}", lists[0]))] or [range(count)]
     if ranges:
         return _range(ranges[2], ranges[3]).reshape(_integers(ranges[1]))
     if mesh:

@@ -59,7 +59,7 @@ static struct clique *announced(void) {
     struct clique *c = NULL;
     hvdlite_jax_begin(find, 0, 3);
     CHECK(announce() != NULL);
-    CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &c), 0);
+    CHECK_INT(MPIABI_Comm_split(&world, 7, 1, &c), 0);
     plans = dropped = runs = 0, ends = true;
     return c;
 }
@@ -83,14 +83,9 @@ static int sum(const float *in, float *out, struct clique *c) {
 
 TEST(test_an_announced_clique_plans_a_collective_once) {
     float in[2] = {1, 2}, out[2] = {0};
-    struct clique *c = announced();
-    /* XLA's first sum only makes the communicator: nothing is sent */
-    CHECK_INT(sum(in, out, c), 0);
-    CHECK(hvdlite_jax_asked(c));
-    CHECK(plans == 0 && out[1] == 2);
-    hvdlite_jax_open(c, 1);
+    struct clique *c = opened();
     for (int i = 0; i < 3; i++) CHECK_INT(sum(in, out, c), 0);
-    CHECK(plans == 1 && runs == 3);
+    CHECK(plans == 1 && runs == 3 && out[1] == 2);
     CHECK_TEXT(planned, "jax.2,0");
     end(c);
 }
@@ -157,12 +152,11 @@ TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = announced(), *late = announce(), *other = NULL;
     CHECK(!hvdlite_jax_asked(late)); /* XLA already had this communicator */
-    CHECK_INT(MPIABI_Comm_split(WORLD, 7, 1, &other), 0);
+    CHECK_INT(MPIABI_Comm_split(&world, 7, 1, &other), 0);
     CHECK_HAS(said(sum(in, out, other)), "were not announced (first device 7");
     CHECK_HAS(said(MPIABI_Bcast()), "calls a function of MPI that hvdlite does not provide");
     end(c);
     end(late);
-    end(other);
 }
 
 TEST(test_a_clique_whose_group_is_not_open_refuses_all) {
@@ -173,19 +167,16 @@ TEST(test_a_clique_whose_group_is_not_open_refuses_all) {
     CHECK(hvdlite_jax_asked(c));
     CHECK_HAS(said(sum(in, out, c)), "were not announced (jax.2,0)");
     CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent)), "not announced");
-    CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
-    CHECK_HAS(said(MPIABI_Wait(&received, NULL)), "not announced");
-    CHECK_HAS(said(sum(in, out, c)), "not announced");
+    CHECK_HAS(said(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received)), "not announced");
     end(c);
 }
 
 TEST(test_without_memory_a_collective_fails) {
-    struct clique *c = opened(), *other;
+    struct clique *c = opened();
     char in[8], out[8], *received;
     struct plan *sent;
     no_memory = true;
     CHECK(announce() == NULL);
-    CHECK_HAS(said(MPIABI_Comm_split(WORLD, 7, 1, &other)), "no memory for a group of 3 ranks");
     CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
     CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent)), "no memory for 16 bytes");
     no_memory = false;
