@@ -1,7 +1,8 @@
 """Averages the gradients of a Keras optimizer over ranks, for each of Keras's backends."""
 
+import contextlib
 import functools
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 from keras import backend
@@ -10,24 +11,25 @@ from hvdlite.core.native import lib
 from hvdlite.training.plan import GradientReducer
 
 
-def average(grads: Sequence, reducer: GradientReducer, step) -> List:
+def average(grads: Sequence, reducer: GradientReducer, step, names: Sequence[str]) -> List:
     """Return the gradients reduced over ranks; a gradient that is None stays None.
 
     :param step: a tensor with the number of the step, which must be equal on all ranks.
+    :param names: the variables' names.
     """
     if backend.backend() == "tensorflow":
         # Import TensorFlow here only: scripts on other backends may not have it.
         from hvdlite.tensorflow import gradients
 
-        return gradients.average(grads, reducer, step)
+        return gradients.average(grads, reducer, step, names)
     if reducer.reduction.is_alone():
         return list(grads)
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
-    return reducer.reduced(grads, present, functools.partial(on, reducer, step=step))
+    return reducer.reduced(grads, present, functools.partial(on, reducer, step, names))
 
 
-def _on_torch(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, step) -> List:
+def _on_torch(reducer: GradientReducer, step, names, labels: Sequence[int], tensors) -> List:
     import torch
     from ml_dtypes import bfloat16  # installed with Keras, which requires ml_dtypes
 
@@ -47,26 +49,40 @@ def _on_torch(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence
         return torch.from_numpy(array)
 
     arrays = [to_numpy(each) for each in tensors]
-    return [to_torch(array) for array in reducer.reduce(labels, arrays, step)]
+    if reducer.step_check is not None:
+        reducer.step_check.start(int(step), labels, names).synchronize()
+    return [to_torch(array) for array in reducer.start(labels, arrays).synchronize()]
 
 
-def _on_jax(reducer: GradientReducer, labels: Sequence[int], tensors: Sequence, step) -> List:
+def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensors) -> List:
     import jax
     from jax.experimental import io_callback
 
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        reducer.step_check.start(int(step), labels)()
-        return np.int32(0)
+        return reducer.step_check.start(int(step), labels, names).synchronize()[0]
 
-    done = []  # check the step first: if ranks are at different steps, allreduces may never end
+    done = []
     if reducer.step_check is not None:
         done = [io_callback(check, jax.ShapeDtypeStruct((), np.int32), step, ordered=True)]
     op, scales = reducer.reduction.of_arrays()
     name = reducer.name(labels[0], others=len(labels) - 1)
     collective = Collective(lib.HVD_ALLREDUCE, name, reducer.reduction.process_set, op, scales)
     return run(collective, *tensors, after=done)
+
+
+def after(grads: Sequence) -> Any:
+    """Return a context whose operations wait for the averages, in a graph of TensorFlow.
+
+    After an error of ``average`` on all ranks, no rank must have changed its states alone.
+    """
+    if backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    found = [getattr(grad, "values", grad) for grad in grads if grad is not None]
+    return tf.control_dependencies(found[:1])  # all averages depend on one check of the step
 
 
 _ON = {"torch": _on_torch, "jax": _on_jax}

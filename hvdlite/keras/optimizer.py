@@ -14,7 +14,7 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.core.topology import is_initialized, rank
-from hvdlite.keras.averaging import average
+from hvdlite.keras.averaging import after, average
 from hvdlite.keras.undistributed import FILE, Name, unmarked
 from hvdlite.machine import files
 from hvdlite.training.codecs import NoneCompressor
@@ -25,7 +25,7 @@ from hvdlite.training.plan import (
     keep_local,
     reduction_of,
 )
-from hvdlite.training.step_check import StepCheck
+from hvdlite.training.step_check import StepCheck, name_of_variable
 
 
 def DistributedOptimizer(
@@ -146,7 +146,8 @@ class _Distributed:
         object.__setattr__(self, "_updating", trainable_variables)
         if not self.gradient_accumulation_steps:
             grads = self._averaged(grads, trainable_variables)
-        super()._backend_apply_gradients(grads, trainable_variables)
+        with after(grads):
+            super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
         """Average gradients, if Keras adds up passes: the argument is the mean of the passes."""
@@ -169,7 +170,10 @@ class _Distributed:
             whole = [None] * len(inner._trainable_variables)
             for number, grad in zip(numbers, grads):
                 whole[number] = grad
-            whole = average(whole, self._reducer, step)
+            names = [name_of_variable(each) for each in inner._trainable_variables]
+            whole = average(whole, self._reducer, step, names)
+            with after(whole):
+                ops.convert_to_tensor(inner._iterations)  # Keras adds 1 after all earlier reads
             return [whole[number] for number in numbers]
 
         return average_all_but(self._local, variables, grads, of_all_ranks, divide)

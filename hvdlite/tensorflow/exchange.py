@@ -144,7 +144,20 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
     return node(begin_now, tensors, [tf.int64])[0]
 
 
-def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
+def gate(
+    start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]
+) -> List[tf.Tensor]:
+    """Run a collective for its error; return tensors on which other operations can depend.
+
+    :param start: as for :func:`run`; the handle's result is a list of one np.int32.
+    """
+    if tf.executing_eagerly():
+        return run(start, tensors, [tf.int32], [[]])
+    # TensorFlow would remove a stateless node of which no operation uses the value.
+    return wait([begin(start, tensors)], [tf.int32], [[]], stateful=True)
+
+
+def wait(begun: Sequence[tf.Tensor], dtypes, shapes, stateful: bool = False) -> List[tf.Tensor]:
     """Return the results of collectives that :func:`begin` has started, in one flat list."""
 
     def wait_now(*keys):
@@ -152,7 +165,7 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
         with _numbered():
             return [each for handle in handles for each in handle.synchronize()]
 
-    results = node(wait_now, begun, dtypes, stateful=False)
+    results = node(wait_now, begun, dtypes, stateful)
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return results

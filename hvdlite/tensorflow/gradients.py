@@ -6,18 +6,21 @@ from typing import List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from hvdlite.tensorflow.exchange import begin, run, wait
+from hvdlite.tensorflow.exchange import begin, gate, run, wait
 from hvdlite.tensorflow.ops import allreduce
 from hvdlite.training.plan import GradientReducer
 
 
-def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
+def average(
+    grads: Sequence, reducer: GradientReducer, step: tf.Tensor, names: Sequence[str] = ()
+) -> List:
     """Return gradients reduced over ranks; None stays None, IndexedSlices stay IndexedSlices.
 
     In a graph, gradients are sent while backward computes others, beginning with the gradients of
     the last variables. One node waits for all results.
 
     :param step: a tensor with the number of the step, which must be equal on all ranks.
+    :param names: the variables' names, or ().
     :return: on a rank outside the process set the unchanged gradients, as in Horovod.
     """
     reduction = reducer.reduction
@@ -28,39 +31,43 @@ def average(grads: Sequence, reducer: GradientReducer, step=None) -> List:
             tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
             for grad in grads
         ]
-    dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-    present = [i for i, grad in enumerate(grads) if grad is not None]
-    results = reducer.reduced(
-        grads, dense, lambda labels, sent: _average_dense(sent, labels, reducer, step, present)
-    )
-    for i, grad in enumerate(grads):
-        if isinstance(grad, tf.IndexedSlices):
-            name, process_set = f"{reducer.owner}.{i}", reduction.process_set
-            results[i] = allreduce(grad, op=reduction.op, name=name, process_set=process_set)
+    # A graph does this check while it computes the loss, so the gradients need not wait for it.
+    with tf.control_dependencies(_checked(grads, reducer, step, names)):
+        dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
+        reduce = lambda labels, sent: _average_dense(sent, labels, reducer)  # noqa: E731
+        results = reducer.reduced(grads, dense, reduce)
+        for i, grad in enumerate(grads):
+            if isinstance(grad, tf.IndexedSlices):
+                name, process_set = f"{reducer.owner}.{i}", reduction.process_set
+                results[i] = allreduce(grad, op=reduction.op, name=name, process_set=process_set)
     return results
 
 
-def _average_dense(
-    tensors: List[tf.Tensor], labels: Sequence[int], reducer: GradientReducer, step,
-    present: Sequence[int],
-) -> List:  # fmt: skip
-    def start(labels, with_step, arrays):
-        told = [arrays[:-1], arrays[-1], present] if with_step else [arrays]
-        return reducer.start(labels, *told)
+def _checked(grads, reducer: GradientReducer, step, names: Sequence[str]) -> List[tf.Tensor]:
+    check = reducer.step_check
+    if check is None:
+        return []
+    present = [i for i, grad in enumerate(grads) if grad is not None]
+    sparse = [i for i in present if isinstance(grads[i], tf.IndexedSlices)]
 
-    dtypes, shapes, steps = [t.dtype for t in tensors], [t.shape for t in tensors], []
-    if reducer.step_check is not None and step is not None:
-        steps = [step]
+    def start(arrays):
+        return check.start(int(arrays[0]), present, names, sparse)
+
+    return gate(start, [step])
+
+
+def _average_dense(
+    tensors: List[tf.Tensor], labels: Sequence[int], reducer: GradientReducer
+) -> List:
+    dtypes, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
     if tf.executing_eagerly():
-        return run(partial(start, labels, bool(steps)), [*tensors, *steps], dtypes, shapes)
+        return run(partial(reducer.start, labels), tensors, dtypes, shapes)
     order = range(len(tensors))
     groups = reducer.reduction.groups(order, lambda i: _bytes_of(tensors[i]))
     begun = []
     for group in groups[::-1]:  # backward computes the gradients of the last variables first
-        # Send the step with the first group, because wait() reads that group's result first.
-        told = steps if group is groups[0] else []
-        sent = [*(tensors[i] for i in group), *told]
-        begun.append(begin(partial(start, [labels[i] for i in group], bool(told)), sent))
+        sent = [tensors[i] for i in group]
+        begun.append(begin(partial(reducer.start, [labels[i] for i in group]), sent))
     return wait(begun[::-1], dtypes, shapes)
 
 

@@ -18,7 +18,12 @@ from hvdlite.training.plan import (
     keep_local,
     reduction_of,
 )
-from hvdlite.training.step_check import StepCheck
+from hvdlite.training.step_check import SAME_VARIABLES, StepCheck, name_of_variable
+
+_SAME_TAPE = (
+    "Give gradient() the same variables in the same order on every rank, and use each of them in "
+    f"the loss on every rank or on none. {SAME_VARIABLES}"
+)
 
 
 def DistributedGradientTape(
@@ -83,11 +88,16 @@ class _Averages:
     def of(self, grads: Sequence, variables: Sequence, reducer: GradientReducer) -> List:
         """Return averages, or for local variables this rank's gradients."""
         size = self.reduction.process_set.size() if self._scale_local else 1
+        names = [_name(variable) for variable in variables if id(variable) not in self.local]
         return average_all_but(
             self.local, variables, grads,
-            average=lambda grads: average(grads, reducer, reducer.step_check and tf.constant(0)),
+            average=lambda grads: average(grads, reducer, tf.constant(0), names),
             divide=lambda grad: divided(grad, size),
         )  # fmt: skip
+
+
+def _name(source) -> str:
+    return name_of_variable(source) if isinstance(source, tf.Variable) else "a tensor"
 
 
 class _Distributed:
@@ -107,7 +117,9 @@ class _Distributed:
         flat = tf.nest.flatten(grads, expand_composites=False)
         reduction = self._averages.reduction
         name = name_of("tape", f"tape.{place}", reduction.process_set)
-        reducer = GradientReducer(name, reduction)
+        told = name, "1 step", reduction.process_set, "the tape's gradients", _SAME_TAPE
+        check = StepCheck(*told, counted=False)
+        reducer = GradientReducer(name, reduction, check)
         results = self._averages.of(flat, tf.nest.flatten(sources), reducer)
         return tf.nest.pack_sequence_as(sources, results)
 

@@ -92,7 +92,7 @@ class GradientReducer:
     """Reduces the gradients of one owner, and keeps their C descriptions for later steps.
 
     :param owner: the name that ``names.owner_name`` gave to the optimizer or trainer.
-    :ivar step_check: compares the number of the step between ranks; None: no comparison.
+    :ivar step_check: compares the step and its variables between ranks; None: no comparison.
     """
 
     def __init__(
@@ -139,18 +139,8 @@ class GradientReducer:
                 results[i] = each
         return results
 
-    def start(
-        self, labels: Sequence[int], arrays: Sequence[np.ndarray], step=None,
-        all_labels: Sequence[int] = (),
-    ) -> Handle:  # fmt: skip
-        """Start allreduces of NumPy arrays; the handle's result is a list of new arrays.
-
-        :param step: the number of the step; ranks compare their numbers.
-        :param all_labels: labels of all gradients of the step; ranks compare these, too.
-        """
-        check = None
-        if self.step_check and step is not None:
-            check = self.step_check.start(int(step), all_labels)
+    def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> Handle:
+        """Start allreduces of NumPy arrays; the handle's result is a list of new arrays."""
         arrays = [np.asarray(array, order="C") for array in arrays]
         outs = [np.empty(array.shape, array.dtype) for array in arrays]
         group = group_of(self.reduction.process_set)
@@ -161,16 +151,10 @@ class GradientReducer:
         started = described.start(begins[:n], begins[n:], (arrays, outs))
 
         def finish() -> List[np.ndarray]:
-            if check:
-                check()  # first: if ranks are at different steps, the allreduces may never end
             started.finish()
             return outs
 
         return Handle(started.done, finish)
-
-    def reduce(self, labels, arrays: Sequence[np.ndarray], step=None) -> List[np.ndarray]:
-        """Do what :meth:`start` does, wait, and return the new arrays."""
-        return self.start(labels, arrays, step, labels).synchronize()
 
     def _describe(self, labels, arrays) -> Repeated:
         memories = [memory_of(dense(array)) for array in arrays]

@@ -1,13 +1,16 @@
-"""Checks with each step's gradients that all ranks do the same step of the same optimizer.
+"""Checks before each step's gradients that all ranks do the same step of the same optimizer.
 
 Ranks match tensors by name, and an optimizer's name contains a count of this process's optimizers.
 If only one rank loads a saved model, the rank's names differ, and the rank would wait forever. If
-only one rank loads states, the rank would apply the same gradients in another way.
+only one rank loads states, the rank would apply the same gradients in another way. A gradient's
+name has the number of its variable: ranks with different variables would average other pairs.
 """
 
 import contextlib
+import functools
+import re
 import zlib
-from typing import Callable, Dict, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -20,10 +23,15 @@ from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
 
 _RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
+_NUMBER = r"_(\d+)(?=_|$)"
+SAME_VARIABLES = (
+    "Freeze the same variables on every rank. Numbers in names may begin anywhere: "
+    "make the same layers in the same order on every rank, or give them names"
+)
 _REMEDY = (
     "Load a saved model or states on every rank, before the first step; or broadcast what one rank "
     "has loaded: hvd.callbacks.BroadcastGlobalVariablesCallback(0), or "
-    "hvd.broadcast_variables(optimizer.variables, 0). Freeze the same variables on every rank"
+    f"hvd.broadcast_variables(optimizer.variables, 0). {SAME_VARIABLES}"
 )
 
 
@@ -36,40 +44,93 @@ _started = _Started()
 
 
 class StepCheck:
-    """Compares an optimizer's name, settings and step number between ranks.
+    """Compares an optimizer's name, settings, variables and step number between ranks.
 
     :param owner: the optimizer's name; ``settings``: how it adds up and applies gradients.
+    :param what: what the error is about; ``remedy``: what the error tells the user to do.
+    :param counted: True: the name has a count of owners, which may differ between ranks.
     """
 
-    def __init__(self, owner: str, settings: str, process_set: ProcessSet) -> None:
+    def __init__(
+        self, owner: str, settings: str, process_set: ProcessSet,
+        what: str = "the optimizer's step", remedy: str = _REMEDY, counted: bool = True,
+    ) -> None:  # fmt: skip
         self._optimizer, self._set = f"{owner} ({settings})", process_set
+        self._what, self._remedy = what, remedy
         self._is_first = True  # do not compare the first step: states may be broadcast after it
         # Optimizers may share a name, because the steps of one thread follow each other.
-        self._name = meeting_name(owner)
+        self._name = meeting_name(owner) if counted else owner
 
-    def start(self, iteration: int, labels: Sequence[int]) -> Callable[[], None]:
-        """Send the values; return a function that waits for the other ranks and compares.
+    def start(
+        self, iteration: int, labels: Sequence[int], names: Sequence[str] = (),
+        sparse: Sequence[int] = (),
+    ) -> Handle:  # fmt: skip
+        """Send the values; return a handle that waits for the other ranks and compares.
+
+        Start no gradient before: if ranks disagree, its name may stay under way forever.
 
         :param labels: the numbers of the variables that have a gradient.
+        :param names: the names of all variables, by number; () if they have none.
+        :param sparse: the numbers of variables whose gradients have rows of indices.
         """
-        given = [f"gradient of variable {label}" for label in labels]
+        given, words = _described(tuple(labels), tuple(names), tuple(sparse))
         optimizer = "\n".join([self._optimizer, *given])
         numbers = [zlib.crc32(optimizer.encode()) % _RANGE, iteration % _RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
-        name = f"{self._name}, step"
-        if name in _started.handles:  # another optimizer in the same graph has used the name
-            with contextlib.suppress(Exception):  # that optimizer's finish() raises the error
-                _started.handles.pop(name).synchronize()
-        handle = collectives.allreduce_async(mine, name, Average, process_set=self._set)
-        _started.handles[name] = handle
 
-        def finish() -> None:
-            means = handle.synchronize()
+        def compare(means) -> List[np.int32]:
             any_first = means[4] > 0
-            if means[0] ** 2 == means[2] and (any_first or means[1] ** 2 == means[3]):
-                return
-            lines = [self._optimizer, *([] if any_first else [f"iteration {iteration}"]), *given]
-            agree("the optimizer's step", lines, process_set=self._set, remedy=_REMEDY)
+            if means[0] ** 2 != means[2] or not (any_first or means[1] ** 2 == means[3]):
+                head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
+                lines, shown = [*head, *given], [*head, *words]
+                agree(self._what, lines, shown, process_set=self._set, remedy=self._remedy)
+            return [np.int32(0)]
 
-        return finish
+        return averages(f"{self._name}, step", mine, self._set).then(compare)
+
+
+def averages(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
+    """Start to average the numbers over ranks, after the last call with this name has ended."""
+    if name in _started.handles:  # another optimizer in the same graph has used the name
+        with contextlib.suppress(Exception):  # that optimizer's handle raises the error
+            _started.handles.pop(name).synchronize()
+    handle = collectives.allreduce_async(numbers, name, Average, process_set=process_set)
+    _started.handles[name] = handle
+    return handle
+
+
+@functools.lru_cache(maxsize=64)
+def _described(
+    labels: Tuple[int, ...], names: Tuple[str, ...], sparse: Tuple[int, ...]
+) -> Tuple[List[str], List[str]]:
+    """Return a line for each gradient, equal on all ranks, and the same with variables' names."""
+
+    def lines(of_all: Sequence[str]) -> List[str]:
+        found = [f"gradient of variable {i}{f' ({of_all[i]})' if names else ''}" for i in labels]
+        return [f"sparse {line}" if i in sparse else line for i, line in zip(labels, found)]
+
+    return lines(relative_names(names)), lines(names)
+
+
+def relative_names(names: Sequence[str]) -> List[str]:
+    """Return the names with the numbers of each part counted from the first name's.
+
+    A framework numbers the layers of a process, so a model that one rank has made twice has other
+    numbers there, but their differences are the same.
+
+    >>> relative_names(["dense_7/kernel:0", "dense_8/kernel:0", "net_3_out/kernel"])
+    ['dense+0/kernel+0', 'dense+1/kernel+0', 'net_out+0/kernel+0']
+    """
+    first: Dict[str, int] = {}
+
+    def relative(part: str) -> str:
+        base, number = re.sub(_NUMBER, "", part), sum(map(int, re.findall(_NUMBER, part)))
+        return f"{base}+{number - first.setdefault(base, number)}"
+
+    return ["/".join(map(relative, name.split(":")[0].split("/"))) for name in names]
+
+
+def name_of_variable(variable: Any) -> str:
+    """Return the name of a variable of Keras or TensorFlow."""
+    return getattr(variable, "path", None) or variable.name

@@ -224,5 +224,21 @@ def test_the_error_names_a_layer_that_is_frozen_on_some_ranks(frozen, rank, size
     fit(model, optimizer, x, x, 8)
     if rank < len(frozen):
         layers[frozen[rank]].trainable = False
-    with pytest.raises(Exception, match="rank 0: gradient of variable 2; rank 1: .* variable 0"):
+    shown = r"rank 0: gradient of variable 2 \(.*dense.*/kernel\); rank 1: .* variable 0"
+    with pytest.raises(Exception, match=shown):
+        fit(model, optimizer, x, x, 8, epochs=1)
+    for layer in layers:
+        layer.trainable = True
+    fit(model, optimizer, x, x, 8)  # no gradient of the failed step is still under way
+    check_equal(model)
+
+
+def test_an_optimizer_that_is_built_without_another_layer_on_a_rank_is_named(rank, several):
+    """Gradients have the numbers that variables have in this rank's optimizer."""
+    layers = [keras.layers.Dense(6) for _ in range(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    layers[1 + min(rank, 1)].trainable = False
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    x = np.full((8, 6), rank + 1, np.float32)
+    with pytest.raises(Exception, match="rank 0: gradient of variable 2 .*; rank 1: .*variable 2"):
         fit(model, optimizer, x, x, 8, epochs=1)

@@ -130,3 +130,32 @@ def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
         add()
         state.restore()
         assert read() == [3.0]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("differs", ["list", "loss", "kind"])
+def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced, rank, several):
+    """Names of gradients were places in the list, so ranks averaged other pairs, or waited."""
+    first = 7 if rank == 0 else 1  # a rank may have made more layers before
+    a, b, c = (tf.Variable(tf.ones([2, 2]), name=f"layer_{first + i}/kernel") for i in range(3))
+
+    def gradient(sources, used, rows):
+        with tf.GradientTape() as tape:
+            losses = [tf.reduce_sum(tf.gather(v, [0]) if v is rows else v) for v in used]
+            loss = tf.add_n(losses) * (rank + 1.0)
+        return hvd.DistributedGradientTape(tape).gradient(loss, sources)
+
+    def run(*args):
+        return (tf.function(lambda: gradient(*args)) if traced else partial(gradient, *args))()
+
+    other = c if rank else b
+    given = {
+        "list": ([a, other], [a, b, c], None),
+        "loss": ([a, b, c], [a, other], None),
+        "kind": ([a, b, c], [a, b, c], None if rank else b),
+    }
+    shown = "the tape's gradients: ranks disagree on entry 2: rank 0: .*layer_8.*; rank 1: .*layer_"
+    with pytest.raises((hvd.HvdliteError, tf.errors.OpError), match=shown):
+        run(*given[differs])
+    (mean,) = {float(grad[0, 0]) for grad in run([a, b, c], [a, b, c], None)}
+    assert mean == (hvd.size() + 1) / 2
