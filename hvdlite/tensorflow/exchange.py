@@ -42,6 +42,7 @@ class _Graphs(ModuleState):
 
     def begin(self) -> None:
         self.keys = itertools.count()
+        self.failed = itertools.count()  # the text of an error must be equal on all ranks
         self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
         self.failures: Dict[int, HvdliteError] = {}  # by the number in the failure's text
 
@@ -91,7 +92,7 @@ def _numbered() -> Iterator[None]:
     except HvdliteError as error:
         if len(_graphs.failures) >= _MOST_FAILURES:
             del _graphs.failures[min(_graphs.failures)]
-        number = next(_graphs.keys)
+        number = next(_graphs.failed)
         # Keep a copy: the traceback of the error would keep arrays alive.
         _graphs.failures[number] = type(error)(*error.args, **vars(error))
         raise type(error)(f"{error} [failure {number}]", **vars(error)) from error

@@ -10,6 +10,7 @@ from hvdlite.core.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divided
+from hvdlite.tensorflow.states import REMEDY, compared
 from hvdlite.training.plan import (
     GradientReducer,
     Reduction,
@@ -18,6 +19,7 @@ from hvdlite.training.plan import (
     keep_local,
     reduction_of,
 )
+from hvdlite.training.state_check import StateCheck
 from hvdlite.training.step_check import SAME_VARIABLES, StepCheck, name_of_variable
 
 _SAME_TAPE = (
@@ -175,6 +177,7 @@ def DistributedOptimizer(
     owner = owner_name("optimizer", reduction.process_set)
     check = StepCheck(owner, "1 pass a step", reduction.process_set)
     optimizer._reducer = GradientReducer(owner, reduction, check)
+    optimizer._state_check = StateCheck(owner, reduction.process_set, REMEDY)
     return optimizer
 
 
@@ -183,6 +186,7 @@ class _OptimizerInGraph:
 
     _averages: _Averages
     _reducer: GradientReducer
+    _state_check: StateCheck
 
     def register_local_var(self, var) -> None:
         """Do not average the gradient of this variable."""
@@ -193,3 +197,12 @@ class _OptimizerInGraph:
         pairs = super().compute_gradients(*args, **kwargs)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         return list(zip(self._averages.of(grads, variables, self._reducer), variables))
+
+    def apply_gradients(self, grads_and_vars, global_step=None, *args, **kwargs):
+        """Compare the ranks' states, then call TensorFlow's method."""
+        pairs, done = list(grads_and_vars), []
+        has_any = any(grad is not None for grad, _ in pairs)  # if not, TensorFlow raises an error
+        if has_any and not self._averages.reduction.is_alone():
+            done = compared(self._state_check, self, pairs, global_step, self._averages.local)
+        with tf.control_dependencies(done):
+            return super().apply_gradients(pairs, global_step, *args, **kwargs)

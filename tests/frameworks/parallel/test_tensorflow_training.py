@@ -159,3 +159,30 @@ def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced
         run(*given[differs])
     (mean,) = {float(grad[0, 0]) for grad in run([a, b, c], [a, b, c], None)}
     assert mean == (hvd.size() + 1) / 2
+
+
+@pytest.mark.parametrize("what", ["weights", "momentum", "the global step"])
+def test_a_checkpoint_that_one_rank_alone_restores_is_an_error(what, rank, several, tmp_path):
+    """The ranks went on with the same gradients, but with different states."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        start = np.full((3, 2), 1 + 1e-6 * rank, np.float32)  # CPUs may round differently
+        w, step = v1.get_variable("w", initializer=start), v1.train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(0.1, 0.9))
+        train = optimizer.minimize(tf.reduce_sum(w**2), global_step=step)
+        initialize, broadcast = v1.global_variables_initializer(), hvd.broadcast_global_variables(0)
+        states = {"weights": w, "momentum": optimizer.get_slot(w, "momentum")}
+        saver = v1.train.Saver([states.get(what, step)])
+        session.run(initialize)
+        session.run(train)
+        path = saver.save(session, str(tmp_path / str(rank)))
+        session.run(initialize)
+        if rank == 0:
+            saver.restore(session, path)
+        shown = f"states: ranks disagree on entry 0: rank 0: {what} with .*; rank 1: {what} with"
+        for _ in range(2):
+            with pytest.raises(tf.errors.OpError, match=f"{shown}.* Restore a checkpoint on every"):
+                session.run(train)
+        session.run(broadcast)
+        session.run(train)
+        values = [value.tolist() for value in session.run(v1.global_variables())]
+        assert all(other == values for other in hvd.allgather_object(values))

@@ -1,0 +1,70 @@
+"""Checks before each update that all ranks have nearly the same weights and optimizer states.
+
+If only one rank restores a checkpoint, the rank would apply the same gradients to other weights.
+Bits may differ even without a fault: CPUs round differently. So ranks compare sums of sampled
+values with a tolerance, and whole numbers, such as a step's, exactly.
+"""
+
+import zlib
+from typing import List, Sequence
+
+import numpy as np
+
+from hvdlite.core.handles import Handle
+from hvdlite.core.names import meeting_name
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.training.step_check import averages
+
+_TOLERANCE = 1e-3  # largest difference of two ranks' sums, relative to the norm of the samples
+_RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
+
+
+class StateCheck:
+    """Compares samples of an optimizer's weights and states between ranks.
+
+    :param owner: the optimizer's name; ``remedy``: what the error tells the user to do.
+    """
+
+    def __init__(self, owner: str, process_set: ProcessSet, remedy: str) -> None:
+        self._set, self._remedy, self._name = process_set, remedy, f"{meeting_name(owner)}, states"
+        self._is_first = True
+
+    def start(self, kinds: Sequence[str], samples: Sequence[np.ndarray], skips: bool) -> Handle:
+        """Send the sums; return a handle that waits for the other ranks and compares.
+
+        :param kinds: what each sample belongs to, such as "weights" or "momentum"; each kind has a
+            sum, because momentum may be much smaller than weights.
+        :param skips: do not compare the first step, because states may be broadcast after it.
+        """
+        by_kind = list(dict.fromkeys(kinds))
+        facts = [_facts([s for k, s in zip(kinds, samples) if k == kind]) for kind in by_kind]
+        sums, norms = np.array(facts, np.float64).T
+        crc = zlib.crc32("\n".join(by_kind).encode()) % _RANGE
+        first, self._is_first = self._is_first and skips, False
+        with np.errstate(all="ignore"):  # weights may be infinite
+            mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first], np.float64)
+
+        def compare(means) -> List[np.int32]:
+            mean, square, norm = means[:-3].reshape(3, -1)
+            with np.errstate(all="ignore"):
+                # the variance of two ranks' sums is a quarter of their difference's square
+                differ = 4 * (square - mean**2) > _TOLERANCE**2 * norm
+            wrong = [f"{by_kind[i]} with digest {sums[i]:.9g}" for i in np.flatnonzero(differ)]
+            same_kinds = means[-3] ** 2 == means[-2]
+            if not same_kinds or (wrong and not means[-1] > 0):
+                lines = wrong if same_kinds else by_kind
+                agree("the optimizer's states", lines, process_set=self._set, remedy=self._remedy)
+            return [np.int32(0)]
+
+        return averages(self._name, mine, self._set).then(compare)
+
+
+def _facts(samples: Sequence[np.ndarray]):
+    """Return a sum of the values with different factors, and the square of their norm."""
+    flat = np.concatenate([np.ravel(sample) for sample in samples])
+    if flat.dtype.kind in "iu":
+        # with this norm, sums that differ by 1 differ by twice the tolerance
+        return int(flat.sum()) % _RANGE, (0.5 / _TOLERANCE) ** 2
+    flat = flat.astype(np.float64)
+    return flat @ np.cos(np.arange(flat.size)), flat @ flat
