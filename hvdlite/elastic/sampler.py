@@ -29,7 +29,7 @@ class ElasticSampler:
 
     :param dataset: an object with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
-    :param seed: the same on every rank, from 0 to 2**32 - 1.
+    :param seed: from 0 to 2**32 - 1.
     :raises ValueError: ``dataset`` neither has nor is a length, or ``seed`` is out of range.
     """
 
@@ -43,6 +43,10 @@ class ElasticSampler:
         # The number of samples that all ranks together have used in this epoch.
         self.processed_num = 0
         self.reset()
+
+    def __repr__(self) -> str:
+        how = f"shuffle={self._shuffle}, seed={self._seed}, drop_last={self._drop_last}"
+        return f"ElasticSampler({self._length}, {how})"
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch with all samples. Call this method at the end of the previous epoch."""

@@ -13,12 +13,14 @@ from hvdlite import job
 from hvdlite.core import topology
 from hvdlite.core.membership import Membership
 from hvdlite.core.native import HvdliteError, call, lib
-from hvdlite.core.objects import broadcast_object
+from hvdlite.core.objects import agree, broadcast_object
 from hvdlite.core.reduce_ops import Max
+from hvdlite.elastic.sampler import ElasticSampler
 from hvdlite.numpy import allgather, allreduce
 from hvdlite.training import left_out
 
 HorovodInternalError = HvdliteError  # Horovod's name
+_REMEDY = "Give the states of all ranks the same values, and samplers the same arguments."
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -177,7 +179,14 @@ class ObjectState(State):
         self._give()
 
     def sync(self) -> None:
-        """Give all ranks the newest commit that any rank has; without commits, rank 0's values."""
+        """Give all ranks the newest commit that any rank has; without commits, rank 0's values.
+
+        :raises hvdlite.HvdliteError: on all ranks, if the names of their values differ, or the
+            arguments of their samplers.
+        """
+        values = [(name, getattr(self, name)) for name in self._parts]
+        names = [f"{name}={v!r}" if isinstance(v, ElasticSampler) else name for name, v in values]
+        agree("state", [", ".join(sorted(names))], remedy=_REMEDY)
         commits = allgather(np.array([self._commits]), "elastic.commits")
         newest = int(commits.argmax())
         if not self._commits:

@@ -90,6 +90,17 @@ def test_sync_restores_the_newest_commit_of_any_rank(rank, size):
     assert state.step == (size - 1 if size > 1 else -1)
 
 
+@pytest.mark.parametrize("kind", ["names", "samplers"])
+def test_sync_refuses_states_that_differ_in_names_or_samplers(kind, several, rank):
+    sampler = hvd.elastic.ElasticSampler(10 + rank if kind == "samplers" else 10)
+    more = {"epoch": 0} if kind == "names" and rank else {}
+    state = hvd.elastic.ObjectState(step=rank, sampler=sampler, **more)
+    expected = "epoch" if kind == "names" else r"sampler=ElasticSampler\(11, shuffle=True, seed=0"
+    with pytest.raises(hvd.HvdliteError, match=rf"state: ranks disagree .* rank 1: {expected}"):
+        state.sync()
+    assert state.step == rank
+
+
 # ---- metrics and statistics ----
 
 
