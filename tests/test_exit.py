@@ -16,6 +16,7 @@ REASONS = {
     "raise SystemExit": "its script ended with exit code 3",
     "sys.exit(text)": "its script ended with exit code 1 (no such file: a.rec)",
     "exit function": "an exit function of its script raised KeyError: 'label'",
+    "unreadable": "its script raised Unreadable",
     "end": f"its script has ended{FEWER}",
     "caught exit": f"its script has ended{FEWER}",
     "exit 0": f"its script has ended{FEWER}",

@@ -62,8 +62,16 @@ def flush(text: str = "") -> None:
 
 
 def _text(error: BaseException) -> str:
-    name = type(error).__name__
-    return f"{name}: {error}" if str(error) else name
+    name, text = type(error).__name__, _text_of(error)
+    return f"{name}: {text}" if text else name
+
+
+def _text_of(value: Any) -> str:
+    """Return str(value); "" if that raises, because the other ranks wait for this rank's end."""
+    try:
+        return str(value)
+    except Exception:
+        return ""
 
 
 def _note(failed: Failure) -> None:
@@ -97,7 +105,7 @@ def _of_exit(value: Any, unsaid: bool = False) -> Failure | None:
     number = isinstance(value, int)
     # the system keeps only 8 bits of an exit code, so 256 becomes 0
     seen = value & 0xFF if number else 1
-    text = "" if number else f" ({value})"
+    text = "" if number else f" ({_text_of(value)})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
     return Failure(reason, seen or 1, unsaid=unsaid or not seen)
 

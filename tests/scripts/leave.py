@@ -74,9 +74,15 @@ def catches_its_exit() -> None:
         assert error.code == 3
 
 
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        return self.text  # raises, because no caller has set the attribute
+
+
 WAYS = {
     "caught exit": catches_its_exit,
     "sys.exit(text)": lambda: sys.exit("no such file: a.rec"),
+    "unreadable": lambda: (_ for _ in ()).throw(Unreadable),
     "raise SystemExit": lambda: (_ for _ in ()).throw(SystemExit(3)),
     "exit function": at_exit_raises,
 }
