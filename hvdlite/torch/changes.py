@@ -56,6 +56,16 @@ class Changes:
             self._told = self.now()
         return -digest_of({"loaded": states, **self._told}) if self._told else states
 
+    def refuse_late(self) -> None:
+        """Raise if the script has added a parameter since gradients were averaged."""
+        self.now()
+        for param, name in self.waiting.items():
+            if param.requires_grad and param.grad is not None:
+                raise RuntimeError(
+                    f"parameter '{name}' was added or unfrozen between synchronize() and step(): "
+                    "its gradient is this rank's own: add parameters before synchronize()"
+                )
+
     def begin(self) -> None:
         """Begin a step."""
         self._told = None

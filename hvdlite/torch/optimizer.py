@@ -147,6 +147,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 warnings.warn(_NOT_SKIPPED, stacklevel=2)
             if not self._synchronized or (self._gradients and self._gradients.written):
                 self._finish()
+        if self._synchronized and self._gradients is not None:
+            self._gradients.changes.refuse_late()
         self._synchronized = self._asked = False
         with notes.update():
             return super().step()

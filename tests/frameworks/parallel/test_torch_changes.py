@@ -103,6 +103,16 @@ def test_another_number_of_passes_on_one_rank_is_an_error_on_all(used, rank, sev
     assert same_everywhere(*model.weights)
 
 
+def test_a_parameter_added_after_synchronize_is_an_error(rank):
+    """Formerly, step() used this rank's own gradient, and weights differed."""
+    model = Model("dense", rank)
+    model.step()
+    add = model.optimizer.synchronize, model.add
+    late = pytest.raises(RuntimeError, match="'noname.2.0' was added or unfrozen between sync")
+    with late, model.optimizer.skip_synchronize():
+        model.step(lambda: [each() for each in add])
+
+
 def test_unused_tables_are_trained_after_a_group_was_added(rank, size):
     model = Model("unreached", rank)
     model.step()
