@@ -82,7 +82,15 @@ def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
     try:
         return _dumps(make()), None
     except Exception as error:
-        return pickle.dumps(_Unsent(f"{type(error).__name__}: {error}")), error
+        return pickle.dumps(_Unsent(_text_of(error))), error
+
+
+def _text_of(error: Exception) -> str:
+    """Return the error's class and text, without the text if its ``__str__`` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:

@@ -39,6 +39,22 @@ def test_allgather_object_returns_the_objects_in_the_order_of_ranks(rank, size):
     assert hvd.allgather_object(objects[rank % 4]) == [objects[r % 4] for r in range(size)]
 
 
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        return self.text  # raises, because no caller has set the attribute
+
+
+class Unsendable:
+    def __reduce__(self):
+        raise Unreadable
+
+
+def test_an_error_of_pickle_that_has_no_text_reaches_all_ranks(rank, several):
+    with pytest.raises(hvd.HvdliteError if rank else Unreadable) as raised:
+        hvd.allgather_object(1 if rank else Unsendable(), name="unsendable")
+    assert not rank or str(raised.value).endswith("rank 0 raised Unreadable")
+
+
 def test_an_object_that_no_rank_can_pickle_is_an_error():
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         hvd.allgather_object(threading.Lock())
