@@ -66,8 +66,8 @@ class Compared:
         except HvdliteError as error:
             name, _, now, before = changes[0]
             more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
-            text = f"{error} On this rank: parameter '{name}' {now}, formerly {before}{more}."
-            raise type(error)(text, **vars(error)) from None
+            longer = f"{error} On this rank: parameter '{name}' {now}, formerly {before}{more}."
+            raise type(error)(longer, **vars(error)) from None
         return True
 
     def _changes(self, params: Dict[int, Any]) -> List[Tuple]:
