@@ -10,6 +10,7 @@ from hvdlite.tensorflow.exchange import gate
 from hvdlite.training.state_check import StateCheck
 
 _VALUES = 64  # how many values of a variable are sampled, or 4 rows if they are more
+_VARIABLES = 16  # how many variables are sampled at most, because an operation takes some us
 _FLOATS = (tf.float32, tf.float64)  # the last bits of smaller floats are within no tolerance
 REMEDY = (
     "Restore a checkpoint on every rank, or broadcast what one rank has loaded, before the first "
@@ -26,12 +27,13 @@ def compared(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, 
     grads, trained = zip(*[pair for pair in pairs if pair[0] is not None])
     with tf.init_scope():
         optimizer._create_slots(trained)  # apply_gradients makes them only with the update
-    states, slots = [("weights", each) for each in trained if id(each) not in local], set()
+    shared = [variable for variable in trained if id(variable) not in local]
+    shared = shared[:: -(-len(shared) // _VARIABLES) or 1]
+    states = [("weights", variable) for variable in shared]
+    slots: set = set()
     for name in optimizer.get_slot_names():
-        for variable in trained:
-            slot = optimizer.get_slot(variable, name)
-            slots.add(id(slot))
-            states += [(name, slot)] if id(variable) not in local else []
+        slots.update(id(optimizer.get_slot(variable, name)) for variable in trained)
+        states += [(name, optimizer.get_slot(variable, name)) for variable in shared]
     states += [("other states", v) for v in optimizer.variables() if id(v) not in slots]
     states += [("the global step", global_step)]
     # If the gradients' shapes differ, too, all ranks must raise that error.
