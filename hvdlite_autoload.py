@@ -73,6 +73,7 @@ def _stand_in_for_gloo(dist, make) -> None:
                 timeout = timedelta(seconds=timeout)
             _say(cls.told, rank, "gloo is hvdlite")
             group = make(store, rank, size, timeout, enable_reconfigure)
+            group._as_gloo()
             type(group).create_device = staticmethod(real.create_device)
             return group
 

@@ -28,7 +28,7 @@ class HvdBackend : public Group {
         check_root("broadcast", o, tensors);
         if (several("broadcast", tensors) || !all_move(tensors))
             return gloo().broadcast(tensors, o);
-        return run(OpType::BROADCAST, "hvdlite:broadcast", tensors, tensors, o, [&](Start &start) {
+        return run(OpType::BROADCAST, EVENT("broadcast"), tensors, tensors, o, [&](Start &start) {
             Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.broadcast(t, static_cast<int>(o.rootRank));
@@ -43,9 +43,9 @@ class HvdBackend : public Group {
         bool root = rank_ == o.rootRank;
         if (op == NO_OP) return gloo().reduce(tensors, o);
         if (op == FOLD)
-            return fold_all(OpType::REDUCE, "hvdlite:reduce", root ? tensors : Tensors(), tensors,
+            return fold_all(OpType::REDUCE, EVENT("reduce"), root ? tensors : Tensors(), tensors,
                             o);
-        return run(OpType::REDUCE, "hvdlite:reduce", tensors, tensors, o, [&](Start &start) {
+        return run(OpType::REDUCE, EVENT("reduce"), tensors, tensors, o, [&](Start &start) {
             Tensors copies = dense_of(tensors);
             if (root) start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.allreduce(t, root ? t : at::empty_like(t), op);
@@ -67,7 +67,7 @@ class HvdBackend : public Group {
         }
         if (several("all_gather", ins) || !all_move(ins) || !all_move(outs[0]))
             return gloo().allgather(outs, ins, o);
-        return run(OpType::ALLGATHER, "hvdlite:all_gather", ins, outs[0], o,
+        return run(OpType::ALLGATHER, EVENT("all_gather"), ins, outs[0], o,
                    [&](Start &start) { gather_list(start, outs[0], ins[0]); });
     }
 
@@ -82,7 +82,7 @@ class HvdBackend : public Group {
                 assertTypeMatch(refuse, ins[i].options(), list, i);
             }
         if (!all_move(ins)) return gloo().allgather_coalesced(outs, ins, o);
-        return run(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins, outs[0], o,
+        return run(OpType::ALLGATHER_COALESCED, EVENT("all_gather"), ins, outs[0], o,
                    [&](Start &start) {
                        Tensors copies, flats;
                        for (const at::Tensor &in : ins) {
@@ -120,7 +120,7 @@ class HvdBackend : public Group {
         check_alike(ins[0], outs[0]);
         if (op_on(ins[0], o.reduceOp) == NO_OP || !moves(outs[0]))
             return gloo().reduce_scatter(outs, ins, o);
-        return scatter_sums(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
+        return scatter_sums(OpType::REDUCE_SCATTER, EVENT("reduce_scatter"), outs,
                             {flat_of(ins[0], outs)}, o);
     }
 
@@ -129,7 +129,7 @@ class HvdBackend : public Group {
         check_times(in, out, size_);
         if (op_on(in, o.reduceOp) == NO_OP || !moves(out))
             return gloo()._reduce_scatter_base(out, in, o);
-        return scatter_sums(OpType::_REDUCE_SCATTER_BASE, "hvdlite:_reduce_scatter_base", {out},
+        return scatter_sums(OpType::_REDUCE_SCATTER_BASE, EVENT("_reduce_scatter_base"), {out},
                             {in}, o);
     }
 
@@ -139,7 +139,7 @@ class HvdBackend : public Group {
         for (size_t i = 0; i < ins.size(); i++) check_times(ins[i], outs[i], size_);
         if (op_on(ins, o.reduceOp) == NO_OP || !all_move(outs))
             return gloo().reduce_scatter_tensor_coalesced(outs, ins, o);
-        return scatter_sums(OpType::COALESCED, "hvdlite:_reduce_scatter_base", outs, ins, o);
+        return scatter_sums(OpType::COALESCED, EVENT("_reduce_scatter_base"), outs, ins, o);
     }
 
     WorkPtr alltoall_base(at::Tensor &out, at::Tensor &in, std::vector<int64_t> &out_splits,
@@ -152,7 +152,7 @@ class HvdBackend : public Group {
         if (out_splits.empty() && in_splits.empty()) check_alike(out, in);
         if (!moves(in) || !moves(out))
             return gloo().alltoall_base(out, in, out_splits, in_splits, o);
-        return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
+        return run(OpType::ALLTOALL_BASE, EVENT("all_to_all"), {in}, {out}, o, [&](Start &start) {
             // A split is a number of elements, not of rows, because the rows of output and input
             // may differ in length.
             auto splits = elements_of(in, in_splits), expected = elements_of(out, out_splits);
@@ -169,7 +169,7 @@ class HvdBackend : public Group {
         for (size_t i = 0; i < ins.size(); i++)
             check_type(outs[i], ins[0]), check_type(ins[i], ins[0]);
         if (!all_move(ins) || !all_move(outs)) return gloo().alltoall(outs, ins, o);
-        return run(OpType::ALLTOALL, "hvdlite:all_to_all", ins, outs, o, [&](Start &start) {
+        return run(OpType::ALLTOALL, EVENT("all_to_all"), ins, outs, o, [&](Start &start) {
             at::Tensor in = flat_of(ins, outs), out = start.flat_for(outs, ins);
             start.alltoall(in, out, in.numel(), out.numel(), elements_each(in), numbers_of(ins),
                            numbers_of(outs));
@@ -189,7 +189,7 @@ class HvdBackend : public Group {
             assertEmptyOutputTensorList(refuse, outs);
         if (!all_move(ins)) return gloo().gather(outs, ins, o);
         Tensors to = root ? outs[0] : Tensors();
-        return run(OpType::GATHER, "hvdlite:gather", ins, to, o, [&](Start &start) {
+        return run(OpType::GATHER, EVENT("gather"), ins, to, o, [&](Start &start) {
             std::vector<int64_t> splits(size_);
             splits.at(o.rootRank) = root ? 0 : 1;
             if (root) to[rank_].copy_(ins[0].reshape(to[rank_].sizes()));
@@ -211,7 +211,7 @@ class HvdBackend : public Group {
         } else
             assertEmptyInputTensorList(refuse, ins);
         if (!all_move(outs)) return gloo().scatter(outs, ins, o);
-        return run(OpType::SCATTER, "hvdlite:scatter", outs, outs, o, [&](Start &start) {
+        return run(OpType::SCATTER, EVENT("scatter"), outs, outs, o, [&](Start &start) {
             std::vector<int64_t> splits(size_, root ? 1 : 0);
             splits.at(o.rootRank) = 0;
             if (root) outs[0].copy_(ins[0][rank_].reshape(outs[0].sizes()));
@@ -224,7 +224,7 @@ class HvdBackend : public Group {
     }
 
     WorkPtr barrier(const BarrierOptions &o) override {
-        return run(OpType::BARRIER, "hvdlite:barrier", {}, {}, o, [&](Start &start) {
+        return run(OpType::BARRIER, EVENT("barrier"), {}, {}, o, [&](Start &start) {
             at::Tensor nothing = at::zeros({1}, at::kByte);
             start.allreduce(nothing, nothing, HVD_MAX);
         });
@@ -252,8 +252,8 @@ class HvdBackend : public Group {
     }
 
     template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
-        if (op == FOLD) return fold_all(type, "hvdlite:all_reduce", tensors, tensors, o);
-        return run(type, "hvdlite:all_reduce", tensors, tensors, o, [&](Start &start) {
+        if (op == FOLD) return fold_all(type, EVENT("all_reduce"), tensors, tensors, o);
+        return run(type, EVENT("all_reduce"), tensors, tensors, o, [&](Start &start) {
             Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.allreduce(t, t, op);
@@ -278,7 +278,7 @@ class HvdBackend : public Group {
 
     template <class O>
     WorkPtr gather_into(OpType type, const Tensors &outs, const Tensors &ins, const O &o) {
-        return run(type, "hvdlite:_all_gather_base", ins, outs, o, [&](Start &start) {
+        return run(type, EVENT("_all_gather_base"), ins, outs, o, [&](Start &start) {
             Tensors copies = buffers_of(outs);
             start.copy_back(outs, copies);
             for (size_t i = 0; i < ins.size(); i++)
@@ -336,6 +336,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     // PyTorch calls these methods of a group by their names in Python.
     py::class_<HvdBackend, c10::intrusive_ptr<HvdBackend>, c10d::Backend>(m, "Group")
         .def_property_readonly("options", &HvdBackend::getBackendOptions)
+        .def("_as_gloo", &HvdBackend::as_gloo)
         .def("_set_default_timeout", &HvdBackend::setTimeout);
     m.def("make", [](int rank, int size, int group, const std::string &name, double seconds,
                      const c10::intrusive_ptr<c10d::Store> &store, py::object reconfigure) {

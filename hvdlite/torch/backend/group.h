@@ -17,6 +17,9 @@ namespace hvdlite {
 
 using namespace c10d;
 
+// Names of the events of a call in a profile: by default, and of groups that stand in for Gloo's.
+#define EVENT(NAME) "hvdlite:" NAME "\0gloo:" NAME
+
 class Group : public Backend {
   public:
     struct Options : Backend::Options {
@@ -44,6 +47,9 @@ class Group : public Backend {
         std::lock_guard<std::mutex> lock(mutex_);
         if (gloo_) set_timeout(*gloo_, timeout, 0);
     }
+
+    // Makes profiles name the group's events as Gloo's events, for HVDLITE_AS_GLOO=1.
+    void as_gloo() { as_gloo_ = true; }
 
     // Makes all calls in progress, except Gloo's, and all later calls fail. Any thread may call it.
     void abort() { calls_->abort(); }
@@ -106,14 +112,14 @@ class Group : public Backend {
 
     WorkPtr send(Tensors &tensors, int to, int tag) override {
         const at::Tensor &t = only(tensors);
-        return exchange(OpType::SEND, "hvdlite:send", t, name_of(tag), options_->timeout,
+        return exchange(OpType::SEND, EVENT("send"), t, name_of(tag), options_->timeout,
                         [&](Start &start) { start.send(dense(t), to); });
     }
     WorkPtr recv(Tensors &tensors, int from, int tag) override {
-        return receive(OpType::RECV, "hvdlite:recv", only(tensors), from, tag);
+        return receive(OpType::RECV, EVENT("recv"), only(tensors), from, tag);
     }
     WorkPtr recvAnysource(Tensors &tensors, int tag) override {
-        return receive(OpType::RECVANYSOURCE, "hvdlite:recvAnySource", only(tensors), -1, tag);
+        return receive(OpType::RECVANYSOURCE, EVENT("recvAnySource"), only(tensors), -1, tag);
     }
 
     // Rank 0 waits for a signal from each rank, then answers all ranks.
@@ -159,12 +165,12 @@ class Group : public Backend {
         Clock::time_point until = after(limit);
 
         WorkPtr send(int to) {
-            return group.exchange(OpType::SEND, "hvdlite:send", one(), name, limit,
+            return group.exchange(OpType::SEND, EVENT("send"), one(), name, limit,
                                   [&](Start &start) { start.send(one(), to); });
         }
         WorkPtr receive(int from) {
             at::Tensor t = one();
-            return group.exchange(OpType::RECV, "hvdlite:recv", t, name, limit,
+            return group.exchange(OpType::RECV, EVENT("recv"), t, name, limit,
                                   [&](Start &start) { start.receive(t, from); });
         }
         void gather(bool all) {
@@ -244,7 +250,8 @@ class Group : public Backend {
     WorkPtr started(OpType type, const char *title, const Tensors &ins,
                     const c10::intrusive_ptr<Operation> &operation, uint64_t number, F fill) {
         check_alive();
-        auto work = c10::make_intrusive<HvdWork>(rank_, type, title, ins, operation, number);
+        const char *event = as_gloo_ ? title + strlen(title) + 1 : title;
+        auto work = c10::make_intrusive<HvdWork>(rank_, type, event, ins, operation, number);
         Start start(group_, operation);
         c10::InferenceMode mode;
         try {
@@ -276,6 +283,7 @@ class Group : public Backend {
     const c10::intrusive_ptr<Options> options_;
     c10::intrusive_ptr<Store> store_;
     c10::intrusive_ptr<Calls> calls_ = c10::make_intrusive<Calls>();
+    std::atomic<bool> as_gloo_{false};
     PyObject *const reconfigure_;       // never freed; NULL: the ranks are fixed
     std::atomic<uint64_t> number_{0};   // number of the last call
     std::atomic<uint64_t> barriers_{0}; // number of monitored barriers

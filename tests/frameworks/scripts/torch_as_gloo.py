@@ -25,7 +25,10 @@ def run(how: str) -> None:
     assert how != "gloo" or dist.get_backend() == "gloo"
 
     t = torch.full((4,), rank + 1.0)
-    dist.all_reduce(t)
+    with torch.profiler.profile() as seen:
+        dist.all_reduce(t)
+    if dist.get_backend() == "gloo":
+        assert "gloo:all_reduce" in {event.name for event in seen.events()}
     assert t.tolist() == [size * (size + 1) / 2] * 4
     if dist.get_backend() == "gloo":  # PyTorch allows monitored_barrier only under this name
         dist.monitored_barrier(timeout=timedelta(seconds=30))
