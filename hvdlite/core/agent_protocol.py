@@ -81,7 +81,7 @@ def report_port(address: str, port: int) -> None:
 
 
 def report_given_up(ranks: Sequence[int]) -> None:
-    """Report the numbers of ranks that the surviving ranks have given up."""
+    """Report the numbers of ranks that this rank has given up."""
     _write(GIVEN_UP + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 

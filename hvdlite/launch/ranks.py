@@ -97,7 +97,7 @@ class Rank:
         self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
         self.open_port: Optional[Dict[str, Any]] = None  # elastic job: where it listens
-        self.given_up = False  # True: the other ranks go on without this rank
+        self.given_up = False  # True: the other ranks go on, or end, without this rank
 
     @property
     def label(self) -> str:
@@ -243,8 +243,11 @@ def is_present(rank: Rank) -> bool:
 
 
 def still_needed(ranks: List[Rank]) -> List[Rank]:
-    """Return the ranks that still train. Servers end by themselves after the workers."""
-    return [rank for rank in _training(ranks) if is_present(rank)]
+    """Return the ranks that still train. Servers end by themselves after the workers.
+
+    A rank that the others have given up is stopped or hangs, and has no job that it could join.
+    """
+    return [rank for rank in _training(ranks) if is_present(rank) and not rank.given_up]
 
 
 def have_finished(ranks: List[Rank]) -> bool:

@@ -17,16 +17,8 @@ import time
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.bootstrap.acceptor import Patient, Peer, bound
-from hvdlite.bootstrap.handshake import (
-    LIFE,
-    NEW,
-    READY,
-    Hello,
-    Stranger,
-    introduce,
-    receive,
-    send,
-)
+from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, Stranger, introduce, receive, send
+from hvdlite.core import agent_protocol
 from hvdlite.core.limits import ELASTIC_LIMIT, PATIENCE, limit_of
 from hvdlite.core.native import HvdliteError
 from hvdlite.membership.lives import ANSWERS, DEAD, SILENT, Lives
@@ -121,6 +113,7 @@ class Rerendezvous:
     def _check_time(self, awaited: Set[int]) -> None:
         if time.monotonic() > self._ends:
             self._leave(awaited)
+            agent_protocol.report_given_up(sorted(awaited))
             hosts = ", ".join(self._addresses[each][0] for each in sorted(awaited))
             raise HvdliteError(
                 f"after a death this rank has waited {self._patience:g} s for the ranks at {hosts} "

@@ -161,6 +161,24 @@ def test_a_handle_of_an_earlier_job_does_not_begin_job_after_job():
     assert "is dead, while tensor 'allreduce.x0' waited" in done.err
 
 
+def test_a_stopped_rank_does_not_outlive_the_ranks_that_gave_it_up():
+    program = """if True:
+        import os, signal
+        import hvdlite as hvd
+        hvd.init()
+        @hvd.elastic.run
+        def train(state):
+            if hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            hvd.numpy.barrier()
+        train(hvd.elastic.ObjectState())
+    """
+    limits = {"HVDLITE_DATA_TIMEOUT_SECONDS": "1", "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "2"}
+    done = call("--elastic", "-n", 2, *python(program), env={**os.environ, **limits})
+    assert done.code == 1, done.err
+    assert "has waited 2 s for the ranks at" in done.err
+
+
 def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():
     done = elastic("-n", 3, "1", 5, 2, REPLACEMENTS_HANG="1").passed()
     assert ends_of(done)[1] == {"0 of 2", "1 of 2"}
