@@ -156,7 +156,7 @@ def test_a_store_name_that_mxnet_would_ignore_is_an_error(name):
     net = dense_net()
     trainer = kv_trainer(net, kvstore=name)
     backward(net, batch_of(0))
-    unknown = f"kvstore '{name}' is not one.* use 'dist_sync_mpi'"
+    unknown = f"kvstore '{name}' is unknown to MXNet.* use 'dist_sync_mpi'"
     for call in (lambda: trainer.step(4), lambda: mx.kv.create(name)):
         with pytest.raises(ValueError, match=unknown):
             call()
