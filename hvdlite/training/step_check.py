@@ -114,12 +114,13 @@ def _described(
 
 
 def relative_names(names: Sequence[str]) -> List[str]:
-    """Return the names with the numbers of each part counted from the first name's.
+    """Return the names of layers and variables, with numbers counted from the first name's.
 
     A framework numbers the layers of a process, so a model that one rank has made twice has other
-    numbers there, but their differences are the same.
+    numbers there, but their differences are the same. The names of models are left out, because a
+    model that one rank has loaded from a file lacks them in the paths of its variables.
 
-    >>> relative_names(["dense_7/kernel:0", "dense_8/kernel:0", "net_3_out/kernel"])
+    >>> relative_names(["a/dense_7/kernel:0", "a/dense_8/kernel:0", "net_3_out/kernel"])
     ['dense+0/kernel+0', 'dense+1/kernel+0', 'net_out+0/kernel+0']
     """
     first: Dict[str, int] = {}
@@ -128,7 +129,7 @@ def relative_names(names: Sequence[str]) -> List[str]:
         base, number = re.sub(_NUMBER, "", part), sum(map(int, re.findall(_NUMBER, part)))
         return f"{base}+{number - first.setdefault(base, number)}"
 
-    return ["/".join(map(relative, name.split(":")[0].split("/"))) for name in names]
+    return ["/".join(map(relative, name.split(":")[0].split("/")[-2:])) for name in names]
 
 
 def name_of_variable(variable: Any) -> str:
