@@ -121,10 +121,10 @@ class ElasticMembership(Membership):
             return _quotes_a_death(error)
         if failed.kind == native.FAILED:
             return topology.rank() not in failed.ranks and _is_known_soon(failed.ranks)
-        if failed.kind == native.RANK_LEFT or not lib.hvd_is_initialized():
-            return failed.kind in _OF_DEATHS
+        if failed.kind not in _OF_DEATHS:
+            return False
         # A handle that is left from an earlier job still raises that job's error.
-        return failed.kind in _OF_DEATHS and _is_known_soon()
+        return failed.kind == native.RANK_LEFT or not lib.hvd_is_initialized() or _is_known_soon()
 
     def agree(self, vote: int) -> int:
         self._drop()
