@@ -47,7 +47,7 @@ class Gradients(GradientReducer):
         groups: Sequence[Sequence] = (), passes: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(owner, reduction)
-        self.passes, self._groups = passes, groups
+        self._groups = groups
         self._names: Dict[torch.Tensor, str] = {}
         self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
         # Parameters without a bucket -> how often backward has written the gradient in this step.
@@ -127,10 +127,10 @@ class Gradients(GradientReducer):
     @property
     def due(self) -> bool:
         """Whether backward has written some gradient ``passes`` times in this step."""
-        if self.passes == 1 or not self.written:
+        if self.changes.passes == 1 or not self.written:
             return self.written
         times = Counter(param for bucket in self._buckets or () for param in bucket.written)
-        return max({**times, **self._written}.values()) >= self.passes
+        return max({**times, **self._written}.values()) >= self.changes.passes
 
     def loaded(self, digest: int) -> None:
         """Make the next step that begins compare the digest of loaded states; 0: no states."""
@@ -162,7 +162,7 @@ class Gradients(GradientReducer):
         """After a rank's death: drop pending allreduces, and make new buckets in the next step."""
         for bucket in self._buckets or ():
             if bucket.started:
-                with contextlib.suppress(HvdliteError, RuntimeError):
+                with contextlib.suppress(RuntimeError):
                     bucket.finish()
         self._forget_buckets()
         self._left_out.clear()
@@ -181,9 +181,8 @@ class Gradients(GradientReducer):
         handle.hooks_dict_ref()[handle.id] = hook
 
     def _note(self, param: torch.Tensor) -> None:
-        times = self._written.pop(param, 0) + 1
-        self._written[param] = times
-        if times > self.passes:
+        self._written[param] = times = self._written.pop(param, 0) + 1
+        if times > self.changes.passes:
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
@@ -206,17 +205,18 @@ class Gradients(GradientReducer):
     def _is_full(self, bucket: Bucket) -> bool:
         """Return True if backward has written all gradients; raise if it wrote one too often."""
         for at, times in Counter(map(id, bucket.written)).items():
-            if times > self.passes:
+            if times > self.changes.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))
         return len(bucket.written) == self._goal(bucket)
 
     def _goal(self, bucket: Bucket) -> int:
-        return self.passes * len(bucket.params)
+        return self.changes.passes * len(bucket.params)
 
     def _refuse(self, param: torch.Tensor) -> NoReturn:
+        passes = self.changes.passes
         raise RuntimeError(
             f"the gradient of '{self._names[param]}' was computed more than "
-            f"backward_passes_per_step={self.passes} times: call step() or synchronize() first"
+            f"backward_passes_per_step={passes} times: call step() or synchronize() first"
         )
 
     def finish(self) -> None:

@@ -176,7 +176,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if not isinstance(self._gradients, Gradients):
             return super().state_dict()
-        left_out.refuse_begun(self._gradients.passes, self._gradients.written)
+        left_out.refuse_begun(self._gradients.changes.passes, self._gradients.written)
         own = self._gradients.left_out()
         return {**super().state_dict(), **({left_out.KEY: left_out.tagged(own)} if own else {})}
 
@@ -207,7 +207,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Change the number of backwards in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
         if isinstance(self._gradients, Gradients):  # with Adasum any number of backwards is right
-            self._gradients.passes = self._gradients.changes.passes = passes
+            self._gradients.changes.passes = passes
             self._gradients.restart()
 
     def add_param_group(self, param_group: dict) -> None:
