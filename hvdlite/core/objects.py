@@ -8,6 +8,7 @@ import numpy as np
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import run
+from hvdlite.core.error_text import error_text
 from hvdlite.core.names import meeting_name, tensor_name
 from hvdlite.core.native import FAILED, MISMATCH, HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
@@ -82,15 +83,7 @@ def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
     try:
         return _dumps(make()), None
     except Exception as error:
-        return pickle.dumps(_Unsent(_text_of(error))), error
-
-
-def _text_of(error: Exception) -> str:
-    """Return the error's class and text, without the text if its ``__str__`` raises."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
+        return pickle.dumps(_Unsent(error_text(error))), error
 
 
 def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:

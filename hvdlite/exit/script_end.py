@@ -15,6 +15,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable
 
+from hvdlite.core.error_text import error_text, text_of
 from hvdlite.core.module_state import ModuleState
 
 TYPE_CHECKING = False
@@ -61,19 +62,6 @@ def flush(text: str = "") -> None:
             stream.flush()
 
 
-def _text(error: BaseException) -> str:
-    name, text = type(error).__name__, _text_of(error)
-    return f"{name}: {text}" if text else name
-
-
-def _text_of(value: Any) -> str:
-    """Return str(value); "" if that raises, because the other ranks wait for this rank's end."""
-    try:
-        return str(value)
-    except Exception:
-        return ""
-
-
 def _note(failed: Failure) -> None:
     _seen.failure = failed
     if _seen.after_all:
@@ -89,7 +77,7 @@ def failure_under_way() -> Failure | None:
 
 
 def _of_error(error: BaseException) -> Failure:
-    return Failure(f"its script raised {_text(error)}", 1, error)
+    return Failure(f"its script raised {error_text(error)}", 1, error)
 
 
 def _note_exit(value: Any, unsaid: bool = False) -> None:
@@ -105,7 +93,7 @@ def _of_exit(value: Any, unsaid: bool = False) -> Failure | None:
     number = isinstance(value, int)
     # the system keeps only 8 bits of an exit code, so 256 becomes 0
     seen = value & 0xFF if number else 1
-    text = "" if number else f" ({_text_of(value)})"
+    text = "" if number else f" ({text_of(value)})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
     return Failure(reason, seen or 1, unsaid=unsaid or not seen)
 
@@ -171,7 +159,7 @@ def _watch_exit_functions() -> None:
             if isinstance(error, SystemExit):
                 _note_exit(error.code, unsaid=True)
             else:
-                reason = f"an exit function of its script raised {_text(error)}"
+                reason = f"an exit function of its script raised {error_text(error)}"
                 _note(Failure(reason, 1, unsaid=True))
 
     sys.unraisablehook = hook
