@@ -1,6 +1,5 @@
 """Notices that a script has changed parameters, for example their grad_req, on this rank alone."""
 
-import zlib
 from operator import attrgetter, is_
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.training.announce import announce
+from hvdlite.training.announce import announce, digest_of_bytes
 from hvdlite.training.plan import agree_on_layers
 
 _GRAD = attrgetter("_grad")  # MXNet makes a new list whenever it changes anything of a gradient
@@ -59,7 +58,7 @@ class Compared:
         if not changes:
             self._grads = grads
             return False
-        digest = zlib.crc32(repr([change[1:] for change in changes]).encode()) % (2**31 - 1) + 1
+        digest = digest_of_bytes(repr(change[1:]).encode() for change in changes)
         mx.nd.waitall()  # until the last step's requests of these names have ended
         try:
             announce(names(), digest, process_set)

@@ -1,10 +1,10 @@
 """Makes a digest of loaded optimizer states, which ranks compare in their next step."""
 
-import zlib
 from typing import Any, Dict, Iterator
 
 import torch
 
+from hvdlite.training.announce import digest_of_bytes
 from hvdlite.training.left_out import KEY
 
 _SAMPLE = 1024  # number of values of a tensor that enter the digest
@@ -17,10 +17,7 @@ def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
         such as step counts: other values may differ if the CPUs of two hosts round differently.
     """
     plain = {key: value for key, value in state.items() if key != KEY}
-    digest = 0
-    for piece in _pieces(plain, sample):
-        digest = zlib.crc32(piece, digest)
-    return digest % (2**31 - 1) + 1
+    return digest_of_bytes(_pieces(plain, sample))
 
 
 def _pieces(value: Any, sample: int) -> Iterator[bytes]:

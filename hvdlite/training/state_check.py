@@ -14,10 +14,9 @@ from hvdlite.core.handles import Handle
 from hvdlite.core.names import meeting_name
 from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.training.step_check import averages
+from hvdlite.training.step_check import RANGE, averages
 
 _TOLERANCE = 1e-3  # largest difference of two ranks' sums, relative to the norm of the samples
-_RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 
 
 class StateCheck:
@@ -40,7 +39,7 @@ class StateCheck:
         by_kind = list(dict.fromkeys(kinds))
         facts = [_facts([s for k, s in zip(kinds, samples) if k == kind]) for kind in by_kind]
         sums, norms = np.array(facts, np.float64).T
-        crc = zlib.crc32("\n".join(by_kind).encode()) % _RANGE
+        crc = zlib.crc32("\n".join(by_kind).encode()) % RANGE
         first, self._is_first = self._is_first and skips, False
         with np.errstate(all="ignore"):  # weights may be infinite
             mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first], np.float64)
@@ -65,6 +64,6 @@ def _facts(samples: Sequence[np.ndarray]):
     flat = np.concatenate([np.ravel(sample) for sample in samples])
     if flat.dtype.kind in "iu":
         # with this norm, sums that differ by 1 differ by twice the tolerance
-        return int(flat.sum()) % _RANGE, (0.5 / _TOLERANCE) ** 2
+        return int(flat.sum()) % RANGE, (0.5 / _TOLERANCE) ** 2
     flat = flat.astype(np.float64)
     return flat @ np.cos(np.arange(flat.size)), flat @ flat

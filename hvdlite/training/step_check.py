@@ -22,7 +22,7 @@ from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
 
-_RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
+RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 _NUMBER = r"_(\d+)(?=_|$)"
 SAME_VARIABLES = (
     "Freeze the same variables on every rank. Numbers in names may begin anywhere: "
@@ -75,7 +75,7 @@ class StepCheck:
         """
         given, words = _described(tuple(labels), tuple(names), tuple(sparse))
         optimizer = "\n".join([self._optimizer, *given])
-        numbers = [zlib.crc32(optimizer.encode()) % _RANGE, iteration % _RANGE]
+        numbers = [zlib.crc32(optimizer.encode()) % RANGE, iteration % RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
 
