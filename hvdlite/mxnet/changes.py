@@ -9,6 +9,7 @@ import numpy as np
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.mxnet.steps import Steps
 from hvdlite.training.announce import announce, digest_of_bytes
 from hvdlite.training.plan import agree_on_layers
 
@@ -85,15 +86,14 @@ class OfStore:
     def __init__(self, owner: str, trainer, labels: Dict[int, int]) -> None:
         self._owner, self._trainer, self._labels = owner, trainer, labels
         self._compared: Any = None
-        self._last = len(labels)  # the last key of the Trainer, which uses the keys in order
+        self._steps = Steps()
 
     def compare(self, key: int, on_store: bool) -> None:
         """At the first key of a step, raise unless the ranks have the same parameters.
 
         :param on_store: whether the store updates the weights; the first call compares this, too.
         """
-        begins, self._last = key <= self._last, key
-        if not begins:
+        if not self._steps.begins(key, key):
             return
         params = dict(enumerate(self._trainer._params))
         if self._compared is None:

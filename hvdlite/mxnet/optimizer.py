@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import math
 from typing import Any, Callable, Dict, Optional, Sequence
 
 import mxnet as mx
@@ -10,9 +9,9 @@ import mxnet as mx
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
-from hvdlite.mxnet.aside import Aside
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.parameters import trainer_of
+from hvdlite.mxnet.steps import Aside, Steps
 from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
@@ -119,7 +118,7 @@ class _Averaging:
         self.given = None  # the optimizer that the user passed to DistributedOptimizer
         self.updating = False  # True while the plain optimizer's update runs
         self._aside = Aside()
-        self._last = math.inf  # the last index; a step uses the indices in order
+        self._steps = Steps()
         self.rescales: Dict[tuple, list] = {}  # rescale_grad of the step's earlier passes
 
     def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
@@ -144,10 +143,8 @@ class _Averaging:
         return 1 / sum(1 / each for each in rescales)
 
     def _average(self, grads: dict, params: dict) -> None:
-        if params:
-            begins, self._last = min(grads) <= self._last, max(grads)
-            if begins:
-                self.gradients.pair(params)
+        if params and self._steps.begins(min(grads), max(grads)):
+            self.gradients.pair(params)
         chosen: Dict[int, Sequence] = {}
         for index, grad in grads.items():
             arrays = params[index].list_grad() if index in params else [grad]

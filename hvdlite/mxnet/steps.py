@@ -1,6 +1,19 @@
-"""Keeps gradients of a step's earlier backward passes."""
+"""What belongs to one step: its first update; the gradients of its earlier backward passes."""
 
+import math
 from typing import Any, Dict, Hashable
+
+
+class Steps:
+    """Finds the first update of each step: a step updates the parameters in order of index."""
+
+    def __init__(self) -> None:
+        self._last = math.inf
+
+    def begins(self, first: int, last: int) -> bool:
+        """Return True for a step's first update, which has the indices from first to last."""
+        begins, self._last = first <= self._last, last
+        return begins
 
 
 class Aside:
