@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from typing import Mapping, Optional
 
 from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
 from hvdlite.core.world import World
@@ -20,12 +21,13 @@ _A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
 _ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
-def limit_of(variable: str) -> float:
+def limit_of(variable: str, environ: Optional[Mapping[str, str]] = None) -> float:
     """Return the seconds that the variable or its default sets, at most a year.
 
+    :param environ: variables that replace those of this process.
     :raises ValueError: the variable is not a number of seconds.
     """
-    text = os.environ.get(variable) or str(DEFAULTS[variable])
+    text = (os.environ if environ is None else environ).get(variable) or str(DEFAULTS[variable])
     may_be_0 = variable in _MAY_BE_0
     with contextlib.suppress(ValueError):
         if 0 < float(text) < float("inf") or (may_be_0 and float(text) == 0):

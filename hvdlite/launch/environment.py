@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 
-from hvdlite.core import agent_protocol, listening, start
+from hvdlite.core import agent_protocol, limits, listening, start
 from hvdlite.launch import sizing
 from hvdlite.machine import files
 
@@ -65,7 +65,7 @@ def added(job: Job) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         # A failed rank waits this long for the other ranks to learn of the failure. So the job ends
         # within 5 seconds.
-        "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
+        limits.EXIT: "2",
         agent_protocol.FOLD: "0" if job.output_dir else "1",  # files get the whole tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
@@ -82,6 +82,14 @@ def added(job: Job) -> dict[str, str]:
     if job.mode == "ps" and job.interfaces:
         interfaces["DMLC_INTERFACE"] = job.interfaces[0]
     return {**unset, **mode, **interfaces, **job.env}
+
+
+def exit_timeout(job: Job) -> float:
+    """Return the seconds for which a failed rank of the job waits for the other ranks."""
+    try:
+        return limits.limit_of(limits.EXIT, {**os.environ, **added(job)})
+    except ValueError:  # the ranks refuse the value
+        return limits.DEFAULTS[limits.EXIT]
 
 
 def for_jax(environ: Mapping[str, str]) -> dict[str, str]:

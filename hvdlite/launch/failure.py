@@ -7,8 +7,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hvdlite.core.agent_protocol import SILENT, STALLED, TOO_LATE
 from hvdlite.launch.channel import BadFrame
 
-# seconds; more than HVDLITE_EXIT_TIMEOUT_SECONDS, for which a failed rank waits for the others
-PATIENCE = 6.0
+# seconds that a rank needs to end, and the launcher to hear of the end, on a busy machine
+SLACK = 4.0
 
 # MPI ends a rank with one of these exit codes (error classes "unknown", "other", "internal") some
 # milliseconds after another rank died. The launcher may hear of the two ends in either order.
@@ -42,9 +42,14 @@ class Ending(NamedTuple):
 
 
 class Signs:
-    """What ranks have reported about failures, by rank; times are seconds since the start."""
+    """What ranks have reported about failures, by rank; times are seconds since the start.
 
-    def __init__(self) -> None:
+    :param exit_timeout: seconds for which a failed rank waits for the other ranks.
+    """
+
+    def __init__(self, exit_timeout: float = 2.0) -> None:
+        # seconds from a rank's failure to its end; an older failure did not end the rank
+        self.patience = exit_timeout + SLACK
         # when a rank raised an uncaught exception or called sys.exit()
         self.raised: Dict[int, float] = {}
         # when a collective failed, and the ranks that caused it
@@ -65,7 +70,7 @@ class Signs:
             kind, count, *ranks = map(int, sign.split())
         except ValueError as error:
             raise BadFrame("a sign of a failure with wrong fields") from error
-        if after - self.raised.get(rank, float("-inf")) < PATIENCE:
+        if after - self.raised.get(rank, float("-inf")) < self.patience:
             return  # a later report is only a consequence of the exception
         if kind in (STALLED, SILENT):
             self.waited_for[rank] = after, kind, count, ranks
@@ -84,7 +89,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
-    since = min(e.after for e in failed) - PATIENCE  # scripts caught older exceptions
+    since = min(e.after for e in failed) - signs.patience  # scripts caught older exceptions
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
     # A signal from outside came before the failures, even if the agent reports it later.
@@ -92,7 +97,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
     def first_sign(e: Ending) -> float:
         raised = signs.raised.get(e.rank, never)
-        own_end = not_yet if e.ended else e.after + PATIENCE * (e.code in LOST_PEER)
+        own_end = not_yet if e.ended else e.after + signs.patience * (e.code in LOST_PEER)
         when, whom = signs.blamed.get(e.rank, (never, []))
         if when >= since and any(ended.get(rank, not_yet) <= e.after for rank in whom):
             return not_yet

@@ -14,7 +14,16 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from hvdlite.launch import channel, check, failure, flights, listener, ranks, shared_memory
+from hvdlite.launch import (
+    channel,
+    check,
+    environment,
+    failure,
+    flights,
+    listener,
+    ranks,
+    shared_memory,
+)
 from hvdlite.launch.channel import BadFrame, Channel
 from hvdlite.launch.job import Command, Interrupted, Job, Outcome
 from hvdlite.launch.links import Links
@@ -49,7 +58,7 @@ class Watch:
         self._job, self._command, self._output, self._task = job, command, output, task
         self._number = os.urandom(8).hex()  # the job's number, which no other job has
         self.flights = flights.Flights(self._number)
-        self._signs = failure.Signs()
+        self._signs = failure.Signs(environment.exit_timeout(job))
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
         self._ranks: Dict[int, ranks.Rank] = {}

@@ -2,6 +2,8 @@
 
 import pytest
 
+from hvdlite.core import limits
+from hvdlite.launch import environment
 from hvdlite.launch.channel import BadFrame
 from hvdlite.launch.failure import (
     Ending,
@@ -13,6 +15,7 @@ from hvdlite.launch.failure import (
     report_standstill,
     who_stood_still,
 )
+from hvdlite.launch.job import Job
 
 
 def ending(rank, code, ended, after, **more):
@@ -115,6 +118,25 @@ def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
     told = signs({1: 13.31}, {2: 13.32}, whom=[1])
     told.add(1, b"0 1 2", 15.4)
     assert culprit(endings, told).rank == 1
+
+
+def test_a_rank_that_waited_long_for_the_others_is_the_culprit():
+    """Rank 1 raises and waits; rank 0 raises 9 s later, before it learns of rank 1's exception."""
+    told = Signs(exit_timeout=10.0)
+    told.add(1, b"", 1.0)
+    told.add(0, b"", 10.0)
+    endings = [ending(0, 1, False, 10.02), ending(1, 1, False, 10.03)]
+    assert culprit(endings, told).rank == 1
+
+
+@pytest.mark.parametrize(
+    "of_user, of_job, seconds",
+    [(None, {}, 2), ("10", {}, 10), ("10", {limits.EXIT: "20"}, 20), ("x", {}, 5)],
+)
+def test_the_launcher_knows_how_long_a_failed_rank_waits(monkeypatch, of_user, of_job, seconds):
+    if of_user:
+        monkeypatch.setenv(limits.EXIT, of_user)
+    assert environment.exit_timeout(Job([], 2, env=of_job)) == seconds
 
 
 @pytest.mark.parametrize("code, ended", [(14, False), (75, False), (143, True), (-15, True)])
