@@ -17,6 +17,7 @@ from hvdlite.core import (
     agent_protocol,
     frameworks,
     limits,
+    loaded_mpi,
     registry,
     start,
     topology,
@@ -301,7 +302,7 @@ def _may_have_others(well: bool) -> bool:
 
     :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
     """
-    runs_or_can_begin = start.ranks_of_mpi() or (well and start.has_launcher_of_mpi())
+    runs_or_can_begin = loaded_mpi.ranks() or (well and start.has_launcher_of_mpi())
     can_tell = start.without_mpi() is not None or runs_or_can_begin
     if can_tell and not start.is_decided() and orphan.is_outermost():
         start.decide()

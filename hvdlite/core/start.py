@@ -19,7 +19,7 @@ import re
 import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hvdlite.core import launchers
+from hvdlite.core import launchers, loaded_mpi
 from hvdlite.core.launchers import JAX, MXNET, PMIX, SRUN, TORCHELASTIC, TORCHRUN, Launcher
 from hvdlite.core.module_state import ModuleState
 from hvdlite.machine import processes
@@ -315,24 +315,6 @@ def without_mpi() -> Optional[Place]:
 def _found(comm: Any = None) -> Optional[Place]:
     if own_environment().get(TRANSPORT, "") == "tcp":
         return place()
-    ranks = ranks_of_mpi()
+    ranks = loaded_mpi.ranks()
     found = None if ranks > 1 else place()
     return None if found == ALONE and (ranks or comm is not None) else found
-
-
-def ranks_of_mpi() -> int:
-    """Return how many ranks MPI has; 0: neither mpi4py nor the user has initialized MPI."""
-    return loaded_mpi().COMM_WORLD.size if runs_mpi() else 0
-
-
-def runs_mpi() -> bool:
-    """Return True if MPI is initialized and not finalized."""
-    mpi = loaded_mpi()
-    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-
-
-def loaded_mpi() -> Any:
-    """Return mpi4py's MPI if the program has imported it, else None."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    # the import of mpi4py may still be in progress
-    return mpi if hasattr(mpi, "Is_initialized") else None
