@@ -18,6 +18,7 @@ SAME = (
     "Make the same model, freeze the same parameters, and give the optimizer the same parameters "
     "and settings, on every rank."
 )
+_DROPPED = "averages of the last step dropped, for example by zero_grad() before step()"
 
 
 class Changes:
@@ -35,6 +36,9 @@ class Changes:
         self.removed: List[str] = []
         self._compared: List[str] = []
         self._told: Any = None  # the changes that this step's requests carry; None: not fixed
+        # True: the script has dropped averages before a step used them: before the next step's
+        # requests, and in this step's requests
+        self.dropped = self._told_dropped = False
 
     def now(self) -> Dict[str, List[str]]:
         """Return the changes, by their kind."""
@@ -54,7 +58,9 @@ class Changes:
         """
         if self._told is None:
             self._told = self.now()
-        return -digest_of({"loaded": states, **self._told}) if self._told else states
+            self._told_dropped, self.dropped = self.dropped, False
+        told = {**self._told, "dropped": True} if self._told_dropped else self._told
+        return -digest_of({"loaded": states, **told}) if told else states
 
     def refuse_late(self) -> None:
         """Raise if the script has added a parameter since gradients were averaged."""
@@ -68,7 +74,7 @@ class Changes:
 
     def begin(self) -> None:
         """Begin a step."""
-        self._told = None
+        self._told, self._told_dropped = None, False
 
     def compare(self, changes: Dict[str, List[str]], names: Sequence[str], *facts) -> None:
         """Send the changes, if the step's requests have not carried them.
@@ -105,7 +111,8 @@ class Changes:
         marks = dict.fromkeys((*still, *frozen), " (frozen)")
         marks.update(dict.fromkeys(self.removed, " (removed)"))
         of_names = [f"{name}{marks.get(name, '')}" for name in (*names, *self.waiting.values())]
-        return [*of_names, f"backward_passes_per_step {self.passes}"]
+        dropped = [_DROPPED] if self._told_dropped else []
+        return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
         """Raise an error that names the parameter in which ranks differ; otherwise ``error``."""

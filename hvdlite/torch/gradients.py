@@ -158,6 +158,11 @@ class Gradients(GradientReducer):
         for bucket in self._buckets or ():
             bucket.written.clear()
 
+    def note_dropped(self) -> None:
+        """Note if the script has set averages to None, for example by model.zero_grad()."""
+        params = (param for bucket in self._buckets or () for param in bucket.params)
+        self.changes.dropped |= any(each.grad is None and each.requires_grad for each in params)
+
     def begin_anew(self) -> None:
         """After a rank's death: drop pending allreduces, and make new buckets in the next step."""
         for bucket in self._buckets or ():
@@ -301,11 +306,8 @@ class Gradients(GradientReducer):
 
     def _any_rank(self, here: bool) -> bool:
         """Return True if ``here`` is True on any rank: all ranks make new buckets. Collective."""
-        process_set = self.reduction.process_set
-        name = f"{self.owner}, reached"
-        return bool(
-            collectives.allreduce(np.array([here], np.int32), name, Sum, process_set=process_set)
-        )
+        mark, name = np.array([here], np.int32), f"{self.owner}, reached"
+        return bool(collectives.allreduce(mark, name, Sum, process_set=self.reduction.process_set))
 
     def average_loss(self, loss):
         """Return the average of all ranks' losses, for optimizers that compare losses."""
@@ -318,10 +320,8 @@ class Gradients(GradientReducer):
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
         refuse_reduced_by_ddp(self._names)
-        facts = self.changes.facts(self._names.values())
-        found = layout.agreed(
-            self.owner, self._names, facts, self._written, self._kinds, self.reduction
-        )
+        how = self.changes.facts(self._names.values()), self._written, self._kinds, self.reduction
+        found = layout.agreed(self.owner, self._names, *how)
         self._sparse, self._unreached = found.sparse, found.unreached
         return self._lay_out(layout.split(found.dense, self._groups, self.reduction))
 

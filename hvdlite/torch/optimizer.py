@@ -142,6 +142,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             return super().step(self._averaged(closure))
+        if self._synchronized and self._gradients is not None:
+            self._gradients.note_dropped()
         if not self._skipping:
             if self._asked:
                 warnings.warn(_NOT_SKIPPED, stacklevel=2)
@@ -157,11 +159,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Call the optimizer's zero_grad, and forget averages that no step has used."""
+        drops = self._synchronized
         if not (self._gradients and self._gradients.written):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
             self._gradients.restart()  # drops the passes so far
-        super().zero_grad(set_to_none)
+        super().zero_grad(set_to_none)  # first averages the gradients if a step is due
+        if isinstance(self._gradients, Gradients) and (drops or self._synchronized):
+            self._gradients.changes.dropped = True
 
     def __reduce_ex__(self, protocol) -> NoReturn:
         raise TypeError(
@@ -238,6 +243,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Prepare for other ranks, between two steps; :mod:`hvdlite.elastic` calls this."""
         self._synchronized = self._asked = False
         if isinstance(self._gradients, Gradients):
+            self._gradients.changes.dropped = False
             self._gradients.begin_anew()
 
     def _finish(self) -> None:

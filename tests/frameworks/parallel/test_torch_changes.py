@@ -134,3 +134,51 @@ def test_frozen_parameters_cost_no_request(frozen, rank, several):
         model.step()
         counts.append(hvd.stats()["tensors"] - before)
     assert counts[-1] == 1
+
+
+def _zero_and_skip_the_step(model: Model) -> None:
+    """As GradScaler does after an overflow."""
+    model.optimizer.synchronize()
+    model.optimizer.zero_grad()
+    model.optimizer.step = lambda: vars(model.optimizer).pop("step")
+
+
+DROPS = pytest.mark.parametrize(
+    "drop",
+    [
+        lambda model: model.optimizer.zero_grad(),
+        lambda model: model.optimizer.zero_grad(set_to_none=False),
+        lambda model: model.optimizer.synchronize() or model.tables[0].zero_grad(),
+        _zero_and_skip_the_step,
+    ],
+    ids=["zero_grad", "to zero", "model", "skipped step"],
+)
+
+
+@DROPS
+@pytest.mark.filterwarnings("ignore:optimizer.step. called without")
+@pytest.mark.parametrize("kind", ["dense", "unreached"])
+@pytest.mark.parametrize("used", [0, 2])
+def test_averages_that_one_rank_drops_before_its_step_are_an_error(used, kind, drop, rank, several):
+    """Formerly, weights of the ranks differed without an error."""
+    model = Model(kind, rank)
+    for _ in range(used):
+        model.step()
+    model.step((lambda: drop(model)) if rank == 1 else lambda: None)
+    with pytest.raises(hvd.HvdliteError, match=r"rank.* 1.*: averages of the last step dropped"):
+        model.step()
+    hvd.broadcast_parameters({f"{i}": each for i, each in enumerate(model.weights)}, 0)
+    model.step()
+    assert same_everywhere(*model.weights)
+
+
+@DROPS
+@pytest.mark.filterwarnings("ignore:optimizer.step. called without")
+@pytest.mark.parametrize("kind", ["dense", "unreached"])
+def test_averages_that_all_ranks_drop_are_not_an_error(kind, drop, rank, size):
+    model = Model(kind, rank)
+    for _ in range(2):
+        model.step(lambda: drop(model))
+    before = model.weights[0].detach().clone()
+    model.step()
+    assert torch.equal(before - model.weights[0], torch.tensor([[size - 1.0], [size]]).expand(2, 3))
