@@ -93,6 +93,10 @@ class Membership(Protocol):
         """Return True if a death may have caused the error."""
         return False
 
+    def give_up(self, error: Optional[BaseException]) -> None:
+        """As this rank fails by the error: tell the launcher not to wait for late ranks."""
+        return
+
     def agree(self, vote: int) -> int:
         """Return the bits that are set in all votes; SOMETHING_FAILED after a death. Collective.
 

@@ -161,7 +161,7 @@ class Replacements:
 def _may_grow(training: List[Rank], present: List[Rank]) -> bool:
     """Return True if a replacement could join, and the job is not done."""
     ended = any(rank.ending and not rank.ending.failed for rank in training)
-    return not ended and any(rank.open_port for rank in present)
+    return not ended and any(rank.open_port and not rank.given_up for rank in present)
 
 
 def _rooms(job: Job, processes: int) -> Dict[str, int]:

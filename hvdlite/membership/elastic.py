@@ -24,6 +24,7 @@ from hvdlite.membership.open_port import OpenPort
 from hvdlite.membership.rerendezvous import Address, Known, Met, Rerendezvous
 
 REACH_SECONDS = 10.0  # after a death, how long a rank tries to connect to the ranks that are left
+_OF_WAITS = (native.STALLED, native.RANK_DEAD)  # errors of a rank that waited for others
 _OF_DEATHS = (native.RANK_DEAD, native.RANK_LEFT, native.TRANSPORT)  # errors that a death may cause
 
 
@@ -125,6 +126,12 @@ class ElasticMembership(Membership):
             return False
         # A handle that is left from an earlier job still raises that job's error.
         return failed.kind == native.RANK_LEFT or not lib.hvd_is_initialized() or _is_known_soon()
+
+    def give_up(self, error: Optional[BaseException]) -> None:
+        failed = _failure_in(error) or _known_death()
+        if self._port is not None and failed and failed.kind in _OF_WAITS:
+            members = self._world.members()
+            agent_protocol.report_given_up([members[rank] for rank in failed.ranks])
 
     def agree(self, vote: int) -> int:
         self._drop()

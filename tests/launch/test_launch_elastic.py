@@ -161,22 +161,39 @@ def test_a_handle_of_an_earlier_job_does_not_begin_job_after_job():
     assert "is dead, while tensor 'allreduce.x0' waited" in done.err
 
 
-def test_a_stopped_rank_does_not_outlive_the_ranks_that_gave_it_up():
-    program = """if True:
-        import os, signal
-        import hvdlite as hvd
-        hvd.init()
-        @hvd.elastic.run
-        def train(state):
-            if hvd.rank() == 1:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            hvd.numpy.barrier()
-        train(hvd.elastic.ObjectState())
-    """
-    limits = {"HVDLITE_DATA_TIMEOUT_SECONDS": "1", "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "2"}
-    done = call("--elastic", "-n", 2, *python(program), env={**os.environ, **limits})
+LATE = """if True:
+    import os, signal, sys, time
+    import hvdlite as hvd
+    hvd.init()
+    def step():
+        if hvd.rank() == 1:
+            {late}
+        hvd.numpy.barrier()
+    try:
+        {run}
+    except hvd.HvdliteError:
+        {then}
+"""
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
+LIMITED = "hvd.elastic.run(lambda state: step())(hvd.elastic.ObjectState())"
+
+
+@pytest.mark.parametrize(
+    ("limit", "late", "run", "then", "error"),
+    [
+        ("DATA_TIMEOUT", STOPS, LIMITED, "raise", "has waited 2 s for the ranks at"),
+        ("STALL_SHUTDOWN_TIME", STOPS, LIMITED, "raise", "has waited 2 s for the ranks at"),
+        ("STALL_SHUTDOWN_TIME", STOPS, "step()", "raise", "has not answered for"),
+        ("STALL_SHUTDOWN_TIME", STOPS, "step()", "sys.exit(1)", ""),
+        ("STALL_SHUTDOWN_TIME", "time.sleep(600)", LIMITED, "raise", "not by rank 1"),
+    ],
+)
+def test_a_late_rank_does_not_outlive_the_ranks_that_gave_it_up(limit, late, run, then, error):
+    program = LATE.format(late=late, run=run, then=then)
+    limits = {f"HVDLITE_{limit}_SECONDS": "2", "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "2"}
+    done = call("--elastic", "-n", 3, *python(program), env={**os.environ, **limits})
     assert done.code == 1, done.err
-    assert "has waited 2 s for the ranks at" in done.err
+    assert error in done.err
 
 
 def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():

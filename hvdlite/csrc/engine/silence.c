@@ -10,14 +10,12 @@ static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b
  * machine an engine needs some time to answer. */
 static const double LEAST = 1;
 
-/* For the coordinator only the data timeout fails a silent rank. All other ranks also use the limit
- * for stalled tensors, because they can't tell why the coordinator decides nothing. */
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
     if (stall > 0 && stall < LEAST) stall = LEAST;
     double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
     n->watch.warning = options->stall_warning;
-    n->watch.failure = n->coordinator ? timeout : either;
+    n->watch.failure = either;
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 

@@ -67,8 +67,15 @@ static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
+static bool waits_for_silent(const struct pending *p, const bool *silent) {
+    int i = 0;
+    while (silent && i < p->size && (p->submitted[i] || !silent[i])) i++;
+    return silent && i < p->size;
+}
+
 /* Fails tensors that have waited for longer than stall_failure. Tensors are in the order of their
- * age, the oldest first. */
+ * age, the oldest first. Tensors that wait for a silent rank fail with the whole job (silence.c),
+ * because the other ranks of an elastic job can then go on. */
 static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
     double limit = c->config.options.stall_failure;
@@ -83,7 +90,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
         hvd_error why;
         char text[sizeof why.text];
         next = p->next;
-        if (p->request.kind == HVD_JOIN) continue;
+        if (p->request.kind == HVD_JOIN || waits_for_silent(p, c->config.silent)) continue;
         pending_explain_wait(p, 0, oldest, c->config.silent, now, text, sizeof text);
         error_set(&why, HVD_STALLED, "%s", text);
         for (int i = 0; i < p->size; i++)
