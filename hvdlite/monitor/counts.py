@@ -35,11 +35,11 @@ def stats(steps: bool = False) -> Dict[str, float]:
 def _of_steps() -> Dict[str, float]:
     from hvdlite.monitor import memory, metrics, verdict, why
 
-    ways = [verdict.Ways(topology.rank(), "", [])]
+    ranks_steps = [verdict.RankSteps(topology.rank(), "", [])]
     if lib.hvd_flight_file() >= 0:
         with memory.Recorder(f"/proc/self/fd/{lib.hvd_flight_file()}") as recorder:
-            ways = why.ways_of([recorder.snapshot()]) or ways
-    return {"step_seconds": ways[0].seconds, **metrics.shares(ways[0])}
+            ranks_steps = why.rank_steps_of([recorder.snapshot()]) or ranks_steps
+    return {"step_seconds": ranks_steps[0].seconds, **metrics.shares(ranks_steps[0])}
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

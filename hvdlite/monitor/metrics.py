@@ -22,7 +22,7 @@ _HELP = {
 Sample = Tuple[str, Dict[str, object], float]  # name in _HELP, labels, value
 
 
-def shares(one: verdict.Ways) -> Dict[str, float]:
+def shares(one: verdict.RankSteps) -> Dict[str, float]:
     """Return the shares of a rank's step time, by the names in PARTS."""
     return {part: one.share(field) for part, field in PARTS.items()}
 
@@ -62,10 +62,10 @@ def _samples(ranks: Sequence[Snapshot]) -> Iterable[Sample]:
         yield "sent_bytes_total", {**labels, "by": "memory"}, head["bytes_sent_window"]
         yield "waiting_seconds_total", labels, head["waited"] / 1e9
         yield "late_seconds", labels, late[one.rank]
-    ways = why.ways_of(ranks)
-    for way in ways:
-        yield "step_seconds", who[way.rank], way.seconds
-        for part, share in shares(way).items():
-            yield "step_share", {**who[way.rank], "part": part}, share
-    for each in verdict.findings(ways):
-        yield "gain_share", {**job, "cause": each.cause}, each.share
+    found = why.rank_steps_of(ranks)
+    for each in found:
+        yield "step_seconds", who[each.rank], each.seconds
+        for part, share in shares(each).items():
+            yield "step_share", {**who[each.rank], "part": part}, share
+    for finding in verdict.findings(found):
+        yield "gain_share", {**job, "cause": finding.cause}, finding.share

@@ -51,11 +51,11 @@ def page(trace: Trace, title: str) -> str:
         by_rank.setdefault(tensor.rank, []).append(tensor)
     ranks = sorted(by_rank)
     mark = steps.marks(by_rank[ranks[0]]) if ranks else None
-    ways = verdict.ways(trace.tensors, trace.notes, trace.hosts)
+    ranks_steps = verdict.rank_steps(trace.tensors, trace.notes, trace.hosts)
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
-    found.update((each.rank, list(each.steps)) for each in ways)
+    found.update((each.rank, list(each.steps)) for each in ranks_steps)
     # `hvdlite why` prints the same text
-    told = html.escape(verdict.text("this job", ways, verdict.findings(ways)))
+    told = html.escape(verdict.text("this job", ranks_steps, verdict.findings(ranks_steps)))
     parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{told}</pre>", _summary(trace, found, mark)]
     if any(found.values()):
         parts += ["<h2>Where a step's time goes, by rank</h2>", _ABOUT_STEPS, _breakdown(found)]

@@ -7,9 +7,10 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
-# Share of a step. Smaller losses are not reported: other jobs on a host can cause as much.
+# Share of a step. Smaller losses are not reported, because other jobs on a host can cause them.
 LEAST = 0.10
-# Share of a step. Jobs without a free core lose 8 to 13 %: their ranks wait for each other in turn.
+# Share of a step. If a host has no free core, its ranks wait for each other in turn and lose 8 to
+# 13 % of a step.
 _UNEVEN = 0.15
 _ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one delay decides
 _SLOWER = 1.1  # a rank is slow if its work takes this many times as long as that of other ranks
@@ -18,7 +19,7 @@ _MANY = 32  # a step with this many small tensors, if they are the majority, has
 _WIDTH = 80  # characters in a line of the text
 
 
-class Ways(NamedTuple):
+class RankSteps(NamedTuple):
     """The complete steps of one rank, and the mean number and bytes of tensors in a step."""
 
     rank: int
@@ -61,10 +62,10 @@ class Finding(NamedTuple):
     advice: str
 
 
-def ways(
+def rank_steps(
     tensors: Sequence[Tensor], notes: Sequence[Note], hosts: Optional[Dict[int, str]] = None
-) -> List[Ways]:
-    """Return a Ways for each rank that has complete steps. All times must be of one clock."""
+) -> List[RankSteps]:
+    """Return the RankSteps of each rank that has complete steps. All times must be of one clock."""
     by_rank: Dict[int, List[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda each: each.submitted):
         by_rank.setdefault(tensor.rank, []).append(tensor)
@@ -80,11 +81,11 @@ def ways(
             small = sum(t.bytes < SMALL_BYTES for t in inside)
             counts = (len(inside), small, sum(t.bytes for t in inside))
             each = (count / len(whole) for count in counts)
-            found.append(Ways(rank, (hosts or {}).get(rank, ""), whole, late[rank], *each))
+            found.append(RankSteps(rank, (hosts or {}).get(rank, ""), whole, late[rank], *each))
     return found
 
 
-def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
+def findings(ranks: Sequence[RankSteps], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
     """Return the causes of a step's lost time, the worst first.
 
     :param awaited: for each rank, in how many readings a transfer waited for the rank's data.
@@ -95,18 +96,18 @@ def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) ->
     return sorted((each for each in found if each.share >= LEAST), key=lambda each: -each.share)
 
 
-def _median(ranks: Iterable[Ways], part: str) -> float:
+def _median(ranks: Iterable[RankSteps], part: str) -> float:
     return statistics.median(each.share(part) for each in ranks)
 
 
-def _late(ranks: Sequence[Ways]) -> Optional[Ways]:
+def _late(ranks: Sequence[RankSteps]) -> Optional[RankSteps]:
     """Return the rank that caused more than half of all waiting for a single rank, or None."""
     worst = max(ranks, key=lambda each: each.late)
     total = sum(each.late for each in ranks)
     return worst if len(ranks) > 1 and worst.late > total / 2 else None
 
 
-def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
+def _waiting(ranks: Sequence[RankSteps]) -> List[Finding]:
     if max(len(each.steps) for each in ranks) < _ENOUGH:
         return []
     worst = _late(ranks)
@@ -132,12 +133,12 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
     return [Finding("uneven ranks", lost, what, advice)]
 
 
-def _has_small(ranks: Sequence[Ways]) -> bool:
+def _has_small(ranks: Sequence[RankSteps]) -> bool:
     one = ranks[0]
     return one.small >= _MANY and one.small > one.tensors / 2
 
 
-def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
+def _moving(ranks: Sequence[RankSteps], awaited: Dict[int, int]) -> List[Finding]:
     one, exposed = ranks[0], _median(ranks, "exposed")
     size = live.size_text(one.bytes)
     if _has_small(ranks):
@@ -177,7 +178,7 @@ def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
     return [Finding("network", exposed, what, advice)]
 
 
-def _alone(ranks: Sequence[Ways]) -> List[Finding]:
+def _alone(ranks: Sequence[RankSteps]) -> List[Finding]:
     # median_low: if only one of two ranks takes long, the cause is "slow rank", not this one.
     reads = statistics.median_low([each.share("input") for each in ranks])
     updates = statistics.median_low([each.share("update") for each in ranks])
@@ -193,7 +194,7 @@ def _alone(ranks: Sequence[Ways]) -> List[Finding]:
     ]  # fmt: skip
 
 
-def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
+def text(job: str, ranks: Sequence[RankSteps], found: Sequence[Finding]) -> str:
     """Return a text about the findings, in lines of at most 80 characters."""
     if not ranks:
         return f"{job}: no tensor name has occurred twice, so there are no steps to judge yet"

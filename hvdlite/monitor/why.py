@@ -50,7 +50,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def of_trace(trace: traces.Trace) -> str:
     """Return the text about a job that has ended, from its timelines."""
-    ranks = verdict.ways(trace.tensors, trace.notes, trace.hosts)
+    ranks = verdict.rank_steps(trace.tensors, trace.notes, trace.hosts)
     return verdict.text(
         trace.name.rpartition(" on ")[0] or "this job", ranks, verdict.findings(ranks)
     )
@@ -62,7 +62,7 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
         return "no rank's flight recorder could be read"
     job = f"job {ranks[0].head['job']}"
     stands = _standstill(ranks)
-    found = ways_of(ranks)
+    found = rank_steps_of(ranks)
     advice = "start the job with hvdliterun, without --no-bind"
     apart = [
         f"rank {one.rank} on {one.head['host']}: {one.misplaced}: {advice}"
@@ -73,11 +73,11 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
     return "\n".join([*stands, judged, *apart])
 
 
-def ways_of(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
-    """Return a Ways for each rank that has complete steps in its recorder."""
+def rank_steps_of(ranks: Sequence[Snapshot]) -> List[verdict.RankSteps]:
+    """Return the RankSteps of each rank that has complete steps in its recorder."""
     tensors = [tensor for one in ranks for tensor in live.tensors_of(one) if tensor.ended > 0]
     notes = [note for one in ranks for note in live.notes_of(one)]
-    return verdict.ways(tensors, notes, {one.rank: one.head["host"] for one in ranks})
+    return verdict.rank_steps(tensors, notes, {one.rank: one.head["host"] for one in ranks})
 
 
 def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
@@ -104,7 +104,7 @@ def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
             if whom >= 0:
                 awaited[whom] = awaited.get(whom, 0) + 1
         ranks = [one._replace(ops=[op for _, op in sorted(ops[one.rank].items())]) for one in ranks]
-        found = ways_of(ranks)
+        found = rank_steps_of(ranks)
         enough = len(found) == len(ranks) > 0 and min(len(w.steps) for w in found) >= _ENOUGH
         looks += 1
         if (enough and looks >= _ENOUGH) or time.monotonic() > end:

@@ -109,31 +109,31 @@ def test_communication_is_divided_into_hidden_exposed_and_lost_time():
     assert step.noted == pytest.approx({"update": 0.01, "input": 0.12})
 
 
-def way(rank=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.Ways:
-    """Return the Ways of a rank with ten steps of 100 ms."""
+def rank(number=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.RankSteps:
+    """Return the RankSteps of a rank with ten steps of 100 ms."""
     noted = {name: parts.pop(name) for name in ("input", "update") if name in parts}
     plain = dict.fromkeys(("moving", "queued", "waiting", "hidden", "exposed", "lost"), 0.0)
-    return verdict.Ways(
-        rank, host, [steps.Step(0, 0.1, **{**plain, **parts}, noted=noted)] * 10, late, *sent
+    return verdict.RankSteps(
+        number, host, [steps.Step(0, 0.1, **{**plain, **parts}, noted=noted)] * 10, late, *sent
     )
 
 
-LATE = way(1, late=0.4)
-READS = LATE._replace(steps=way(input=0.05).steps)
+LATE = rank(1, late=0.4)
+READS = LATE._replace(steps=rank(input=0.05).steps)
 VERDICTS = [  # ranks -> the finding, its share of the time, words of its text
-    ([way(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
-    ([way(lost=0.04), READS], "slow rank", 0.4, "input during 50%"),
-    ([way(lost=0.02, late=0.3), way(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "in turn"),
-    ([way(exposed=0.03), way(1, exposed=0.03, host="n2")], "network", 0.3, "at 0.27 Gbit/s"),
-    ([way(exposed=0.03), way(1, exposed=0.03)], "exposed", 0.3, "1.0 MB a step"),
-    ([way(exposed=0.03, sent=(200, 190, 1e5))] * 2, "small tensors", 0.3, "190 of 200 tensors"),
-    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "larger batches or backward_p"),
-    ([way(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "70% the ranks' work"),
-    ([way(input=0.05), way(1, input=0.06)], "input", 0.5, "num_workers"),
-    ([way(update=0.05), way(1, update=0.06)], "update", 0.5, "foreach"),
-    ([way(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
-    ([way(lost=0.012), way(1, lost=0.012)], None, 0, "nothing to gain"),
-    ([each._replace(steps=each.steps[:2]) for each in (way(lost=0.04), LATE)], None, 0, "too few"),
+    ([rank(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
+    ([rank(lost=0.04), READS], "slow rank", 0.4, "input during 50%"),
+    ([rank(lost=0.02, late=0.3), rank(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "in turn"),
+    ([rank(exposed=0.03), rank(1, exposed=0.03, host="n2")], "network", 0.3, "at 0.27 Gbit/s"),
+    ([rank(exposed=0.03), rank(1, exposed=0.03)], "exposed", 0.3, "1.0 MB a step"),
+    ([rank(exposed=0.03, sent=(200, 190, 1e5))] * 2, "small tensors", 0.3, "190 of 200 tensors"),
+    ([rank(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "larger batches or backward_"),
+    ([rank(exposed=0.03, sent=(4, 4, 6e3))] * 2, "short steps", 0.3, "70% the ranks' work"),
+    ([rank(input=0.05), rank(1, input=0.06)], "input", 0.5, "num_workers"),
+    ([rank(update=0.05), rank(1, update=0.06)], "update", 0.5, "foreach"),
+    ([rank(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
+    ([rank(lost=0.012), rank(1, lost=0.012)], None, 0, "nothing to gain"),
+    ([each._replace(steps=each.steps[:2]) for each in (rank(lost=0.04), LATE)], None, 0, "too few"),
     ([], None, 0, "no steps to judge"),
 ]  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_the_verdict_names_the_cause_of_lost_time(ranks, cause, share, words):
 
 
 def test_the_finding_names_the_host_that_transfers_wait_for():
-    ranks = [way(exposed=0.03), way(1, exposed=0.03, host="n2")]
+    ranks = [rank(exposed=0.03), rank(1, exposed=0.03, host="n2")]
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
 
