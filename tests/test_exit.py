@@ -9,7 +9,8 @@ from places import CARRIERS, on_carrier
 LEAVE, EXITS = (str(TESTS / "scripts" / f"{name}.py") for name in ("leave", "exits"))
 every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 FEWER = (
-    "; if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call"
+    "; if it had fewer batches, give all ranks the same number of batches, as DistributedSampler "
+    "does, or call"
 )
 REASONS = {
     "raise": "its script raised RuntimeError: no more data",

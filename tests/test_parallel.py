@@ -29,12 +29,13 @@ ALL = ["tests/parallel", CONTRACT]
 SHORT = [
     *parallel("order", "optimizer"),
     f"{CONTRACT}/test_refusals.py",
-    f"{CONTRACT}/test_verbs.py::test_broadcast",
-    f"{CONTRACT}/test_verbs.py::test_allgather",
+    f"{CONTRACT}/test_verbs.py::test_a_broadcast_gives_all_ranks_the_data_of_the_root",
+    f"{CONTRACT}/test_verbs.py::test_an_allgather_joins_the_rows_of_all_ranks",
 ]
 
-# Tests that depend on the number of ranks: algorithms, process sets, and averages, which 3 ranks
-# round. The other tests are about arrays and stores of one rank, so 1 and 2 ranks suffice.
+# Tests whose results depend on the number of ranks: tests of algorithms, of process sets, and of
+# averages, because a division by 3 rounds. The other tests are about arrays and stores of one rank,
+# so 1 and 2 ranks suffice.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "numpy",
     "objects", "optimizer", "order", "process_sets",

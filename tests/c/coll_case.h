@@ -218,8 +218,8 @@ static const struct coll_algorithm OF_ANY_SIZE[] = {
 };
 enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
 
-/* Checks coll_run, every row of the table that accepts the case, and the rows that would only
- * refuse the case's size. */
+/* Checks coll_run, and every row of the table that accepts the case. Also checks the rows of
+ * OF_ANY_SIZE, because the table uses these algorithms for some sizes only. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);

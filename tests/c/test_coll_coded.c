@@ -187,7 +187,7 @@ TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
                  top = {HVD_CODEC_TOPK, 1.0 / 64};
-    /* A ring of two ranks would send 4 bytes per value, which is 16 times as much. */
+    /* A ring of two ranks would send 4 bytes per value, 16 times the bytes of a code. */
     CHECK_NEAR(bytes_a_value(two, 2, 1, SHORT), 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 5, 1, LONG), 4 * 0.25, 1e-3);
     CHECK_NEAR(bytes_a_value(two, 6, 1, SHORT), 5.0 / 6 * 1.25, 1e-2);

@@ -161,7 +161,7 @@ static void found_by_id(size_t n) {
     tensors_free(t);
 }
 
-/* The zeros of a rank that has joined; the oldest zeros finish first. */
+/* A rank that has joined adds zeros for each tensor. Here the oldest zeros finish first. */
 static void zeros(size_t n) {
     struct tensors *t = tensors_new();
     OWNED struct tensor **all = room(n * sizeof *all);

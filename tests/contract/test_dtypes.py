@@ -110,7 +110,7 @@ def test_every_dtype_has_right_values(kind, dtype, rank, size):
 
 @each
 def test_ranks_with_signed_and_unsigned_dtypes_get_an_error(kind, rank, several):
-    """Formerly, TensorFlow and Keras moved the bits of unsigned integers as signed ones."""
+    """TensorFlow and Keras must not move unsigned integers as signed integers of the same bits."""
     if "uint32" in kind.lacks:
         pytest.skip("the library has no such dtype")
     x = kind.make(np.array([1, 2]), "int32" if rank else "uint32")

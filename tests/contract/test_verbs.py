@@ -41,7 +41,7 @@ def shapes_of(lib) -> list:
 
 @every_dtype
 @pytest.mark.parametrize("op", MODEL)
-def test_allreduce(lib, dtype, op, rank):
+def test_an_allreduce_gives_all_ranks_the_result_of_its_op(lib, dtype, op, rank):
     if dtype == "bool" and op == "Average":
         pytest.skip("refused: test_refusals.py")
     long = [(3_000_017,)] if op == "Sum" and dtype in ("float16", "float32") else []
@@ -148,7 +148,7 @@ def test_a_grouped_call_in_place_equals_single_calls(lib, rank, size):
 
 
 @every_dtype
-def test_broadcast(lib, dtype, rank, size):
+def test_a_broadcast_gives_all_ranks_the_data_of_the_root(lib, dtype, rank, size):
     for root in range(size):
         for shape in shapes_of(lib):
             own, expected = numbers(dtype, shape, rank), numbers(dtype, shape, root)
@@ -168,7 +168,7 @@ def test_a_broadcast_keeps_every_bit(lib, rank, size):
 
 
 @every_dtype
-def test_allgather(lib, dtype, rank, size):
+def test_an_allgather_joins_the_rows_of_all_ranks(lib, dtype, rank, size):
     """Repeated calls of one name have rows that change on no rank, on some, or on all."""
     more = list(range(size))
     last = [0] * (size - 1) + [4]
@@ -201,7 +201,7 @@ def rows_between(size: int) -> list:
 
 
 @every_dtype
-def test_alltoall(lib, dtype, rank, size):
+def test_an_alltoall_sends_each_rank_the_rows_that_splits_say(lib, dtype, rank, size):
     """All calls use one name. As in Horovod, rows beyond the sum of splits are not sent."""
     shapes = rows_between(size)
     for matrix in shapes if dtype in ("float32", "int8") else shapes[:-1]:
@@ -224,7 +224,7 @@ def test_alltoall(lib, dtype, rank, size):
 
 @every_dtype
 @pytest.mark.parametrize("op", MODEL)
-def test_reducescatter(lib, dtype, op, rank, size):
+def test_a_reducescatter_gives_each_rank_its_rows_of_the_result(lib, dtype, op, rank, size):
     if dtype == "bool" and op == "Average":
         pytest.skip("refused: test_refusals.py")
     long = [(70_001,), (3, 2, 40_000)] if op == "Sum" else []

@@ -116,7 +116,7 @@ MEMBERS_ONLY = """
 import torch, torch.distributed as dist
 dist.init_process_group("hvdlite")
 rank, size = dist.get_rank(), dist.get_world_size()
-# Only members call new_group. PyTorch requires equally many groups on all members of a group.
+# Only members call new_group. PyTorch requires the same number of groups on all members.
 groups = []
 for bit in (1, 2):
     pair = sorted({rank, rank ^ bit} & set(range(size)))

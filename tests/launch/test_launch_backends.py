@@ -151,7 +151,7 @@ DISTRIBUTED_SHELL = {
 }
 
 
-def test_the_manifest_for_kubernetes_has_the_operators_fields(capsys):
+def test_the_manifest_for_kubernetes_has_only_fields_that_the_operator_knows(capsys):
     """The allowed fields are those of the custom resource definition kubeflow.org/v2beta1."""
     out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
     job = k8s.manifest(Job(["t"], workers=4, image="me/hvd:1"))

@@ -98,7 +98,7 @@ def fails(text: str, *call, **options) -> None:
 @pytest.mark.parametrize("change", CHANGES[:2])
 @pytest.mark.parametrize("make", TRAINERS)
 def test_a_change_on_one_rank_alone_is_an_error_on_all(make, change, stale, rank, several):
-    """Formerly, gradients were added up on one rank alone, or the others waited forever."""
+    """Without the error, one rank alone adds up gradients, or the others wait forever."""
     if stale and make in (optimizer, summed, on_store):
         pytest.skip("needs a DistributedTrainer")
     net, options = net_of(), {"ignore_stale_grad": True} if stale else {}
@@ -153,7 +153,7 @@ def update_on_kvstore(net, number: int):
 
 @pytest.mark.parametrize("make", [passes, optimizer_passes, update_on_kvstore])
 def test_a_setting_that_one_rank_alone_has_is_an_error_on_all(make, rank, several):
-    """Formerly, a rank summed another number of batches; ranks waited for each other's store."""
+    """Without the error, a rank sums another number of batches, or its store waits forever."""
     net, number = net_of(), int(rank == 1)
     trainer = make(net, number)
     text = r"entry 5: .*rank.* 1.*: (backward_passes_per_step 2|update_on_kvstore True)"

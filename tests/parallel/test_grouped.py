@@ -42,9 +42,9 @@ def test_each_result_of_a_group_raises_the_errors_of_all_members(bad, waited, ra
 
 
 def test_a_group_is_sent_when_mxnet_has_computed_all_its_tensors(rank, size, several, asynchronous):
-    # if the tests set HVDLITE_BYTES_AHEAD, it is 1, which prevents fusion
+    # Some jobs of the tests set HVDLITE_BYTES_AHEAD=1, which prevents fusion.
     batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1
-    late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # small enough not to be cut into segments
+    late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # too small to be cut into pieces
     early.wait_to_read()
     hvd.barrier()
     before = hvd.stats()["batches"]

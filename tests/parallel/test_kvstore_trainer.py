@@ -179,7 +179,7 @@ def test_mxnets_local_stores_are_unchanged(name, rank):
 @pytest.mark.parametrize("weight", ["default", "row_sparse"])
 @pytest.mark.parametrize("gradient", ["default", "row_sparse"])
 @pytest.mark.parametrize("asked", [None, True, False])
-def test_the_trainer_updates_dense_weights_and_the_store_sparse_ones(
+def test_by_default_the_trainer_updates_dense_weights_and_the_store_sparse_weights(
     weight, gradient, asked, monkeypatch
 ):
     """Unlike MXNet, where MXNET_UPDATE_ON_KVSTORE=1 is the default, hvdlite updates dense weights

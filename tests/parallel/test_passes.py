@@ -94,7 +94,7 @@ def test_a_layer_that_only_some_passes_use_is_updated(rank, size):
     assert_close(weights(net), weights(twin))
 
 
-def test_a_stale_gradient_that_is_not_ignored_is_an_error(rank):
+def test_a_stale_gradient_is_an_error_without_ignore_stale_grad(rank):
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
     backward(net[0], batch_of(rank))

@@ -164,7 +164,7 @@ class Shared:
             assert (total == value * ranks * (ranks + 1) // 2).all()
 
     def _join(self, thread: int) -> None:
-        """Allreduce the tensors that this rank has before it joins, equally many in each thread."""
+        """Allreduce the tensors that this rank has before it joins, as many in each thread."""
         everyone = self._program.join_in
         if everyone is None or not everyone.included():
             return

@@ -30,7 +30,10 @@ def rows_of(rank: int, case: str) -> list:
 
 
 def sparse_of(rank: int, case: str, dtype: str = "float32", columns=(3,)):
-    """Return a row_sparse array of whole numbers, and the dense array with its rows summed."""
+    """Return a row_sparse array of whole numbers, and the equal dense array.
+
+    If the row_sparse array has a row twice, the dense array has the sum of the two rows.
+    """
     rows = rows_of(rank, case)
     values = np.random.RandomState(7 + rank).randint(-8, 9, (len(rows), *columns)).astype(dtype)
     dense = np.zeros((HEIGHT, *columns), "float64")

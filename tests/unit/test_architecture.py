@@ -160,7 +160,7 @@ def test_each_system_interface_is_used_only_in_its_file(door, pattern, behind):
 
 
 def test_pthreads_are_used_only_in_one_file():
-    """The lock of the only pointer to the context is exempt."""
+    """job/context.c is exempt, but only for the lock that guards the pointer to the context."""
     assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "job/context.c"}
     context = code_of(CSRC / "job/context.c")
     assert set(re.findall(r"\bpthread_\w+(?=\s*\()", context)) <= {
@@ -262,7 +262,7 @@ def test_only_the_listed_globals_are_mutable(source):
         ('extern "C" {\nint f(void);\nint a;\n}\n', ["a"]),
     ],
 )
-def test_the_function_mutable_statics_finds_globals(code, expected, tmp_path):
+def test_mutable_variables_of_c_files_are_found(code, expected, tmp_path):
     (tmp_path / "x.c").write_text(code)
     assert mutable_statics(tmp_path / "x.c") == expected
 

@@ -53,7 +53,7 @@ def test_speed_kept_is_the_median_of_time_alone_divided_by_time_together():
     assert "speed_kept" not in row(cases.step("trainer"), [1.0])
 
 
-def test_a_training_step_has_no_bandwidth():
+def test_no_bandwidth_is_reported_for_a_training_step():
     columns = row(cases.step("trainer"), [0.02, 0.03, 0.04])
     assert columns["p50"] == 0.03
     assert not {"algbw", "busbw", "floor"} & set(columns)

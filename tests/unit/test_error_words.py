@@ -80,7 +80,7 @@ def test_no_module_recognises_errors_by_their_text(module):
         "PHRASE = 'left the job'\nif PHRASE in text: pass",
     ],
 )
-def test_the_function_searched_for_finds_texts_of_errors(code):
+def test_texts_of_errors_are_found_in_every_form_of_search(code):
     words = error_words()
     found = [t for t in searched_for(code) if words.intersection(words_of(t))]
     assert found
@@ -114,7 +114,7 @@ def test_no_module_has_kinds_of_errors_as_literals(module):
         "KINDS = ('stalled', 'x')",
     ],
 )
-def test_the_function_kinds_in_finds_kinds_of_errors(code):
+def test_kinds_of_errors_are_found_in_every_form_of_literal(code):
     assert kinds_in(code)
 
 

@@ -124,7 +124,9 @@ def test_making_a_store_joins_the_job_and_a_later_init_does_nothing():
 
 
 @pytest.mark.parametrize("with_servers", [False, True])
-def test_a_warning_says_if_a_tracker_would_wait_forever(with_servers, monkeypatch, capsys):
+def test_without_servers_a_worker_warns_that_the_tracker_waits_forever(
+    with_servers, monkeypatch, capsys
+):
     """launch.py -s 0 and dmlc-submit start a tracker that waits forever."""
     for name in servers._NUMBERS:
         monkeypatch.delenv(name, raising=False)

@@ -173,7 +173,7 @@ def test_the_error_on_every_rank_names_the_missing_ranks(size, here, missing):
         assert isinstance(error, HvdliteError)
         assert f"rank {here[0]} on host " in str(error)
         assert f" s in init() for rank{missing}: " in str(error)
-        assert "HVDLITE_INIT_TIMEOUT_SECONDS sets how long" in str(error)
+        assert "To wait longer, set HVDLITE_INIT_TIMEOUT_SECONDS" in str(error)
 
 
 @pytest.mark.parametrize("ended", [0, 1])

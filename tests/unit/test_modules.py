@@ -127,7 +127,7 @@ def test_modules_keep_mutable_state_only_in_a_module_state(file):
         ),
     ],
 )
-def test_the_function_kept_by_finds_mutable_state(code, expected):
+def test_mutable_state_of_modules_is_found(code, expected):
     assert kept_by(code) == expected
 
 
@@ -201,7 +201,7 @@ def test_only_one_module_creates_files():
         ("world.open(ranks)", False),
     ],
 )
-def test_the_function_makes_a_file_finds_calls_that_create_files(code, expected):
+def test_calls_that_create_files_are_found(code, expected):
     assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 

@@ -72,7 +72,7 @@ def test_a_tensor_gets_a_name_in_a_removed_working_folder(tmp_path, monkeypatch)
     assert names["name"] == "allreduce.<string>:1#0"
 
 
-def test_owners_are_numbered_per_kind():
+def test_two_owners_of_one_kind_get_different_names():
     first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
     assert (first, second, other) == ("critic0", "critic1", "generator0")
 

@@ -62,7 +62,9 @@ def test_each_rank_is_bound_to_separate_whole_cores_of_one_node(
     ("number_of_nodes", "size", "why_not"),
     [(1, 2, "one node"), (4, 3, "fewer ranks than nodes"), (2, 9, "more ranks than cores")],
 )
-def test_ranks_are_not_bound_without_several_nodes(host, number_of_nodes, size, why_not):
+def test_no_rank_is_bound_with_one_node_or_too_few_ranks_or_cores(
+    host, number_of_nodes, size, why_not
+):
     allowed = host(number_of_nodes, 4)
     assert [nodes.binding(rank, size, allowed) for rank in range(size)] == [None] * size
 
@@ -74,7 +76,7 @@ def test_ranks_are_bound_only_to_cores_that_a_container_allows(host):
     assert bound == [[{2, 10}], [{3, 11}], [{4, 12}], [{5}]]
 
 
-def test_the_default_number_of_ranks_is_a_multiple_of_the_nodes(host, monkeypatch):
+def test_by_default_each_node_gets_the_same_number_of_ranks(host, monkeypatch):
     allowed = host(3, 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
     monkeypatch.setattr(sizing, "quota", lambda: 96)

@@ -238,7 +238,8 @@ def test_a_shorter_limit_of_lost_hosts_applies_immediately(monkeypatch, watching
 
 def test_a_rank_that_was_paused_does_not_declare_a_host_lost(monkeypatch, watching):
     """The rank had no core, or the script kept the GIL from the watch's thread."""
-    # seconds that each measurement takes and returns; 0.5 s is longer than the limit
+    # The n-th measurement takes the n-th number of seconds and returns this number. 0.5 s is longer
+    # than the limit.
     silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]
 
     def silence(_) -> float:

@@ -233,8 +233,8 @@ def test_the_error_names_a_layer_that_is_frozen_on_some_ranks(frozen, rank, size
     check_equal(model)
 
 
-def test_an_optimizer_that_is_built_without_another_layer_on_a_rank_is_named(rank, several):
-    """Gradients have the numbers that variables have in this rank's optimizer."""
+def test_if_ranks_freeze_different_layers_the_error_names_the_variable(rank, several):
+    """A variable's number is its position in the optimizer of the rank that the error names."""
     layers = [keras.layers.Dense(6) for _ in range(3)]
     model = keras.Sequential([keras.Input((6,)), *layers])
     layers[1 + min(rank, 1)].trainable = False

@@ -204,7 +204,7 @@ def test_results_that_a_graph_does_not_use_are_freed(size):
     assert len(exchange._graphs.started) == before + most
 
 
-def test_failure_of_finds_a_graphs_error_but_not_its_text_in_another_error():
+def test_an_error_of_a_graph_has_a_failure_but_an_error_that_quotes_it_has_none():
     @tf.function
     def send(splits):
         return hvd.alltoall(tf.zeros([2]), splits, name="too-many")

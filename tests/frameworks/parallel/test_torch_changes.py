@@ -52,7 +52,8 @@ class Model:
 def test_a_change_of_the_parameters_on_one_rank_is_an_error_on_all(
     used, change, late, kind, rank, several
 ):
-    """Formerly, an added parameter stalled; a removed one kept its value on this rank alone."""
+    """Without the error, the ranks would wait for the gradient of a parameter that one rank added,
+    and a parameter that one rank removed would keep its value on that rank."""
     model = Model(kind, rank)
     for _ in range(used):
         model.step()
@@ -104,7 +105,7 @@ def test_another_number_of_passes_on_one_rank_is_an_error_on_all(used, rank, sev
 
 
 def test_a_parameter_added_after_synchronize_is_an_error(rank):
-    """Formerly, step() used this rank's own gradient, and weights differed."""
+    """Otherwise step() would use this rank's own gradient, and the weights would differ."""
     model = Model("dense", rank)
     model.step()
     add = model.optimizer.synchronize, model.add

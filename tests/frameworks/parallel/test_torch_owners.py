@@ -154,7 +154,8 @@ def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
 @pytest.mark.parametrize("used", [0, 2])
 @pytest.mark.parametrize("thaws", [True, False], ids=["thawed", "frozen"])
 def test_the_error_names_a_parameter_that_only_one_rank_froze_or_thawed(thaws, used, rank, several):
-    """Formerly, a thawed parameter stalled the job; a frozen one kept its value on that rank."""
+    """Without the error, the ranks would wait for the gradient of a parameter that one rank thawed,
+    and a parameter that one rank froze would keep its value on that rank."""
     model = multilayer()
     bias = model[0].bias.requires_grad_(not thaws)
     optimizer = sgd(model)

@@ -80,7 +80,7 @@ def replace_gradient(param) -> None:
 
 @pytest.mark.parametrize("change", [drop_gradient, replace_gradient])
 def test_a_gradient_replaced_while_it_is_averaged_is_an_error(change, rank):
-    """Formerly, step() used this rank's own gradient, or none, and weights differed."""
+    """Otherwise step() would use this rank's own gradient or none, and the weights would differ."""
     param = weight()
     optimizer, _ = distributed(param)
     step(optimizer, rank, param)

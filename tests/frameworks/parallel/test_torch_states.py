@@ -73,7 +73,10 @@ def test_broadcast_optimizer_state_gives_all_ranks_the_state_of_the_root(kind, w
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
 @pytest.mark.parametrize("kind", ["SGD", "SparseAdam", "LBFGS"])
 def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wrap, rank):
-    """Scripts for Horovod read these gradients. Existing and frozen ones are not changed."""
+    """Scripts for Horovod read these gradients.
+
+    An existing gradient keeps its value; a frozen parameter gets no gradient.
+    """
     table, frozen = torch.nn.Embedding(4, 3, sparse=kind == "SparseAdam"), multilayer()[0].weight
     given, frozen.requires_grad = torch.nn.Parameter(torch.ones(2)), False
     given.grad = torch.ones(2).to_sparse() if kind == "SparseAdam" else torch.ones(2)
