@@ -37,8 +37,8 @@ EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
 STAYING_SECONDS = 0.3  # seconds for which go_over() waits for other ranks to leave the old job
 _UNEVEN = (
-    "if it had fewer batches, give all ranks equally many, as DistributedSampler does, or call "
-    "hvd.join() after the last one"
+    "if it had fewer batches, give all ranks the same number of batches, as DistributedSampler "
+    "does, or call hvd.join() after the last batch"
 )
 GOOD_END = f"its script has ended; {_UNEVEN}"
 

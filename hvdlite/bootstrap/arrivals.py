@@ -54,7 +54,7 @@ class Arrivals:
         waited = now - self.began
         if now >= self._ends:
             self.over = True
-            text = f"{self._text(waited)}. {INIT} sets how long init() waits"
+            text = f"{self._text(waited)}. To wait longer, set {INIT}"
             raise HvdliteError(text, kind=STALLED, ranks=tuple(self._missing()[:8]))
         if now >= self._warns:
             self._warns = float("inf")

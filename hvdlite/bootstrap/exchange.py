@@ -193,8 +193,8 @@ def _rank0_listener(place: start.Place) -> socket.socket:
     except OSError as error:
         ports = f"{place.ports[0]}" + (f" to {place.ports[-1]}" if place.ports[1:] else "")
         raise HvdliteError(
-            f"init(): rank 0 can't listen at {place.host}, port {ports}: {error}. {start.PORT} "
-            "gives all ranks another port"
+            f"init(): rank 0 can't listen at {place.host}, port {ports}: {error}. "
+            f"Set {start.PORT}, on all ranks, to a free port"
         ) from error
 
 

@@ -228,7 +228,7 @@ def _open_among(ranks: List[int], patience: float) -> int:
                     late = (
                         f"ranks {missing} did not come to the first collective of ranks {ranks} "
                         f"within {patience:g} s: their programs use other ranks first, have ended, "
-                        "or are late; HVDLITE_STALL_SHUTDOWN_TIME_SECONDS sets the limit"
+                        "or are late. To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
                     )
                     service.key_value_set(f"{place}/verdict", late)
             with contextlib.suppress(jax.errors.JaxRuntimeError):

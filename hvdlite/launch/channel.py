@@ -182,9 +182,11 @@ def fields(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
         value = json.loads(data)
         found = {name: value[name] for name in types}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise BadFrame("something other than a JSON object with the fields of this job") from error
-    if any(type(found[name]) is not kind for name, kind in types.items()):
-        raise BadFrame("a JSON object with fields of other types")
+        names = ", ".join(types)
+        raise BadFrame(f"a frame that is not a JSON object with the fields {names}") from error
+    wrong = [name for name, kind in types.items() if type(found[name]) is not kind]
+    if wrong:
+        raise BadFrame(f"a JSON object with values of wrong types in the fields {', '.join(wrong)}")
     return found
 
 

@@ -278,7 +278,8 @@ def _refuse_nonsense(job: Job, args) -> None:
     unknown = listener.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(
-            f"--network-interfaces, or MXNet's DMLC_INTERFACE: this host has no {unknown}"
+            "--network-interfaces, or MXNet's DMLC_INTERFACE: this host has no interface "
+            f"'{unknown}'"
         )
 
 

@@ -14,7 +14,8 @@ def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple
     """Return the ranks, and the threads of each, that fill the cores.
 
     :param threads: the user's number of threads for each rank; None: choose.
-    :param nodes: the number of NUMA nodes. With more ranks than nodes, all nodes get equally many.
+    :param nodes: the number of NUMA nodes. With more ranks than nodes, all nodes get the same
+        number of ranks.
 
     >>> sensible(2), sensible(64), sensible(64, threads=4), sensible(1, threads=4)
     ((2, 1), (8, 8), (16, 4), (1, 4))

@@ -112,7 +112,7 @@ class _ForMpirun(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
         if values[0] in ("plm_rsh_args", "plm_rsh_agent"):
             parser.error(
-                f"{option_string} {values[0]}: use --ssh-port 2222, or HVDLITE_SSH='ssh ...'"
+                f"{option_string} {values[0]}: use --ssh-port 2222, or set HVDLITE_SSH='ssh ...'"
             )
         words = [_with_two(option_string), *values]
         namespace.mpi_args = f"{namespace.mpi_args} {shlex.join(words)}".strip()

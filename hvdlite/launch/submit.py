@@ -28,7 +28,7 @@ def _started(command: Command, **options: Any) -> subprocess.Popen:
     except OSError as error:
         raise LaunchError(f"cannot run {command.argv[0]}: {error.strerror}") from error
     if process.stdin:
-        # the command has ended; its own output says why
+        # A broken pipe means that the command has ended; the command's own output says why.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(command.script or "")
     return process

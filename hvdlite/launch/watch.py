@@ -195,10 +195,10 @@ class Watch:
     # ------------------------------------------------------------------------------- running
     def _heard(self, rank: ranks.Rank, kind: int, data: bytes) -> None:
         if self._start_time is None:
-            raise BadFrame(f"a frame of kind {kind} before the start")
+            raise BadFrame(f"a frame of kind {kind}, although the job has not started")
         if kind == channel.OUTPUT:
             if data[:1] not in (b"\0", b"\1"):
-                raise BadFrame("output of a stream other than stdout and stderr")
+                raise BadFrame(f"output of stream {data[:1]!r}; expected stdout or stderr")
             self._output.write(rank.number, rank.label, data[0], data[1:])
         elif kind == channel.DATA:
             rank.result = data

@@ -263,8 +263,9 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
             raise HvdliteValueError(
-                "the kvstore has no optimizer, so it has no states to save or load: call "
-                "set_optimizer first; if a Trainer or Module updates, save or load its states"
+                "the kvstore has no optimizer, so the kvstore has no states to save or load: call "
+                "set_optimizer first. If a Trainer or Module updates the weights, save or load the "
+                "states of the Trainer or Module instead"
             )
         return self._updater
 

@@ -74,8 +74,8 @@ class _Worker(ModuleState):
 _worker = _Worker()
 
 
-def is_kept() -> bool:
-    """Return True if hvdlite has made the only ``dist_sync`` store that this process can have."""
+def has_store() -> bool:
+    """Return True if hvdlite has made the one ``dist_sync`` store that this process can have."""
     return _worker.store is not None
 
 
@@ -93,11 +93,14 @@ def come(patience: float) -> start.Place:
             "workers need a server to find each other. Start the job by "
             f"`hvdliterun -n {workers} python train.py`, or by launch.py with `-s 1`"
         )
-    for each in gc.get_objects() if not is_kept() else ():
+    for each in gc.get_objects() if not has_store() else ():
         if type(each) is mx.kvstore.KVStore and "dist" in each.type:
             raise HvdliteError(f"init(): {only_one(each.type)}")
-    whom = f"{workers} workers and {servers} servers that MXNet's scheduler at {at} expects"
-    found: start.Place = _within(_meet, patience, f"init() waits for the {whom}", INIT, _scheduler)
+    what = (
+        f"init() waits for the {workers} workers and {servers} servers that MXNet's scheduler at "
+        f"{at} expects: not all of them have connected"
+    )
+    found: start.Place = _within(_meet, patience, what, INIT, _scheduler)
     return found
 
 
@@ -122,11 +125,13 @@ def go(patience: float) -> None:
     store, _worker.store = _worker.store, None
     if store is None:
         return
-    what = "MXNet's servers and launch.py end when the last worker does"
+    what = (
+        "MXNet's servers and launch.py end when the last worker ends: some workers have not ended"
+    )
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
     except Exception as error:  # whatever MXNet raises, the process must end
-        print(f"hvdlite: {error}: a worker may have died. End them by Ctrl-C", file=sys.stderr)
+        print(f"hvdlite: {error}. A worker may have died: end launch.py by Ctrl-C", file=sys.stderr)
 
 
 def end() -> None:
@@ -172,7 +177,9 @@ def _within(
 ) -> Any:  # fmt: skip
     """Run ``call`` in a thread and return its result. MXNet's C functions may block Ctrl-C.
 
-    :param what: the beginning of the warning or error text; ``why`` returns the end of the text.
+    :param what: the beginning of the warning or error text; the number of seconds follows.
+    :param variable: the variable with which the user can change ``patience``; "": none.
+    :param why: returns the end of the text.
     """
     ended: List[Callable[[], Any]] = []
     thread = threading.Thread(target=lambda: ended.append(_result_of(call)), daemon=True)
@@ -183,11 +190,11 @@ def _within(
         thread.join(0.1)
         waited = time.monotonic() - began
         if thread.is_alive() and patience and waited >= patience:
-            sets = f". {variable} sets how long it waits" if variable else ""
-            raise HvdliteError(f"{what}: not all have connected in {waited:.0f} s{sets}{why()}")
+            longer = f". To wait longer, set {variable}" if variable else ""
+            raise HvdliteError(f"{what} after {waited:.0f} s{longer}{why()}")
         if thread.is_alive() and waited >= warn_at:
             warn_at = float("inf")
-            logger.warning("%s: not all have connected in %.0f s%s", what, waited, why())
+            logger.warning("%s after %.0f s%s", what, waited, why())
     return ended[0]()
 
 

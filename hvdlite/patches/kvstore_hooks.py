@@ -94,7 +94,7 @@ def _check_known(name: str, registry) -> None:
             "`hvdliterun -n 2 -s 2 python train.py`"
         )
     servers = sys.modules.get("hvdlite.mxnet.servers")
-    if servers and servers.is_kept():
+    if servers and servers.has_store():
         raise ValueError(servers.only_one(name))
 
 

@@ -16,7 +16,7 @@ from hvdlite.core.process_set import global_process_set
 
 _REMEDY = (
     ". To keep it, save the optimizer's states on every rank, and load on each rank what it has "
-    "saved, in a job of equally many ranks"
+    "saved, in a job with the same number of ranks"
 )
 KEY = "hvdlite_left_out"  # key in an optimizer's saved states
 

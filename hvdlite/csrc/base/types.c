@@ -3,7 +3,7 @@
 /* Defines NAMES, one name for each value below COUNT. If a name is missing, compiling fails. */
 #define NAMED(COUNT, ...)                                                                          \
     static const char *const NAMES[] = {__VA_ARGS__};                                              \
-    _Static_assert(sizeof NAMES / sizeof *NAMES == COUNT, "each value has a name")
+    _Static_assert(sizeof NAMES / sizeof *NAMES == COUNT, "each value must have a name")
 
 const char *kind_name(int kind) {
     NAMED(HVD_KINDS, "allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join");
@@ -35,7 +35,7 @@ static const struct {
 #undef ROW
 };
 #define ONE(...) +1
-_Static_assert(0 DTYPES(ONE) == HVD_DTYPES, "each dtype has a row");
+_Static_assert(0 DTYPES(ONE) == HVD_DTYPES, "each dtype must have a row");
 
 const char *dtype_name(int dtype) {
     return dtype >= 0 && dtype < HVD_DTYPES ? DTYPE_ROWS[dtype].name : "?";
@@ -61,7 +61,7 @@ static const struct {
     OPS(ROW)
 #undef ROW
 };
-_Static_assert(sizeof OP_ROWS / sizeof *OP_ROWS == HVD_OPS, "each op has a row");
+_Static_assert(sizeof OP_ROWS / sizeof *OP_ROWS == HVD_OPS, "each op must have a row");
 
 const char *op_name(int op) { return op >= 0 && op < HVD_OPS ? OP_ROWS[op].name : "?"; }
 

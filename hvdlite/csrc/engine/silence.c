@@ -109,8 +109,8 @@ static int look_at(struct negotiation *n, int rank, bool waits, const char *what
 static void report_stall(void *arg, const char *text) {
     const struct negotiation *n = arg;
     log_line(n->log, LOG_WARNING,
-             "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets "
-             "when this is reported)",
+             "%s. Do all ranks submit the same tensors? (To be warned earlier or later, "
+             "set HVDLITE_STALL_CHECK_TIME_SECONDS)",
              text);
     flight_trouble(n->flight, text, false);
 }

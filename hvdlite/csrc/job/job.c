@@ -191,8 +191,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
     coll_choices_text(&t->layout.lane, choices, sizeof choices);
     log_line(&j->config.log, LOG_INFO,
              "between hosts a message costs %.0f us and %.2f ns a byte, %.2f ns to distant "
-             "hosts, measured in %.0f ms; %zu pieces of %zu bytes are under way; an allreduce of "
-             "float32 takes %s",
+             "hosts, measured in %.0f ms; %zu segments of %zu bytes are in flight; an allreduce "
+             "of float32 uses %s",
              j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * j->cost.beta * 1e9,
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }

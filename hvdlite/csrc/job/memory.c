@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-_Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS, "one length of addresses");
+_Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS,
+               "hvd.h and shm/shmem.h must give addresses of regions the same length");
 
 static int check_shared(hvd_error *err) {
     HVD_TRY(context_enter(err));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 _Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == sizeof(struct tensor),
-               "the request is last: all before its dims is zeroed");
+               "struct tensor must end with the request: translate() zeroes all before its dims");
 
 static int rule_of(const hvd_update *update) {
     /* out of range: request_check refuses it */

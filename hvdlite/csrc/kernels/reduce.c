@@ -143,7 +143,8 @@ DTYPES(KERNELS_OF)
         [HVD_MAX] = ROW(DTYPE, max, T, W, NULL, REST),                                             \
         [HVD_PRODUCT] = ROW(DTYPE, product, T, W, NULL, REST),                                     \
         [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS)};                                         \
-    _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op has a kernel");
+    _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op needs a "       \
+                                                                          "kernel");
 
 #define INTEGER_ROWS(DTYPE, T, W, U) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
 #define TRUTH_ROWS INTEGER_ROWS

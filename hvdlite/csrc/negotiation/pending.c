@@ -5,7 +5,7 @@
 #include <string.h>
 
 _Static_assert(offsetof(struct pending, request) + sizeof(struct request) == sizeof(struct pending),
-               "the request is last: the rest is zeroed, the request copied");
+               "struct pending must end with the request: pending_new zeroes all before it");
 
 /* Allocates the struct and its arrays as one block. */
 struct pending *pending_new(const struct request *first, int size, const int *job_ranks,

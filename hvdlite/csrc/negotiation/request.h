@@ -42,7 +42,7 @@ struct request {
 void request_copy(struct request *to, const struct request *from);
 _Static_assert(offsetof(struct request, dims) + sizeof(int64_t[HVD_MAX_DIMS]) + HVD_MAX_NAME ==
                    sizeof(struct request),
-               "dims and name are last: the room that copies leave out");
+               "struct request must end with dims and name: request_copy leaves out the rest");
 
 /* Fields on which ranks can disagree, in the order of comparison. */
 enum request_field {

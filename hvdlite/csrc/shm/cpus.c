@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-_Static_assert(WINDOW_CPUS == CPU_SETSIZE, "the window has room for a set");
+_Static_assert(WINDOW_CPUS == CPU_SETSIZE, "the window must have room for a whole cpu_set_t");
 
 void cpus_publish(struct window *w) {
     cpu_set_t own;

@@ -74,11 +74,11 @@ void flight_set_clock(struct flight *f, double offset, double error) {
 
 typedef _Atomic uint64_t slot[FLIGHT_WORDS];
 
-_Static_assert(sizeof(struct flight_op) == 128, "two cache lines");
+_Static_assert(sizeof(struct flight_op) == 128, "struct flight_op must fill two cache lines");
 _Static_assert(offsetof(struct flight_op, fused) % 8 == 0 &&
                    offsetof(struct flight_op, name) == offsetof(struct flight_op, fused) + 8,
-               "set_phase changes one word");
-_Static_assert(offsetof(struct flight_op, version) == 0, "the first word");
+               "the fields from fused to waited must be one word, which set_phase stores at once");
+_Static_assert(offsetof(struct flight_op, version) == 0, "version must be the first word");
 
 static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
@@ -224,7 +224,7 @@ static void set_phase(slot *s, enum flight_phase phase, uint16_t fused) {
         uint8_t phase, kind, dtype, waited;
     } part;
     const size_t offset = offsetof(struct flight_op, fused);
-    _Static_assert(sizeof part == sizeof(uint64_t), "one word");
+    _Static_assert(sizeof part == sizeof(uint64_t), "part must be one word");
     uint64_t word = atomic_load_explicit(&(*s)[offset / sizeof word], memory_order_relaxed);
     memcpy(&part, &word, sizeof part);
     if (fused) part.fused = fused;

@@ -67,7 +67,7 @@ static const struct field FIELDS[] = {
 };
 
 static const char *const PHASES[] = {"none", "waits", "agreed", "moves", "done", "failed"};
-_Static_assert(sizeof PHASES / sizeof *PHASES == FLIGHT_FAILED + 1, "each phase has a name");
+_Static_assert(sizeof PHASES / sizeof *PHASES == FLIGHT_FAILED + 1, "each phase must have a name");
 
 /* Writes the names of the values of op.phase and op.kind: "phase.1 waits;". */
 static size_t add_names(char *text, size_t size) {
