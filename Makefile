@@ -275,7 +275,8 @@ build/ucc/.stamp: benchmarks/ucc_loop.c
 	    -Wl,-rpath,$(CURDIR)/$(@D)/ucx/libucx/lib && touch $@ || \
 	    echo "hvdlite: UCC is left out: it could not be built ($(@D)/log)"
 
-# For a machine without a network: copy a checkout there, with build/deepspeed to measure DeepSpeed.
+# bench-cores and test-gpu also work on a machine without a network. Copy a checkout to that machine;
+# to measure DeepSpeed, too, copy build/deepspeed with it.
 AWAY := build/away
 AWAY_PYTHON ?= python3
 WHEELS ?= .whl

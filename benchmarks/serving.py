@@ -187,7 +187,7 @@ def parse_args() -> argparse.Namespace:
     add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
     add("--tokens", type=int, default=64, help="(%(default)s)")
-    # how the program starts itself on a rank
+    # The program starts itself on each rank with the following options.
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--model", help=argparse.SUPPRESS)
     add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)

@@ -214,7 +214,10 @@ def calls_of(comm, run: Callable) -> int:
 def measure(
     comm, libraries: Dict[str, Callable[[int], Callable]], sizes: Sequence[int] = SIZES
 ) -> Dict[str, Any]:
-    """Return microseconds and CPU microseconds per call, by library (in turn) and bytes."""
+    """Measure the libraries in turn, and return the times of a call in microseconds.
+
+    :return: ``[library][bytes]`` -> the median time and the median CPU time.
+    """
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in sizes:
         runs = {name: make(nbytes) for name, make in libraries.items()}

@@ -55,7 +55,10 @@ def take_from_root(_app, page: str, source: list) -> None:
 
 
 def skip_neutral_names(_app, what: str, name: str, value, _skip, _options):
-    """Leave out of a framework's page the names of hvdlite itself, which another page has."""
+    """Skip, on a framework's page, each name that is also a name of ``hvdlite``.
+
+    Another page documents the names of ``hvdlite``.
+    """
     return True if what == "module" and getattr(hvdlite, name, None) is value else None
 
 

@@ -150,7 +150,7 @@ def train(args, store, rank, ranks):
 
 
 def benchmark(args, store, ranks):
-    """Return the images/s of all ranks on random images, and of one process or None."""
+    """Return the images/s of all ranks on random images, and of one process (None: unknown)."""
     batches = itertools.repeat(random_batch(args))
     alone = speed_alone(args, batches, ranks)
     net = make_net(args)

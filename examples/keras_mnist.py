@@ -31,7 +31,8 @@ def main():
     keras.utils.set_random_seed(args.seed + rank)
 
     (x, y), (x_held, y_held) = read_digits()
-    samples = len(x) // ranks * ranks  # equal parts, so that all ranks take equally many steps
+    # Equal parts, so that all ranks take the same number of steps.
+    samples = len(x) // ranks * ranks
     x, y = x[rank:samples:ranks], y[rank:samples:ranks]
 
     net = lenet()

@@ -36,7 +36,7 @@ def main():
     np.random.seed(args.seed + rank)
 
     train_set, held_back = read_images(args.data_dir)
-    # equal parts, so that all ranks take equally many steps
+    # equal parts, so that all ranks take the same number of steps
     train_set = train_set.take(len(train_set) // ranks * ranks)
     train_set = train_set.shard(ranks, rank)  # hvdlite
     held_back = held_back.shard(ranks, rank)  # hvdlite

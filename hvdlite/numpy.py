@@ -234,13 +234,13 @@ def join(process_set: ProcessSet = global_process_set) -> int:
             ...
             trainer.step(batch_size)
         last = hvd.join()
-        hvd.broadcast_parameters(params, root_rank=last)  # it has taken every step
+        hvd.broadcast_parameters(params, root_rank=last)  # rank `last` has taken every step
 
     :param process_set: the ranks that take part; only these ranks make the call.
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
-    frameworks.wait_all()  # because the last rank must have finished every step
+    frameworks.wait_all()  # because the last rank must have finished its own steps
     run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
     restart_calls(process_set)
     return process_set.ranks[last[0]]

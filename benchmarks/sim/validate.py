@@ -33,8 +33,9 @@ WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 # a call of 64 bytes, which takes 0.06 to 0.11 ms; in that range 64 KB on 4x2 change by 10 %.
 COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
-# Times are means over rates this far apart: 64 KB on 4x2 take 4.4 ms at 0.9605 of the rate, 4.8 at
-# 0.961
+# A time is the mean over three rates: the given rate, and rates that are lower and higher by this
+# part of the given rate. A small change of the rate can change a time much: 64 KB on 4x2 take
+# 4.4 ms at 0.9605 of the rate, and 4.8 ms at 0.961 of the rate.
 SHARP = 0.003
 
 

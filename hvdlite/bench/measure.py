@@ -27,7 +27,7 @@ def sample(work, comm, budget: float) -> figures.Sample:
     works = [work, work.alone] if work.alone else [work]
     warm = [[once(each, comm) for each in works] for _ in range(work.warm_up)]
     spent = min(sum(run[2] for run in turn) for turn in warm)
-    # rank 0's number, so that all ranks do equally many
+    # All ranks use rank 0's number of repetitions, because ranks measure different times.
     n = comm.allgather(int(min(MOST, max(work.least, budget / spent))))[0]
     gc.collect()
     gc.disable()

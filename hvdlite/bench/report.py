@@ -27,7 +27,10 @@ _TO_THE_LEFT = ("", "library", "work", "dtype", "algorithm")
 
 
 def work_text(row: Dict) -> str:
-    """Return kind and memory; ", not shared" if zero-copy was not possible."""
+    """Return the row's kind and memory as text.
+
+    The text ends in ", not shared" if zero-copy was asked for, but the ranks shared no memory.
+    """
     fallback = ", not shared" if row["memory"] == "zero-copy" and not row["shared"] else ""
     kind = f"update, {row['optimizer']}," if row["kind"] == "update" else row["kind"]
     return f"{kind} {row['memory']}{fallback}"

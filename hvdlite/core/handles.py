@@ -33,7 +33,7 @@ class Handle:
         return Handle(self.poll, lambda: function(self.synchronize()))
 
     def poll(self) -> bool:
-        """Return without waiting whether the collective has ended, with a result or an error."""
+        """Return True if the collective has ended, with a result or an error. Do not wait."""
         return self._outcome is not None or self._is_inherited() or self._poll()
 
     def synchronize(self):
@@ -82,7 +82,7 @@ def ended(result) -> Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Return without waiting whether a collective has ended, with a result or an error.
+    """Return True if the collective has ended, with a result or an error. Do not wait.
 
     :param handle: returned by an ``..._async`` call.
     :raises ValueError: this is not a handle.

@@ -104,7 +104,8 @@ _ERRORS = {
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-BRIEFLY = 0.1  # waits in C return after these seconds and are repeated, so that Ctrl-C works
+# A wait in C returns after these seconds, and Python repeats the wait, so that Ctrl-C works.
+BRIEFLY = 0.1
 
 
 def new_error():

@@ -8,7 +8,8 @@
 
 #include "hvd.h"
 
-/* BY_NAME: objects that Python gives to setup(). ATTRIBUTES: members with names of attributes. */
+/* Members of `struct state`. BY_NAME: the objects that Python gives to setup(). ATTRIBUTES: the
+ * names, as Python strings, of attributes that the functions read. */
 /* clang-format off */
 #define BY_NAME(A) \
     A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \

@@ -11,7 +11,7 @@ from hvdlite.core.objects import agree, allgather_object
 
 _CAPACITY = 1 << 34  # bytes of address space; a page takes no memory until it is written
 _PAGE = 1 << 16  # bytes: a multiple of every small page
-_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+_ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
 
 
 class SharedMemory:

@@ -6,7 +6,8 @@ from typing import Optional, Sequence, Tuple
 GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 
-_Row = Tuple[Tuple[Optional[bool], ...], str]  # facts (None: true or false), and the step
+# The values of the facts (None: the fact does not matter), and the step that follows.
+_Row = Tuple[Tuple[Optional[bool], ...], str]
 
 # The facts are first()'s arguments.
 _FIRST: Sequence[_Row] = (

@@ -108,7 +108,8 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
         dtype, parts = carried(array.dtype, c)
         how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
-    # Other collectives work on rows, the first dimension, before which vmap would put the batch.
+    # Collectives that are not elementwise treat the first dimension as rows. With "broadcast_all"
+    # vmap would put the batch in the first dimension.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
     return call(

@@ -21,7 +21,10 @@ _REDUCTIONS = (
 
 
 def translate() -> None:
-    """Convert JAX's own collectives on CPUs, but not those that XLA's partitioner adds."""
+    """Make JAX translate its collectives of small floats on CPUs into those that XLA can run.
+
+    The collectives that XLA's partitioner adds stay as they are.
+    """
     for name in _GATHERS + _REDUCTIONS:
         primitive = getattr(parallel, f"{name}_p", None)
         if primitive:  # JAX 0.7.2 lacks some of these

@@ -195,7 +195,7 @@ def source_towards(host):
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect((host, 9))  # sends nothing, only asks the routing table
+            sock.connect((host, 9))  # connecting UDP sends nothing: it only asks the routing table
             return sock.getsockname()[0]
     except OSError:
         return None

@@ -44,7 +44,10 @@ class Stripes(NamedTuple):
         return cut.asnumpy()[:count]
 
     def join(self, parts: np.ndarray, shape: Sequence[int]):
-        """Return the whole weight from ``parts``: the values of host 0, then of host 1, ..."""
+        """Return the whole weight in this shape.
+
+        :param parts: the values of host 0's stripes, followed by the values of host 1's, ...
+        """
         whole, at = np.empty(self.size, parts.dtype), 0
         for host in range(self.hosts):
             for part in self._of(host):
@@ -59,7 +62,7 @@ class Stripes(NamedTuple):
         return [slice(begin, min(begin + _STRIPE, self.size)) for begin in begins]
 
 
-_LINE = 64  # bytes: a cache line, and the widest vector
+_LINE = 64  # bytes of a cache line, and of the widest vector register
 
 
 class HostWeight(NamedTuple):

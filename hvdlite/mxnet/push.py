@@ -155,7 +155,7 @@ def _describe(kind, name, splits=None, **details):
     return describe(kind, name, splits, **details)
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)  # calls can share a description, because C copies it
+@functools.lru_cache(maxsize=_MOST_NAMES)  # C copies a description, so calls can share it
 def _described(kind, name, _of, **details):
     return describe(kind, name, **details)
 

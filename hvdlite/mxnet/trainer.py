@@ -193,9 +193,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._sums_of = ranks
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
-        """Move gradients to shared memory, if wanted on this rank; return None for a process set.
+        """Move the gradients to shared memory if this rank can use them there.
 
-        None is returned on all ranks or on none, because ``SharedGradients.join`` is collective."""
+        :return: None if the trainer has a process set of its own. Then all ranks get None, as they
+            must, because ``SharedGradients.join`` is collective.
+        """
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None

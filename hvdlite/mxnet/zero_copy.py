@@ -114,7 +114,10 @@ class SharedGradients:
         param._init_grad = types.MethodType(init_grad, param)
 
     def _move(self, param, is_new: bool) -> None:
-        """Move the gradient with its value to the region, unless something else refers to it."""
+        """Move the gradient to the region, unless something else refers to the gradient's memory.
+
+        :param is_new: the gradient has no value yet, so nothing else refers to it.
+        """
         assert self._memory is not None
         offset = self._memory.used
         # Take the memory even if the gradient can't move, so that later offsets equal other ranks'.

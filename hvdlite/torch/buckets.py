@@ -196,7 +196,10 @@ class Bucket:
         kept.data = kept.clone()
 
     def _view(self, at: int) -> torch.Tensor:
-        """Return a view of the gradient's part of the bucket, with the strides autograd expects."""
+        """Return a view of the part of the bucket that belongs to one gradient.
+
+        The view has the strides that autograd expects.
+        """
         param, start = self.params[at], self._starts[at]
         part = self._flat[start : start + param.numel()]
         packed = is_packed(param)

@@ -191,10 +191,10 @@ class Gradients(GradientReducer):
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Start the bucket when backward has written ``last``, the bucket's last gradient.
+        """Start the bucket when backward has written the bucket's last gradient, that of ``last``.
 
-        For the other gradients autograd calls a list's ``append``, because a hook in Python takes
-        several times as long as a small gradient's share of the allreduce.
+        The hook of each other parameter is the method ``append`` of a list, because a function in
+        Python takes several times as long as a small gradient's share of the allreduce.
         """
         for param in bucket.params:
             self._call(bucket.written.append, param)

@@ -144,7 +144,10 @@ class Mover:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """Return hvdlite's error about a dead rank if there is one soon, else the group's error."""
+    """Return the job's error if the job fails within ``_FOUND`` seconds, else ``error``.
+
+    The job's error names the dead rank; the group's ``error`` does not.
+    """
     until = time.monotonic() + _FOUND
     while time.monotonic() < until:
         try:

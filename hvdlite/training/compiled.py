@@ -30,7 +30,9 @@ def build(
     what: str, stem: str, about: Sequence[str], sources: Sequence[Path],
     command: Callable[[], List[str]], patience: float = PATIENCE,
 ) -> Path:  # fmt: skip
-    """Return the path of the compiled file. If several processes need it, only one compiles.
+    """Compile a library if no folder has it yet, and return the library's path.
+
+    If several processes need the library at once, one process compiles and the others wait.
 
     :param what: the library's name in errors, such as "PyTorch's backend", with its module.
     :param stem: the first part of the file's name, with the framework's version.

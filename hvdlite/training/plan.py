@@ -32,7 +32,7 @@ class Reduction(NamedTuple):
         gradients are not compressed.
     :param predivide_factor: f: gradients are divided by f before they are summed, and the sum is
         multiplied by f / size.
-    :param num_groups: the number of groups of equally many gradients; 0: group by bytes.
+    :param num_groups: the number of groups, of the same number of gradients; 0: group by bytes.
     :param op: Average, Sum or Adasum.
     :param process_set: the ranks that reduce; a rank outside the set trains alone.
     :param sparse_as_dense: send sparse gradients as dense arrays; the result has no zero rows.

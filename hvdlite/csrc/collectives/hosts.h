@@ -36,8 +36,8 @@ void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t
 int coll_hosts_sum(const struct layout *l, const struct coll_args *args, const size_t *end,
                    size_t longest, hvd_error *err);
 
-/* Gathers the parts that the ranks of the host have at `in`. end: by local rank, end of the rank's
- * part in `out`; longest: bytes of the longest part. */
+/* Gathers the parts that the ranks of the host have at `in`. end[i]: where the part of local rank i
+ * ends in `out`, in bytes; longest: bytes of the longest part. */
 int coll_hosts_gather(const struct layout *l, const struct coll_args *args, const void *in,
                       void *out, const size_t *end, size_t longest, hvd_error *err);
 

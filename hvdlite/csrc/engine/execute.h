@@ -32,7 +32,7 @@ struct executor {
  * in the table. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
 void execute_count(const struct executor *x,
-                   size_t tensors); /* counts a batch's tensors; any thread */
+                   size_t tensors); /* adds to the statistics; any thread */
 void execute_free(struct executor *x);
 
 #endif

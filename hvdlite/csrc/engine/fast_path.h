@@ -69,8 +69,8 @@ void fast_path_open(struct fast_path *x, struct transport *t, struct executor *b
                     const atomic_bool *failed, int group, bool by_messages);
 void fast_path_close(struct fast_path *x);
 
-/* Notes that all ranks have submitted the tensor and wait for it. The stepping thread calls it, in
- * the order of the coordinator's decisions. */
+/* Records that all ranks have submitted the tensor and wait for it. The stepping thread calls this
+ * function, in the order of the coordinator's decisions. */
 int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error *err);
 
 /* ---- rounds in a window ---- */

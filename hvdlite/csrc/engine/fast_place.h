@@ -1,7 +1,7 @@
 /* The place of a tensor's name on the fast path. Only fast_*.c include this header.
  *
- * While the place is AWAY, the stepping thread owns all fields except `state`. While it is BUSY,
- * the thread that has taken it owns them. */
+ * While the place is AWAY, the stepping thread owns all fields except `state`. While the place is
+ * BUSY, the thread that has taken the place owns these fields. */
 #ifndef HVDLITE_ENGINE_FAST_PLACE_H
 #define HVDLITE_ENGINE_FAST_PLACE_H
 
@@ -55,7 +55,8 @@ static inline uint64_t fast_place_batch(struct fast_place *p) {
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor);
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r);
-/* Begins a generation. often: the generation has rounds. */
+/* Begins a generation of the place. often: true: the generation has rounds; false: recent
+ * generations had no round, so this generation has none. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often);
 int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_error *err);

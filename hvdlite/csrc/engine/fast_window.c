@@ -138,7 +138,8 @@ static void stage(const struct fast_path *x, const struct fast_place *p, const s
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
 
-/* Overwrites the inputs in the rooms with the sums; collectives/window.c explains why. */
+/* Adds this rank's chunk of all inputs, and writes the sums over this chunk in each rank's input;
+ * collectives/window.c explains why. */
 static void add_chunk(const struct fast_path *x, const struct fast_place *p,
                       const struct tensor *t) {
     struct coll_range own = chunk_of(x, t, x->shared.window->self);

@@ -89,7 +89,8 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    /* tensors that rounds give back must be reported first */
+    /* An unfinished round may end without a result. Then this rank must report the tensor before it
+     * leaves. */
     if (n->fast->hosts.coming) return HVD_OK;
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
@@ -193,7 +194,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
     return HVD_OK;
 }
 
-/* Notes that the piece's bytes are in a batch. Pieces of a tensor arrive in order. */
+/* Records that the piece's bytes are in a batch. Pieces of a tensor arrive in order. */
 static int take_piece(const struct wire_item *item, struct tensor *tensor, struct batch_piece *out,
                       hvd_error *err) {
     const struct request *r = &tensor->request;

@@ -55,7 +55,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 /* Tells the other ranks that this rank can't continue, if they can still be reached. */
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
-/* Notes that the oldest batch of the run log has finished. */
+/* Records that the oldest batch of the run log has finished. */
 void negotiate_finished(struct negotiation *n);
 
 /* ---- rank 0: the coordinator ---- */

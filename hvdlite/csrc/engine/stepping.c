@@ -11,7 +11,8 @@ enum { NOBODY = -1 };
 
 /* ---- the stepping thread ---- */
 
-/* Fails the job with the first cause: the same text on every rank, without this rank's context. */
+/* Fails the job with the first cause that this engine knows, and sends the cause to all ranks. The
+ * text has no context of this rank, such as the batch that this rank was running. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;

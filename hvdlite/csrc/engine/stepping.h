@@ -43,7 +43,8 @@ void *engine_run(void *engine);
 /* Negotiates and executes at most one batch. The stepping thread calls it. */
 int engine_step(void *engine, bool *progress, hvd_error *err);
 
-/* Negotiates while a batch is on the links. Waits for data call it (struct patience). */
+/* Negotiates while a batch is on the links. Threads that wait for data call this function (struct
+ * patience). */
 int engine_meanwhile(void *engine, hvd_error *err);
 
 /* Returns whether a tensor has been submitted and has not completed. Any thread. */

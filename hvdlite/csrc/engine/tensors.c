@@ -15,8 +15,9 @@ struct tensors {
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    struct tensor_list zeros; /* for other ranks' tensors; the table owns them */
-    struct map ids;           /* taken tensors by the cache id that was reported */
+    /* zeros that this rank, which has joined, adds to other ranks' tensors; owned by the table */
+    struct tensor_list zeros;
+    struct map ids; /* taken tensors by the cache id that was reported */
 };
 
 struct tensors *tensors_new(void) {

@@ -41,10 +41,10 @@ int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd
 /* Returns how long this rank may sleep. */
 double aggregate_sleep(const struct aggregate *a, double now, double longest);
 
-/* Notes that the coordinator has decided the tensor: later reports belong to the tensor's next
+/* Records that the coordinator has decided the tensor: later reports belong to the tensor's next
  * use. */
 void aggregate_decided(struct aggregate *a, uint64_t id);
-/* Notes that all ranks have joined, so all ranks submit again. */
+/* Records that all ranks have joined, so all ranks submit again. */
 void aggregate_joined(struct aggregate *a);
 
 #endif

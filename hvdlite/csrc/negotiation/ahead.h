@@ -47,6 +47,6 @@ bool ahead_takes(const struct ahead *a, size_t bytes, double now);
 double ahead_opens(const struct ahead *a);
 
 int ahead_decided(struct ahead *a, size_t bytes, double now, hvd_error *err);
-void ahead_finished(struct ahead *a, double now); /* notes the end of the oldest batch */
+void ahead_finished(struct ahead *a, double now); /* records the end of the oldest batch */
 
 #endif

@@ -13,7 +13,7 @@
 struct cache;
 
 struct cache_entry {
-    uint64_t id;          /* counts from 1 */
+    uint64_t id;          /* the first entry has 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
     /* the list in the order of use; private to the cache, like the nodes */
@@ -21,7 +21,8 @@ struct cache_entry {
     /* length of `rows`: the number of ranks if their rows may differ, else 0 */
     uint32_t nrows;
     int64_t *rows; /* rows of every rank, owned by the cache */
-    /* for the engine: how often this rank's caller waited while another rank's caller did not */
+    /* The engine counts here how often this rank's caller waited for the tensor while another
+     * rank's caller did not wait. */
     unsigned waited_alone;
     /* last, so that the fields that each hit reads are next to each other */
     struct request request;

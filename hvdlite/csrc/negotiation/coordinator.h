@@ -44,7 +44,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 
-/* Notes that the coordinator's own rank has finished its oldest unfinished batch. */
+/* Records that the coordinator's own rank has finished its oldest unfinished batch. */
 void coordinator_finished(struct coordinator *c, double now);
 
 /* Appends all present decisions to `out`. */

@@ -41,7 +41,7 @@ enum watch_finding {
 };
 /* needed: whether this rank waits for `rank`. */
 enum watch_finding watch_look(struct watch *w, int rank, bool needed);
-/* Notes that a message from the rank has arrived. */
+/* Records that a message from the rank has arrived. */
 void watch_heard(struct watch *w, int rank);
 /* returns the seconds since the rank's last message */
 double watch_silence(const struct watch *w, int rank);

@@ -62,10 +62,11 @@ struct wire_item {
     /* LEAVE, SILENT, ABORT; a REQUEST that has failed (text: why); FAIL (without the tensor's
      * name) */
     hvd_error error;
-    /* length of `rows`. TENSOR: each rank's rows, if they vary; for a join the last rank that
-     * joined; if `whole` the ranks that have joined. FAIL: the ranks on which the tensor fails */
-    uint32_t nrows;
-    const int64_t *rows; /* decoded: valid until the next wire_next or wire_reader_free */
+    uint32_t nrows; /* length of `rows` */
+    /* TENSOR: each rank's number of rows, if ranks may have different numbers; of a join, the last
+     * rank that joined; if `whole`, the ranks that have joined. FAIL: the ranks on which the tensor
+     * fails. After decoding, `rows` is valid until the next wire_next or wire_reader_free */
+    const int64_t *rows;
 };
 
 struct wire_writer {

@@ -33,7 +33,7 @@ enum { FLIGHT_ALONE = HVD_KINDS };
 /* One tensor. Times are those of clock_now; 0: has not happened yet. */
 struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
-    uint64_t number;  /* counts from 1, in the order of submission */
+    uint64_t number;  /* of the tensor, in the order of submission; the first is 1 */
     uint64_t bytes;
     /* number of its batch in the group, from 1; for a tensor in pieces, of its first batch */
     uint64_t batch;

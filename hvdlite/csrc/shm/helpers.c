@@ -13,7 +13,7 @@
 enum {
     LEAST = 512 << 10, /* bytes; a smaller collective would end before the helpers wake up */
     LOOKS = 16,        /* read the clock only at every LOOKS-th check */
-    PATIENCE = 10000,  /* checks whether a helper has finished its part, before yielding */
+    PATIENCE = 10000,  /* number of checks for the end of helpers' parts before the first yield */
     MOST_UNCALLED = 64
 };
 

@@ -149,7 +149,7 @@ static int map(void **memory, size_t bytes, int how, const char *address, hvd_er
 }
 
 /* Shared memory is mapped with MAP_POPULATE, because the first touch of a page costs 1.4 us, ten
- * times as much as copying the page. Private memory is not populated, because that would copy all
+ * times as long as copying the page. Private memory is not populated, because that would copy all
  * pages. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
     return map(memory, bytes, shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE, address, err);

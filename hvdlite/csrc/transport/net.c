@@ -59,7 +59,7 @@ bool net_is_cut(const struct net *n, int peer) {
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
-/* Notes an error on this rank's side of the link, which the peer can't detect. */
+/* Records an error on this rank's side of the link, which the peer can't detect. */
 static void note_error(struct net *n, int peer, const struct link *l) {
     if (!l->error || n->error) return;
     n->error = l->error;
@@ -135,7 +135,8 @@ void net_look_seldom(struct net *n) {
     net_look(n);
 }
 
-/* Notes the end of the peer's streams now: a child of the dead process may still hold them open. */
+/* Records the end of the peer's streams now, because a child of the dead process may still hold the
+ * streams open. */
 void net_bury(struct net *n, int peer, enum fate fate) {
     struct peer *p = &n->peers[peer];
     net_look(n);

@@ -83,7 +83,7 @@ void net_pull(struct net *n, int peer, enum stream stream);
 void net_send(struct net *n, int peer, enum stream stream, struct frame *p); /* see link_send */
 /* Returns true if a link must be tried again although its socket reports no event. */
 bool net_tries_again(const struct net *n);
-/* Notes that the peer is dead or lost. After the bytes that its streams still hold, nothing
+/* Records that the peer is dead or lost. After the bytes that its streams still hold, nothing
  * arrives. */
 void net_bury(struct net *n, int peer, enum fate fate);
 /* Returns true if the peer lives, but its transfers can no longer complete. */

@@ -40,7 +40,7 @@ int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int
  * NULL. */
 void nudges_send(struct nudges *n, int to, double now);
 
-/* Notes that a message from the rank has arrived: the rank is awake, and its nudge should have
+/* Records that a message from the rank has arrived: the rank is awake, and its nudge should have
  * arrived, too. */
 void nudges_heard(struct nudges *n, int from, double now);
 

@@ -124,12 +124,12 @@ void transport_note_death(struct transport *t, int rank, enum fate fate);
 void transport_died(struct transport *t, int rank, enum fate fate);
 /* Tells all groups of the job to stop waiting for the dead or silent ranks of this error. */
 void transport_give_up(struct transport *t, const hvd_error *cause);
-/* Notes that a thread begins (by = 1) or ends (by = -1) a wait for the rank outside of any engine.
+/* Records that a thread begins (by = 1) or ends (by = -1) a wait for the rank outside of an engine.
  * Meanwhile the job's engine checks that the rank answers. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
-/* Notes that another host is lost. NULL: this rank leaves and waits for no other rank. t->cards
- * must be set. */
+/* Records that another host is lost. host NULL: this rank leaves and waits for no other rank.
+ * t->cards must be set. */
 void transport_lose_host(struct transport *t, const char *host);
 
 /* Calls the transport for 0.2 s to send the last messages, because MPI sends only while it is

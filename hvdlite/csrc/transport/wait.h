@@ -42,7 +42,7 @@ struct waiter {
  * that many seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
-/* Notes that the wait has ended; the stream's next wait begins. */
+/* Records that the wait has ended; the stream's next wait begins. */
 void waiter_done(struct waiter *w, double now);
 
 /* Spins, yields or naps as waiter_next's result says. */

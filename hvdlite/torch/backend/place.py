@@ -31,7 +31,7 @@ def own_address(store) -> str:
     """Return the address at which processes that use the store reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect((_host(store), 1))  # sends nothing, only chooses a route
+            sock.connect((_host(store), 1))  # connecting UDP sends nothing: it only chooses a route
         except OSError:  # the host has an IPv6 address
             return socket.gethostname()
         return sock.getsockname()[0]
