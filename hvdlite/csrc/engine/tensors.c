@@ -15,8 +15,7 @@ struct tensors {
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    /* zeros that this rank, which has joined, adds to other ranks' tensors; owned by the table */
-    struct tensor_list zeros;
+    struct tensor_list zeros; /* owned zeros: this rank's part of tensors after it has joined */
     struct map ids; /* taken tensors by the cache id that was reported */
 };
 
