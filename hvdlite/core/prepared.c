@@ -8,8 +8,7 @@
 
 #include "hvd.h"
 
-/* Members of `struct state`. BY_NAME: the objects that Python gives to setup(). ATTRIBUTES: the
- * names, as Python strings, of attributes that the functions read. */
+/* Members of struct state. BY_NAME: Python's arguments of setup(). ATTRIBUTES: attribute names. */
 /* clang-format off */
 #define BY_NAME(A) \
     A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \

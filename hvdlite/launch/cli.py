@@ -278,8 +278,7 @@ def _refuse_nonsense(job: Job, args) -> None:
     unknown = listener.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(
-            "--network-interfaces, or MXNet's DMLC_INTERFACE: this host has no interface "
-            f"'{unknown}'"
+            f"--network-interfaces (or DMLC_INTERFACE): this host has no interface '{unknown}'"
         )
 
 

@@ -263,9 +263,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
             raise HvdliteValueError(
-                "the kvstore has no optimizer, so the kvstore has no states to save or load: call "
-                "set_optimizer first. If a Trainer or Module updates the weights, save or load the "
-                "states of the Trainer or Module instead"
+                "the kvstore has no optimizer states to save or load: call set_optimizer first. If "
+                "a Trainer or Module updates the weights, save or load that object's states"
             )
         return self._updater
 

@@ -15,8 +15,8 @@ struct tensors {
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    struct tensor_list zeros; /* owned zeros: this rank's part of tensors after it has joined */
-    struct map ids; /* taken tensors by the cache id that was reported */
+    struct tensor_list zeros; /* owned: this rank's zeros for others' tensors after a join */
+    struct map ids;           /* taken tensors by the cache id that was reported */
 };
 
 struct tensors *tensors_new(void) {
