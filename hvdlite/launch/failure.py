@@ -148,11 +148,18 @@ def who_stood_still(
 
     A late rank counts if it ended after ``first`` got the error. It may have ended before ``first``
     ended: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the
-    launcher may hear of their ends first. The backend may even have killed their agents.
+    launcher may hear of their ends first. The backend may even have killed their agents. JAX aborts
+    the late ranks when the process of rank 0 has ended.
     """
     since, kind, count, named = signs.waited_for.get(first.rank, (0.0, 0, 0, []))
+    if kind == SILENT and signs.raised.get(first.rank, since) > since + signs.patience:
+        return [], 0  # the script caught that error
+
+    def stood_still(e: Ending) -> bool:
+        return e.ended or (kind == STALLED and (e.silent or e.code == -signal.SIGABRT))
+
     late = [e for e in endings if e.rank in named and e.after >= since]
-    return [e for e in late if e.ended or (e.silent and kind == STALLED)], count - len(named)
+    return list(filter(stood_still, late)), count - len(named)
 
 
 def report_standstill(

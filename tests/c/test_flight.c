@@ -133,6 +133,12 @@ FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_bell) {
     memset(heard, 0, sizeof heard);
     CHECK_INT(read(ends[0], heard, sizeof heard - 1), 9);
     CHECK_TEXT(heard, "?1 2 7 9\n");
+    why.code = HVD_RANK_DEAD;
+    flight_blame(f, &why);
+    why.code = HVD_RANK_LEFT;
+    flight_blame(f, &why);
+    CHECK_INT(read(ends[0], heard, sizeof heard - 1), 18);
+    CHECK_TEXT(heard, "?2 2 7 9\n?0 2 7 9\n");
     flight_set_bell(f, -1, "");
     close(ends[0]);
     close(ends[1]);

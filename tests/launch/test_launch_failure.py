@@ -194,6 +194,21 @@ def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, st
     assert lines == ["    x"]
 
 
+@pytest.mark.parametrize("sign, still", [(b"1 1 1", 1), (b"2 1 1", 0)])
+def test_a_late_rank_that_jax_aborted_stood_still_and_a_dead_rank_did_not(sign, still):
+    """After rank 0's end, JAX aborts the other processes before the launcher can end them."""
+    endings = [ending(0, 1, False, 7.2), ending(1, -6, False, 7.3)]
+    told = signs({0: 6.9}, stalled={0: sign})
+    assert len(who_stood_still(endings[0], endings, told)[0]) == still
+
+
+@pytest.mark.parametrize("raised, still", [(6.9, 1), (7.1, 0)])
+def test_a_silence_that_the_script_caught_is_not_why_the_script_failed_later(raised, still):
+    endings = [ending(0, 1, False, 7.2), ending(1, -9, True, 7.3)]
+    told = signs({0: raised}, stalled={0: b"2 1 1"})
+    assert len(who_stood_still(endings[0], endings, told)[0]) == still
+
+
 def test_a_malformed_failure_report_is_refused():
     for sign in (b"x", b"1", b"0 1 a", b"\xff"):
         with pytest.raises(BadFrame):

@@ -275,7 +275,8 @@ void flight_trouble(struct flight *f, const char *text, bool failed) {
 void flight_blame(struct flight *f, const hvd_error *error) {
     if (!f || !error->nblamed || error->blamed[0] == f->memory->rank) return;
     char line[160];
-    int used = snprintf(line, sizeof line, "?%d %d", error->code == HVD_STALLED, error->nblamed);
+    int how = error->code == HVD_STALLED ? 1 : error->code == HVD_RANK_DEAD ? 2 : 0;
+    int used = snprintf(line, sizeof line, "?%d %d", how, error->nblamed);
     for (int i = 0; i < error_nlisted(error); i++)
         used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
     line[used] = '\n';

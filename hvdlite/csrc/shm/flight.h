@@ -114,8 +114,8 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
 /* Records a stall or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes to the bell: "?", 1 for a stall else 0, the
- * number of these ranks, and the first ones. */
+/* If other ranks caused this rank's failure, writes to the bell: "?", how (1: they did not submit a
+ * tensor; 2: they are dead or silent; 0: in another way), their number, and the first ones. */
 void flight_blame(struct flight *f, const hvd_error *error);
 /* Sets the file to which each trouble writes `word`. -1: no file. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
