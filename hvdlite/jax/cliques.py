@@ -17,7 +17,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from hvdlite.core import registry, topology
@@ -61,7 +60,7 @@ class Cliques:
         self._rank, self._patience = topology.rank(), patience
         self._library.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
-        self._programs: Dict[int, List[_Clique]] = {}  # by the id() of the executable
+        self._programs: Dict[int, List[_Clique]] = {}  # by id(), which a later executable may reuse
         self._lock = threading.RLock()
         self._warming = threading.local()
         self._context = jax.make_user_context()
@@ -92,7 +91,6 @@ class Cliques:
         def making(client, what, *args, **named):
             executable = make(client, what, *args, **named)
             devices = named.get("executable_devices", args[0] if args else ())
-            # replaces the value of a deleted executable with the same id()
             self._programs[id(executable)] = self._announced(executable, list(devices))
             return executable
 
@@ -136,6 +134,8 @@ class Cliques:
                 "one device (jax_num_cpu_devices=1)"
             )
         name = f"jax.{','.join(map(str, ranks))}"
+        if jax.device_count() > topology.size():  # communicators of the same ranks run concurrently
+            name += f"/devices.{','.join(map(str, key))}"
         if len(name) > 180:
             name = f"{name[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         array, place = (ctypes.c_int * len(ranks))(*ranks), ranks.index(self._rank)
@@ -151,8 +151,7 @@ class Cliques:
                 f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
                 "expect: call hvd.init() before JAX's first computation"
             ) from problem
-        self._known[key] = _Clique(address, ranks)
-        return self._known[key]
+        return self._known.setdefault(key, _Clique(address, ranks))
 
     def _open(self, clique: _Clique) -> None:
         """Open the communicator's group, unless it is open. Collective over its ranks.
@@ -161,7 +160,7 @@ class Cliques:
         """
         if clique.failure is None:
             try:
-                group = _open_among(clique.ranks, self._patience)
+                group = _open_among(tuple(clique.ranks), self._patience)
                 self._library.hvdlite_jax_open(clique.address, group)
                 clique.failure = ""
             except Exception as error:
@@ -189,7 +188,7 @@ class Cliques:
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run a small program that needs this communicator. Each device sends only to itself."""
         self._warming.now = True
-        mesh = Mesh(np.array(devices, dtype=object), ("all",))
+        mesh = jax.sharding.Mesh(np.array(devices, dtype=object), ("all",))
         mapped = jax.shard_map(
             lambda x: jax.lax.ppermute(x, "all", [(0, 0)]), mesh=mesh, in_specs=P(), out_specs=P(),
             check_vma=False,
@@ -197,8 +196,9 @@ class Cliques:
         jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
 
 
-def _open_among(ranks: List[int], patience: float) -> int:
-    """Open a group of these ranks, in this order; return its number in the core.
+@functools.lru_cache(maxsize=None)
+def _open_among(members: Tuple[int, ...], patience: float) -> int:
+    """Open a group of these ranks, in this order, unless it is open; return its number in the core.
 
     Only these ranks make the call. A rank that has begun to open a group can't stop. So the ranks
     first agree by JAX's service, which keeps the first value of a key. The last rank to arrive
@@ -209,6 +209,7 @@ def _open_among(ranks: List[int], patience: float) -> int:
     :raises RuntimeError: a rank did not arrive; all ranks that arrived raise this.
     :raises hvdlite.HvdliteError: the job has failed.
     """
+    ranks = list(members)
     if ranks == list(range(topology.size())):
         return 0
     service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
@@ -238,6 +239,5 @@ def _open_among(ranks: List[int], patience: float) -> int:
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
-    # hvdlite.torch numbers its groups from 0, so these numbers begin high. number * size must fit
-    # into an int (SocketWorld).
+    # high, because hvdlite.torch begins at 0; number * size must fit into an int (SocketWorld)
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))

@@ -222,6 +222,32 @@ def test_several_devices_in_a_process_are_refused(tmp_path):
     assert "joins several devices of one process" in job.output
 
 
+DEVICES = """
+import hvdlite.jax as hvd, jax, numpy as np
+hvd.init()
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+for ranks in (hvd.size(), 2):
+    if hvd.rank() >= ranks: continue
+    mesh = Mesh(np.array(jax.devices()).reshape(-1, 4)[:ranks], ("process", "device"))
+    spec, rows = P("process", "device"), np.arange(ranks * 4.0).reshape(ranks, 4)
+    x = jax.make_array_from_callback(rows.shape, NamedSharding(mesh, spec), lambda at: rows[at])
+    total = lambda a: jax.lax.psum(a, "process")
+    mapped = jax.jit(jax.shard_map(total, mesh=mesh, in_specs=spec, out_specs=P(None, "device")))
+    for _ in range(5):
+        parts = mapped(x).addressable_shards
+        assert [float(p.data[0, 0]) for p in parts] == list(rows.sum(0)), parts
+print("RIGHT\\n", end="")
+"""
+
+
+def test_collectives_of_the_same_ranks_on_other_devices_run_at_the_same_time(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(DEVICES)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    job = assert_passed(mpirun(3, str(script), timeout=120, env=flags))
+    assert job.output.count("RIGHT") == 3, job.output
+
+
 def test_programs_of_the_jax_page_run(tmp_path):
     """The programs print small losses, so they have trained."""
     text = (ROOT / "docs" / "jax.md").read_text()
