@@ -15,7 +15,7 @@ from hvdlite.core.collectives import Repeated, Started
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
-from hvdlite.torch.digest import digest_of
+from hvdlite.torch.changes import digest_of
 from hvdlite.torch.exchange import mover_of
 from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host, written
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of

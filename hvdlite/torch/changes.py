@@ -1,18 +1,18 @@
-"""What a script changes in an optimizer's parameters, and how ranks notice that they differ.
+"""What a script changes in an optimizer's parameters or states; how ranks notice differences.
 
 A rank that has changed something sends a digest of the change with its next request for each
 bucket. If the other ranks send no such digest, or another one, the request fails on every rank.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence
 
 import torch
 
 from hvdlite.core.native import MISMATCH, HvdliteError
 from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.torch.digest import digest_of
-from hvdlite.training.announce import announce
+from hvdlite.training.announce import announce, digest_of_bytes
+from hvdlite.training.left_out import KEY
 
 SAME = (
     "Make the same model, freeze the same parameters, and give the optimizer the same parameters "
@@ -119,3 +119,33 @@ class Changes:
         if getattr(error, "kind", None) == MISMATCH:  # on every rank
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error
+
+
+_SAMPLE = 1024  # number of values of a tensor that enter the digest
+
+
+def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
+    """Return a number above 0: equal states have equal numbers, other states most likely not.
+
+    :param sample: how many values of each tensor are used. With 0 only tensors of 1 value are used,
+        such as step counts: other values may differ if the CPUs of two hosts round differently.
+    """
+    plain = {key: value for key, value in state.items() if key != KEY}
+    return digest_of_bytes(_pieces(plain, sample))
+
+
+def _pieces(value: Any, sample: int) -> Iterator[bytes]:
+    if isinstance(value, torch.Tensor):
+        count = sample if value.numel() > 1 else 1
+        few = value.detach().flatten()[:count].cpu().contiguous()
+        yield few.view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield repr(key).encode()
+            yield from _pieces(each, sample)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _pieces(each, sample)
+    # the repr of other types may contain addresses
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        yield repr(value).encode()

@@ -12,8 +12,8 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import notes
+from hvdlite.torch.changes import digest_of
 from hvdlite.torch.deltas import Deltas
-from hvdlite.torch.digest import digest_of
 from hvdlite.torch.gradients import Gradients
 from hvdlite.torch.parameter_names import check_groups, named_of, numbered
 from hvdlite.training import left_out
