@@ -10,11 +10,12 @@ import contextlib
 import importlib
 import sys
 
-from hvdlite._version import __version__
 from hvdlite.core.lazy_names import OPS, lazy_names
 from hvdlite.exit import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.exit import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
 from hvdlite.patches import after_import, mxnet_import
+
+__version__ = "0.1.0"
 
 _DEFINED_IN = {
     "hvdlite.core.native": ("HvdliteError", "RankFailedError", "failure_of"),

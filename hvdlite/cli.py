@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any, Container, Optional, Sequence
 
-from hvdlite._version import __version__
+from hvdlite import __version__
 
 COMMANDS = {  # name -> module with main(), arguments to put before the user's arguments, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),

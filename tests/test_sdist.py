@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jobs import ROOT
 
-from hvdlite._version import __version__
+from hvdlite import __version__
 
 pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))

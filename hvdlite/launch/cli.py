@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from hvdlite._version import __version__
+from hvdlite import __version__
 from hvdlite.core import limits
 from hvdlite.launch import (
     channel,

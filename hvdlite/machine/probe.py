@@ -30,7 +30,7 @@ def versions():
     """Return the versions that must be equal on all hosts; None for a package that is missing."""
     return {
         "Python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "hvdlite": _version_in("hvdlite", "_version.py"),
+        "hvdlite": _version_in("hvdlite", "__init__.py"),
         "MXNet": _version_in("mxnet", "libinfo.py"),
     }
 

@@ -135,7 +135,7 @@ def test_the_error_names_a_host_with_another_mxnet(cluster, on_cluster, package_
 
 
 def test_the_error_names_a_host_with_another_hvdlite(cluster, on_cluster, package_on_h2):
-    env = package_on_h2("hvdlite", "_version.py", "__version__ = '0.0.9'")
+    env = package_on_h2("hvdlite", "__init__.py", "__version__ = '0.0.9'")
     (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env, cwd="/"))
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
 
