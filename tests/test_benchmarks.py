@@ -17,7 +17,7 @@ from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
 
 LIMIT = 200  # seconds; generous, because the machine may be busy
-BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
+BENCH = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
