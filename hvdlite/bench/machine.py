@@ -22,13 +22,13 @@ def meet(comm) -> None:
         os.sched_yield()
 
 
-def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> float:
+def memory_bandwidth(comm) -> float:
     """Return bytes per second that all ranks of ``comm`` together read and write. Collective.
 
     As in STREAM (https://www.cs.virginia.edu/stream/): the best repetition of two kernels,
     ``a += b``, which moves three arrays, and ``a = b``, which moves two.
     """
-    a, b = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
+    a, b = np.ones(STREAM_BYTES // 4, np.float32), np.ones(STREAM_BYTES // 4, np.float32)
 
     def add() -> None:
         np.add(a, b, out=a)
@@ -38,12 +38,12 @@ def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> floa
 
     best = 0.0
     for kernel, arrays in ((add, 3), (copy, 2)):
-        for _ in range(repeats):
+        for _ in range(5):
             meet(comm)
             start = time.perf_counter()
             kernel()
             slowest = max(comm.allgather(time.perf_counter() - start))
-            best = max(best, comm.size * arrays * nbytes / slowest)
+            best = max(best, comm.size * arrays * STREAM_BYTES / slowest)
     return best
 
 

@@ -136,8 +136,8 @@ class Slow(NamedTuple):
         return self.waits + self.queued + self.moves
 
 
-def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
-    """Return the tensors with the longest mean time from submission to end, the slowest first."""
+def slowest(tensors: Sequence[Tensor]) -> List[Slow]:
+    """Return the 15 tensors with the longest mean time from submission to end, longest first."""
     by_name: Dict[str, List[Tensor]] = {}
     for tensor in tensors:
         by_name.setdefault(tensor.name, []).append(tensor)
@@ -151,7 +151,7 @@ def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
         )
         for name, own in by_name.items()
     ]
-    return sorted(rows, key=lambda row: -row.seconds)[:most]
+    return sorted(rows, key=lambda row: -row.seconds)[:15]
 
 
 def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, float]:
