@@ -282,7 +282,7 @@ static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
         OK(transport_check_life(group, ERR));
         transport_died(t, 1, how->fate);
         FAILS(transport_check_life(group, ERR), HVD_RANK_DEAD);
-        CHECK(ERR->blamed[0] == 1 && group->fate == (int)how->fate);
+        CHECK(ERR->blamed[0] == 1 && group->death == 1 + FATES + (int)how->fate);
     }
     ranks_meet(ranks);
     transport_close(group, false);

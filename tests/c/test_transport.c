@@ -179,6 +179,24 @@ TEST(test_a_rank_polls_more_often_where_messages_wake_it_less) {
     CHECK(transport_longest_sleep(t, true) <= 1e-3);
 }
 
+/* Ranks 1 and 2 report each other's death to rank 0 at the same time. */
+static void two_deaths(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, 0);
+    for (int i = 0; i < 2000; i++) {
+        ranks_meet(ranks);
+        if (rank == 1) transport_note_death(t, 2, FATE_DIED);
+        if (rank == 2) transport_note_death(t, 1, FATE_SILENT);
+        ranks_meet(ranks);
+        if (rank) continue;
+        FAILS(transport_check_life(t, ERR), HVD_RANK_DEAD);
+        bool silent = strstr(ERR->text, "may be stopped") != NULL;
+        CHECK(silent == transport_is_dead(t, 1) && silent != transport_is_dead(t, 2));
+        t->death = 0;
+    }
+}
+
+TEST(test_two_deaths_at_once_do_not_mix) { ranks_run_to_break(3, two_deaths, NULL); }
+
 static int give_up(void *arg, hvd_error *err) {
     int *calls = arg;
     return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;

@@ -14,7 +14,8 @@
 enum fate {
     FATE_DIED,
     FATE_HOST_LOST, /* the rank's host is lost */
-    FATE_SILENT     /* an engine, of this rank or another, has declared the rank silent */
+    FATE_SILENT,    /* an engine, of this rank or another, has declared the rank silent */
+    FATES
 };
 
 struct life_card {

@@ -33,13 +33,13 @@ struct wait_policy transport_policy(const struct transport *t) {
 }
 
 bool transport_is_dead(const struct transport *t, int rank) {
-    return atomic_load_explicit(&t->dead, memory_order_acquire) == rank + 1;
+    int death = atomic_load_explicit(&t->death, memory_order_acquire);
+    return death && (death - 1) / FATES == rank;
 }
 
 void transport_note_death(struct transport *t, int rank, enum fate fate) {
     int none = 0;
-    if (!atomic_load(&t->dead)) atomic_store(&t->fate, fate);
-    atomic_compare_exchange_strong(&t->dead, &none, rank + 1);
+    atomic_compare_exchange_strong(&t->death, &none, 1 + rank * FATES + (int)fate);
     t->ops->wake(t);
 }
 
@@ -96,9 +96,9 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
     static const char *const HOW[] = {"is dead", "is lost: its host has vanished",
                                       "is dead, or does not answer: it may be stopped"};
     char who[TRANSPORT_WHO];
-    int rank = atomic_load_explicit(&t->dead, memory_order_acquire) - 1;
-    if (rank < 0) return HVD_OK;
-    int fate = atomic_load(&t->fate);
+    int death = atomic_load_explicit(&t->death, memory_order_acquire);
+    if (!death) return HVD_OK;
+    int rank = (death - 1) / FATES, fate = (death - 1) % FATES;
     transport_who(t, rank, who);
     error_set(err, HVD_RANK_DEAD, "%s %s", who, HOW[fate]);
     transport_blame(t, rank, err);

@@ -76,9 +76,10 @@ struct transport {
     struct cost cost;         /* of messages between hosts */
     atomic_int wakes;         /* an enum wakes; read it with transport_rings and transport_blocks */
     const struct card *cards; /* array by rank: the rank's process and host; NULL: unknown */
-    atomic_int dead;          /* 1 + the first rank found dead; 0: none */
-    atomic_int fate;          /* that rank's enum fate */
-    atomic_int *awaited;      /* array by rank: see transport_await; NULL: no thread waits */
+    /* The first rank found dead and its enum fate: 1 + rank * FATES + fate. 0: none. One word,
+     * because two threads may each find a dead rank. */
+    atomic_int death;
+    atomic_int *awaited; /* array by rank: see transport_await; NULL: no thread waits */
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
