@@ -104,8 +104,7 @@ _ERRORS = {
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-# A wait in C returns after these seconds, and Python repeats the wait, so that Ctrl-C works.
-BRIEFLY = 0.1
+BRIEFLY = lib.HVD_WAIT_MS / 1000  # seconds
 
 
 def new_error():

@@ -103,6 +103,8 @@ void hvd_cork(int group, bool corked);
 
 /* Submits the tensor. Returns NULL on failure: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
+/* Milliseconds after which Python's waits return and are repeated, so that Ctrl-C works. */
+#define HVD_WAIT_MS 100
 /* Waits for at most `seconds`. Returns 1 if the tensor is done: *err (err may be NULL) is HVD_OK or
  * the tensor's error. Returns 0 if it is not done. Any thread may call this any number of times,
  * even after hvd_close. */

@@ -22,8 +22,8 @@ static atomic_int writers; /* number of threads that wait for the write lock */
  * waiting for ever. This thread may be in a watcher's call and hold the read lock already, so the
  * wait has a limit. */
 static void let_writers_go_first(void) {
-    /* longer than the 0.1 s after which a waiting caller leaves the context */
-    static const double PATIENCE = 0.25, NAP = 50e-6;
+    /* longer than HVD_WAIT_MS, after which a waiting caller leaves the context */
+    static const double PATIENCE = 2.5e-3 * HVD_WAIT_MS, NAP = 50e-6;
     double until = clock_now() + PATIENCE;
     while (atomic_load(&writers) && clock_now() < until) clock_nap(NAP);
 }
