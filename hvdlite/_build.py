@@ -15,7 +15,13 @@ from cffi import FFI
 
 # relative when setup.py runs this file, because setuptools requires relative paths
 CSRC = Path(__file__).parent / "csrc"
-HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower layers first
+HEADERS = (
+    "base/error.h",
+    "base/types.h",
+    "hvd.h",
+    "shm/flight.h",
+    "mxnet/push.h",
+)  # lower layers first
 HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h

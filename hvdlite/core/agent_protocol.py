@@ -34,7 +34,8 @@ COMES = b"+"  # first byte of a line with the address of a replacement's port
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
 # First bytes of lines with this rank's open port, and with the ranks that this rank has given up.
 PORT, GIVEN_UP = b"@", b"~"
-# First byte of a line with the ranks that caused a failure here; csrc/shm/flight.c writes it, too.
+# First byte of a line with the ranks that caused a failure here; csrc/shm/flight.h has the same
+# values, because the C library writes such lines, too.
 BLAME = b"?"
 # How these ranks caused the failure: they did not submit a tensor; they did not answer.
 STALLED, SILENT = 1, 2

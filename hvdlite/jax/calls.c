@@ -68,9 +68,16 @@ static void *complete(void *call) {
 }
 
 /* ---- starting ---- */
-/* XLA sorts attributes by name. `how` contains kind, op, root and group, and for each operand the
- * core's dtype and the number of the core's elements in one element of XLA. */
+/* XLA sorts attributes by name. */
 enum { HOW, NAME, SCALES };
+/* The attribute `how`, which calls.py makes. */
+struct how {
+    int64_t kind, op, root, group;
+    struct carrier {
+        int64_t dtype; /* the core's dtype */
+        int64_t parts; /* number of the core's elements in one element of XLA */
+    } carriers[];      /* one for each operand */
+};
 static const void *array_of(const XLA_FFI_CallFrame *frame, int attribute) {
     return ((const XLA_FFI_Array *)frame->attrs.attrs[attribute])->data;
 }
@@ -79,7 +86,8 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
                              hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
     const XLA_FFI_ByteSpan *name = frame->attrs.attrs[NAME];
-    const int64_t *how = array_of(frame, HOW), *carrier = how + 4 + 2 * i, parts = carrier[1];
+    const struct how *how = array_of(frame, HOW);
+    const int64_t parts = how->carriers[i].parts;
     const double *scales = array_of(frame, SCALES);
     char full[HVD_MAX_NAME];
     snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
@@ -87,8 +95,9 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
     for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
         dims[d] = d < in->rank ? in->dims[d] : parts;
     hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
-    t.kind = (int)how[0], t.op = (int)how[1], t.root = (int)how[2], t.group = (int)how[3];
-    t.dtype = (int)carrier[0], t.ndim = (int)in->rank + (parts > 1);
+    t.kind = (int)how->kind, t.op = (int)how->op, t.root = (int)how->root;
+    t.group = (int)how->group, t.dtype = (int)how->carriers[i].dtype;
+    t.ndim = (int)in->rank + (parts > 1);
     t.prescale = scales[0], t.postscale = scales[1];
     t.out_rows = out->rank ? out->dims[0] : 1;
     t.grouped = (int)frame->rets.size, t.queued = t.waited = 1;

@@ -103,7 +103,7 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
     """
     _register()
     c = collective
-    how = [c.kind, c.op, c.root, group_of(c.process_set)]
+    how = [c.kind, c.op, c.root, group_of(c.process_set)]  # struct how of calls.c
     for array in arrays:
         dtype, parts = carried(array.dtype, c)
         how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]

@@ -18,21 +18,24 @@ struct type {
     int bytes;
     int parts; /* number of the core's elements in one element */
 };
-#define TYPE(name, ...)                                                                            \
-    API const struct type *const MPIABI_##name = &(const struct type){__VA_ARGS__};
-TYPE(BYTE, HVD_UINT8, 1, 1)
-TYPE(INT8_T, HVD_INT8, 1, 1)
-TYPE(UINT8_T, HVD_UINT8, 1, 1)
-TYPE(INT16_T, HVD_INT16, 2, 1)
-TYPE(UINT16_T, HVD_UINT16, 2, 1)
-TYPE(INT32_T, HVD_INT32, 4, 1)
-TYPE(UINT32_T, HVD_UINT32, 4, 1)
-TYPE(INT64_T, HVD_INT64, 8, 1)
-TYPE(UINT64_T, HVD_UINT64, 8, 1)
-TYPE(FLOAT, HVD_FLOAT32, 4, 1)
-TYPE(DOUBLE, HVD_FLOAT64, 8, 1)
-TYPE(C_COMPLEX, HVD_FLOAT32, 8, 2)
-TYPE(C_DOUBLE_COMPLEX, HVD_FLOAT64, 16, 2)
+#define BYTES(dtype, name, class, element, ...) BYTES_##dtype = sizeof(element),
+enum { DTYPES(BYTES) };
+#define TYPE(name, dtype, parts)                                                                   \
+    API const struct type *const MPIABI_##name =                                                   \
+        &(const struct type){HVD_##dtype, parts * BYTES_##dtype, parts};
+TYPE(BYTE, UINT8, 1)
+TYPE(INT8_T, INT8, 1)
+TYPE(UINT8_T, UINT8, 1)
+TYPE(INT16_T, INT16, 1)
+TYPE(UINT16_T, UINT16, 1)
+TYPE(INT32_T, INT32, 1)
+TYPE(UINT32_T, UINT32, 1)
+TYPE(INT64_T, INT64, 1)
+TYPE(UINT64_T, UINT64, 1)
+TYPE(FLOAT, FLOAT32, 1)
+TYPE(DOUBLE, FLOAT64, 1)
+TYPE(C_COMPLEX, FLOAT32, 2)
+TYPE(C_DOUBLE_COMPLEX, FLOAT64, 2)
 
 #define CONSTANT(name, value) API const intptr_t MPIABI_##name = value;
 /* operations: the core's number plus one, because 0 stands for every unused constant */

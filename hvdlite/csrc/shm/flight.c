@@ -275,8 +275,9 @@ void flight_trouble(struct flight *f, const char *text, bool failed) {
 void flight_blame(struct flight *f, const hvd_error *error) {
     if (!f || !error->nblamed || error->blamed[0] == f->memory->rank) return;
     char line[160];
-    int how = error->code == HVD_STALLED ? 1 : error->code == HVD_RANK_DEAD ? 2 : 0;
-    int used = snprintf(line, sizeof line, "?%d %d", how, error->nblamed);
+    int dead = error->code == HVD_RANK_DEAD ? HVD_BLAME_SILENT : 0;
+    int how = error->code == HVD_STALLED ? HVD_BLAME_STALLED : dead;
+    int used = snprintf(line, sizeof line, "%c%d %d", HVD_BLAME, how, error->nblamed);
     for (int i = 0; i < error_nlisted(error); i++)
         used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
     line[used] = '\n';

@@ -112,10 +112,20 @@ void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fus
 void flight_started(struct flight *f, uint64_t number, double now);
 void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
+/* cdef begin */
+/* The line that flight_blame writes begins with HVD_BLAME and says how the blamed ranks caused the
+ * failure. core/agent_protocol.py has the same values, because agents do not load this library. */
+enum {
+    HVD_BLAME = '?',
+    HVD_BLAME_STALLED = 1, /* they did not submit a tensor */
+    HVD_BLAME_SILENT       /* they are dead or silent */
+};
+/* cdef end */
+
 /* Records a stall or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes to the bell: "?", how (1: they did not submit a
- * tensor; 2: they are dead or silent; 0: in another way), their number, and the first ones. */
+/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME, how (0: in another way
+ * than the two above), the number of these ranks, and the first ones. */
 void flight_blame(struct flight *f, const hvd_error *error);
 /* Sets the file to which each trouble writes `word`. -1: no file. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
