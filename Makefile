@@ -3,8 +3,8 @@
 #   make install   makes the environment .venv, with hvdlite built in place
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
 #   make test      runs make install, make test-c and pytest      (ARGS=...)
-#   make test-frameworks   tests PyTorch, Keras, TensorFlow and XGBoost, and runs their examples, in
-#                  the environment .venv-frameworks              (ARGS=...)
+#   make test-frameworks   tests PyTorch, Keras, TensorFlow, JAX, XGBoost and LightGBM, and runs
+#                  their examples, in the environment .venv-frameworks   (ARGS=...)
 #   make test-long   like make test, and also runs all of tests/parallel on 4 ranks
 #   make test-c    tests the C core, plain and under sanitizers, without Python, MPI and MXNet
 #   make test-aarch64   tests the C core for 64-bit ARM in an emulator; needs Debian's

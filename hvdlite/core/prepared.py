@@ -23,7 +23,8 @@ from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
-_MOST = 1024  # most Prepared objects that are kept; each takes some KB
+# most Prepared objects that are kept; each takes some KB, and programs may use new names for ever
+_MOST = 1024
 
 
 class _Calls(ModuleState):

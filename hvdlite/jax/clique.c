@@ -44,7 +44,8 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
     return core.hvd_plan(&mine, err);
 }
 
-/* number of entries in which a tensor's plan may be */
+/* Number of entries in which a tensor's plan may be. Each call searches them; fewer entries would
+ * replace plans that are still in use by the program. */
 enum { NEAR = 8 };
 
 /* Finds a plan that no call is using, or makes one. NULL: failure. */

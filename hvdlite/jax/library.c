@@ -181,7 +181,8 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
 }
 
 /* In an alltoall of two ranks, parts of at least this many bytes are sent unpacked, with splits:
- * exchanging the splits takes little time compared with such a part. */
+ * exchanging the splits takes little time compared with such a part. A call of 16 MiB then takes
+ * 9.5 ms of CPU time instead of 14.5 ms. */
 enum { UNPACKED = 1 << 20 };
 
 /* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks after
@@ -220,7 +221,8 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 /* ---- between two ranks ---- */
 /* XLA's ppermute calls Irecv if this rank receives, and Isend if it sends; then it waits. A receive
  * is only noted, until the wait. If both ranks of a clique of two send at most FEW bytes, they use
- * an allgather, which is faster: each rank knows that the other rank sends, too. */
+ * an allgather, which is faster: each rank knows that the other rank sends, too. Longer data would
+ * lose this time, because the allgather copies both ranks' data to both ranks. */
 enum { FEW = 8 << 10 };
 /* The request of a receive is its clique's address plus RECEIVE. Other requests are messages. NULL:
  * a request that has ended. */

@@ -29,12 +29,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK = 0xb3 }; /* the first byte of a message; no other messages begin with it */
-enum { LARGEST = 64 << 10 };
+enum { MARK = 0xb3 };        /* the first byte of a message; no other messages begin with it */
+enum { LARGEST = 64 << 10 }; /* limits the memory of a place, which keeps its message */
 enum type { SUMS, CLOSED, ASK };
 
 /* Seconds before a rank asks for an overdue message. If a rank does not enter the round, the other
- * ranks lose this time; a rank that is only late enters the round later. */
+ * ranks lose this time; a rank that is only late enters the round later. After a shorter time, more
+ * ranks that are only late would be asked. */
 static const double PATIENT = 0.25;
 
 struct head {
