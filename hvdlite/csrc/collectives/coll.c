@@ -2,7 +2,6 @@
 
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
-#include "kernels/update.h"
 #include "transport/comm.h"
 
 #include <stdio.h>
@@ -160,24 +159,4 @@ int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *e
     const struct coll_algorithm *row = coll_choose(comm, args);
     int code = row->run(comm, args, err);
     return code ? error_while(err, "running a %s of %zu bytes", row->name, args->bytes) : HVD_OK;
-}
-
-/* ---- updates of weights that exist once per host ---- */
-
-/* Cost for a host: 5 S bytes of memory traffic if the rule has one state; 1 flag. */
-static void update_chunk(const struct coll_args *args, struct coll_range chunk) {
-    size_t begin = 0;
-    for (size_t i = 0; i < args->ntensors; i++) {
-        const struct coll_tensor *tensor = &args->tensors[i];
-        struct coll_range part = coll_overlap(chunk, begin, tensor->bytes);
-        size_t at = part.begin / sizeof(float), n = coll_length(part) / sizeof(float);
-        const float *result = (const float *)(const void *)tensor->out + at;
-        update_apply(tensor->update, result, tensor->before + at, n);
-        begin += tensor->bytes;
-    }
-}
-
-int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err) {
-    update_chunk(args, coll_chunk(args->bytes, sizeof(float), host->size, host->rank));
-    return coll_meet(host, err);
 }
