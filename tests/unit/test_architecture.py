@@ -267,14 +267,17 @@ def test_mutable_variables_of_c_files_are_found(code, expected, tmp_path):
     assert mutable_statics(tmp_path / "x.c") == expected
 
 
+TESTS = sorted((PACKAGE.parent / "tests").rglob("*.py"))
+C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
+
+
 @pytest.mark.parametrize(
-    "file", [*SOURCES, *HEADERS, *MODULES, *BINDINGS, PREPARED], ids=lambda f: f.name
+    "file",
+    [*SOURCES, *HEADERS, *MODULES, *BINDINGS, PREPARED, *TESTS, *C_TESTS],
+    ids=lambda f: f.name,
 )
 def test_files_are_short(file):
     assert len(file.read_text().splitlines()) <= MOST_LINES
-
-
-C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
 
 
 @pytest.mark.parametrize(
