@@ -138,7 +138,7 @@ TEST(test_the_bits_equal_those_of_an_allreduce) {
 
 /* The first host has 2048, the other hosts have 1. In float16, (2048 + 1) + 1 is 2048 if each sum
  * is rounded, and 2050 if only the last sum is rounded. */
-static void sum_in_pieces(struct coll_rank *self) {
+static void sum_in_slices(struct coll_rank *self) {
     enum { N = 50000, TOP = 0x6800, ONE = 0x3c00, SUM = 0x6801 };
     const struct comm *comm = rank_comm(self->ranks, self->rank);
     int host = comm->layout->host_of[self->rank];
@@ -146,14 +146,14 @@ static void sum_in_pieces(struct coll_rank *self) {
     for (int i = 0; i < N; i++) data[i] = comm->layout->host.rank ? 0 : host ? ONE : TOP;
     struct coll_case c = sum_of(HVD_FLOAT16, HVD_SUM, N);
     struct coll_args args = {.data = data, .bytes = sizeof data};
-    CHECK(coll_hosts_in_pieces(comm, reduce_kernels(HVD_FLOAT16, HVD_SUM), sizeof data / 4));
+    CHECK(coll_hosts_in_slices(comm, reduce_kernels(HVD_FLOAT16, HVD_SUM), sizeof data / 4));
     OK(case_run(self, &c, &args, ERR));
     for (int i = 0; i < N; i++) CHECK_INT(data[i], SUM);
 }
 
-TEST(test_pieces_of_16_bits_are_rounded_once_between_hosts) {
+TEST(test_slices_of_16_bits_are_rounded_once_between_hosts) {
     static const int PLACED[] = {0, 0, 2, 2, 4, 4};
-    struct coll_run_shared shared = {.cases = sum_in_pieces};
+    struct coll_run_shared shared = {.cases = sum_in_slices};
     struct local_hub *hub = hub_on(6, PLACED, true);
     for (int r = 0; r < 6; r++) {
         local_hub_rank(hub, r)->pace = (struct pace){1024, 4};

@@ -156,8 +156,8 @@ TEST(test_every_segment_length_and_depth_gives_the_serial_result) {
         for (int i = p % 2; i < NPACES; i += 2) coll_cases_run_at(p, PACES[i], pace_cases);
 }
 
-/* If messages cost nothing, rings move the data in several pieces. */
-TEST(test_large_data_goes_between_hosts_in_pieces) {
+/* If messages cost nothing, rings move the data in several slices. */
+TEST(test_large_data_goes_between_hosts_in_slices) {
     static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1);
     for (int i = 0; i < NPACES; i += 2 + 2 * CHECK_SLOW)
         coll_cases_run_on_hosts_at(PACES[i], BYTES_ALONE, pace_cases, i ? 2 : PLACEMENTS);

@@ -56,16 +56,16 @@ struct coll_exchange {
     int to, from;
 };
 
-/* An allreduce in pieces. The caller has work to do before (prepare) and after (finish) each piece.
+/* An allreduce in slices. The caller has work to do before (prepare) and after (finish) each slice.
  * Ranks may do this work together, so its order is equal on all ranks: prepare 1, finish 0, prepare
- * 2, finish 1, ... The caller prepares piece 0 before the call. */
-struct coll_pieces {
+ * 2, finish 1, ... The caller prepares slice 0 before the call. */
+struct coll_slices {
     size_t n;
-    struct coll_range (*chunk)(const void *arg, size_t piece,
-                               int chunk); /* returns the range of the piece's chunk in the data */
+    struct coll_range (*chunk)(const void *arg, size_t slice,
+                               int chunk); /* returns the range of the slice's chunk in the data */
     size_t longest_chunk;                  /* most bytes of any chunk; equal on all ranks */
-    int (*prepare)(const void *arg, size_t piece, hvd_error *err);
-    int (*finish)(const void *arg, size_t piece, hvd_error *err); /* NULL: nothing to do */
+    int (*prepare)(const void *arg, size_t slice, hvd_error *err);
+    int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
     /* The ring calls it for each segment that has its final sum; NULL: no call. own: this rank has
      * completed the sum (rank r completes chunk r + 1), and `final` may change the sum before the
      * ring sends it on. Not own: the segment came from the rank that has completed the sum. */
@@ -86,7 +86,7 @@ struct coll_pipeline {
      * after item i has arrived. */
     size_t send_ahead;
     size_t reuse; /* item i arrives where item i - reuse was sent from; 0: no memory is reused */
-    const struct coll_pieces *pieces; /* each piece has items / pieces->n items; NULL: no pieces */
+    const struct coll_slices *slices; /* each slice has items / slices->n items; NULL: no slices */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
 
@@ -113,11 +113,11 @@ coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcas
     coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
     coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
 
-/* Ring and pairwise allreduces in pieces, without a pause between pieces. They do not apply the
+/* Ring and pairwise allreduces in slices, without a pause between slices. They do not apply the
  * prescale. */
-int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
-                     const struct coll_pieces *pieces, hvd_error *err);
-int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
-                         const struct coll_pieces *pieces, hvd_error *err);
+int coll_ring_slices(const struct comm *comm, const struct coll_args *args,
+                     const struct coll_slices *slices, hvd_error *err);
+int coll_pairwise_slices(const struct comm *comm, const struct coll_args *args,
+                         const struct coll_slices *slices, hvd_error *err);
 
 #endif

@@ -17,7 +17,7 @@
  *   update    W0 a1               b0 W1
  *   arriving  W0 W1               W0 W1          each is sent the rest
  *
- * The data is processed in pieces, as in hosts.c. Gradients in a region are added in place, as in
+ * The data is processed in slices, as in hosts.c. Gradients in a region are added in place, as in
  * direct.c. A rank of a lane writes the weights of its chunks to the host's memory. No rank reads
  * these weights meanwhile, because all ranks of the host have submitted their gradients. At the end
  * the ranks of the host meet in a barrier.
@@ -50,7 +50,7 @@ struct dealt {
     size_t *begin;
     size_t *end;     /* by local rank: end of the rank's current chunk */
     const char **in; /* by local rank: the rank's gradients, if they are in a region */
-    size_t npieces;
+    size_t nslices;
 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -160,12 +160,12 @@ static void store(const struct dealt *d, const struct coll_tensor *tensor, size_
     memcpy(weights_at(tensor, at), data, bytes);
 }
 
-/* ---- pieces ---- */
+/* ---- slices ---- */
 
-/* Returns the part of the piece that a host owns, as a range of the data. */
-static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
+/* Returns the part of the slice that a host owns, as a range of the data. */
+static struct coll_range owned(const struct dealt *d, size_t slice, int host) {
     struct coll_range all = {d->begin[host], d->begin[host + 1]};
-    return coll_cut(all, sizeof(float), (int)d->npieces, (int)piece);
+    return coll_cut(all, sizeof(float), (int)d->nslices, (int)slice);
 }
 
 /* Returns the part of such a range that this rank's lane sums. */
@@ -173,10 +173,10 @@ static struct coll_range own_chunk(const struct dealt *d, struct coll_range rang
     return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
 
-static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
+static int sum_slice(const void *arg, size_t slice, hvd_error *err) {
     const struct dealt *d = arg;
     for (int h = 0; h < d->l->hosts; h++) {
-        struct coll_range range = owned(d, piece, h);
+        struct coll_range range = owned(d, slice, h);
         if (d->args.memory) {
             if (d->l->lane.size) each_block(d, own_chunk(d, range), add);
             continue;
@@ -192,9 +192,9 @@ static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
 }
 
 /* In ring.c, rank r completes chunk r + 1, so the chunk of owner r has number r + 1. */
-static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
+static struct coll_range lane_chunk(const void *arg, size_t slice, int chunk) {
     const struct dealt *d = arg;
-    return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));
+    return own_chunk(d, owned(d, slice, (chunk + d->l->hosts - 1) % d->l->hosts));
 }
 
 /* The ring calls it for each final segment: the owner updates weights with its sum, the other hosts
@@ -208,18 +208,18 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
     size_t most = 0;
     for (int h = 0; h < d->l->hosts; h++)
         if (d->begin[h + 1] - d->begin[h] > most) most = d->begin[h + 1] - d->begin[h];
-    d->npieces = coll_segments(most, coll_hosts_chunk(comm) * (size_t)d->l->lanes);
-    size_t piece = coll_length(coll_chunk(most, sizeof(float), (int)d->npieces, 0));
-    struct coll_pieces pieces = {.n = d->npieces,
-                                 .prepare = sum_piece,
+    d->nslices = coll_segments(most, coll_hosts_chunk(comm) * (size_t)d->l->lanes);
+    size_t slice = coll_length(coll_chunk(most, sizeof(float), (int)d->nslices, 0));
+    struct coll_slices slices = {.n = d->nslices,
+                                 .prepare = sum_slice,
                                  .arg = d,
                                  .longest_chunk =
-                                     coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0)),
+                                     coll_length(coll_chunk(slice, sizeof(float), d->l->lanes, 0)),
                                  .chunk = lane_chunk,
                                  .final = update_or_store};
     /* wait until all ranks have their gradients */
     if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err));
-    HVD_TRY(coll_hosts_pieces(d->l, args, &pieces, err));
+    HVD_TRY(coll_hosts_slices(d->l, args, &slices, err));
     return coll_meet(&d->l->host, err);
 }
 

@@ -17,8 +17,8 @@
  *
  * With several hosts (hosts.c), a rank of a lane adds its chunk of its host's tensors, its lane
  * sums the results over the hosts, and the rank writes the final sum to its host's memory. Large
- * chunks are processed in pieces: while one piece is on the lane, the rank adds the next piece and
- * writes the previous piece. No other rank of the host uses the chunk meanwhile, so the ranks meet
+ * chunks are processed in slices: while one slice is on the lane, the rank adds the next slice and
+ * writes the previous slice. No other rank of the host uses the chunk meanwhile, so the ranks meet
  * only at the beginning and the end. Cost: the lane's algorithm for S / lanes bytes and the same
  * memory traffic, plus 2 S if several tensors are packed for the lane. Ten arrays of 4 MB on hosts
  * without link limits, ms and CPU seconds per GB, two cores for all ranks, direct.c / hosts.c:
@@ -42,7 +42,7 @@ struct direct {
     /* Only for several hosts: */
     const struct layout *l;
     struct reduce_final final; /* how this host scales its result */
-    size_t piece;              /* bytes of a piece of the chunk */
+    size_t slice;              /* bytes of a slice of the chunk */
     char *lane;                /* sums of the chunk, over which the lane sums */
 };
 
@@ -136,29 +136,29 @@ static void spread_block(const struct direct *d, struct block b) {
     }
 }
 
-static struct coll_range piece_range(const struct direct *d, size_t i) {
-    return coll_segment((struct coll_range){0, coll_length(d->own)}, d->piece, i);
+static struct coll_range slice_range(const struct direct *d, size_t i) {
+    return coll_segment((struct coll_range){0, coll_length(d->own)}, d->slice, i);
 }
 
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct direct *d = arg;
-    return coll_cut(piece_range(d, i), d->args->reduce->size, d->l->hosts, chunk);
+    return coll_cut(slice_range(d, i), d->args->reduce->size, d->l->hosts, chunk);
 }
 
-static void each_block_of_piece(const struct direct *d, size_t i, take_block *take) {
-    struct coll_range range = piece_range(d, i);
+static void each_block_of_slice(const struct direct *d, size_t i, take_block *take) {
+    struct coll_range range = slice_range(d, i);
     each_block(d, (struct coll_range){d->own.begin + range.begin, d->own.begin + range.end}, take);
 }
 
-static int add_piece(const void *arg, size_t i, hvd_error *err) {
+static int add_slice(const void *arg, size_t i, hvd_error *err) {
     (void)err;
-    each_block_of_piece(arg, i, add_block_to_lane);
+    each_block_of_slice(arg, i, add_block_to_lane);
     return HVD_OK;
 }
 
-static int spread_piece(const void *arg, size_t i, hvd_error *err) {
+static int spread_slice(const void *arg, size_t i, hvd_error *err) {
     (void)err;
-    each_block_of_piece(arg, i, spread_block);
+    each_block_of_slice(arg, i, spread_block);
     return HVD_OK;
 }
 
@@ -169,19 +169,19 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     lane.bytes = coll_length(d->own);
     lane.tensors = NULL;
     lane.memory = NULL;
-    struct coll_pieces pieces = {.chunk = lane_chunk,
-                                 .prepare = add_piece,
-                                 .finish = spread_piece,
+    struct coll_slices slices = {.chunk = lane_chunk,
+                                 .prepare = add_slice,
+                                 .finish = spread_slice,
                                  .arg = d,
                                  .longest_chunk = coll_hosts_chunk(comm)};
-    d->piece = pieces.longest_chunk * (size_t)d->l->hosts;
-    pieces.n = coll_segments(lane.bytes, d->piece);
-    if (pieces.n > 1 && coll_hosts_in_pieces(comm, d->args->reduce, d->piece))
-        return coll_hosts_pieces(d->l, &lane, &pieces, err);
-    d->piece = lane.bytes;
-    HVD_TRY(add_piece(d, 0, err));
+    d->slice = slices.longest_chunk * (size_t)d->l->hosts;
+    slices.n = coll_segments(lane.bytes, d->slice);
+    if (slices.n > 1 && coll_hosts_in_slices(comm, d->args->reduce, d->slice))
+        return coll_hosts_slices(d->l, &lane, &slices, err);
+    d->slice = lane.bytes;
+    HVD_TRY(add_slice(d, 0, err));
     HVD_TRY(coll_hosts_lane(d->l, &lane, err));
-    return spread_piece(d, 0, err);
+    return spread_slice(d, 0, err);
 }
 
 /* Finds memory for the sums of the chunk. If there is only one tensor, the sums replace this rank's

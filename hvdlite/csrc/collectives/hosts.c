@@ -16,15 +16,15 @@
  *
  * Broadcast: first along the root's lane, then on the other hosts.
  *
- * Large data is processed in pieces, so that hosts add and gather some pieces while other pieces
+ * Large data is processed in slices, so that hosts add and gather some slices while other slices
  * are on the lanes:
  *
  *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
- *   lane             piece 0         piece 1           piece 2
+ *   lane             slice 0         slice 1           slice 2
  *
  * However the ranks are placed, each of h hosts sends 2(h-1)/h S bytes for an allreduce, the least
  * possible, and at most S bytes for a broadcast. Cost: the lane's algorithm for S / lanes bytes,
- * plus two passes of the window; for large data only of the first and the last piece.
+ * plus two passes of the window; for large data only of the first and the last slice.
  *
  * If a dtype is narrower than its accumulator, results are rounded twice, on the host and on the
  * lane. With unit roundoff u, the error is at most 2u (|x1| + ... + |xp|) / divisor, instead of u
@@ -62,16 +62,16 @@ int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_er
     return coll_run(&l->lane, &lane, err);
 }
 
-int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
-                      const struct coll_pieces *pieces, hvd_error *err) {
+int coll_hosts_slices(const struct layout *l, const struct coll_args *args,
+                      const struct coll_slices *slices, hvd_error *err) {
     struct coll_args lane = lane_args(args);
     bool ring = args->reduce->wide == args->reduce->size;
-    HVD_TRY(pieces->prepare(pieces->arg, 0, err));
+    HVD_TRY(slices->prepare(slices->arg, 0, err));
     if (l->lane.size)
-        return (ring ? coll_ring_pieces : coll_pairwise_pieces)(&l->lane, &lane, pieces, err);
-    for (size_t i = 0; i < pieces->n; i++) {
-        if (i + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, i + 1, err));
-        if (pieces->finish) HVD_TRY(pieces->finish(pieces->arg, i, err));
+        return (ring ? coll_ring_slices : coll_pairwise_slices)(&l->lane, &lane, slices, err);
+    for (size_t i = 0; i < slices->n; i++) {
+        if (i + 1 < slices->n) HVD_TRY(slices->prepare(slices->arg, i + 1, err));
+        if (slices->finish) HVD_TRY(slices->finish(slices->arg, i, err));
     }
     return HVD_OK;
 }
@@ -104,18 +104,18 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
     return coll_hosts_gather(l, args, own, args->data, end, longest, err);
 }
 
-/* ---- allreduce in pieces ---- */
+/* ---- allreduce in slices ---- */
 
-struct by_pieces {
+struct by_slices {
     const struct layout *l;
     /* for the steps on the host; has its own scratch, because the lane uses the caller's scratch */
     struct coll_args args;
-    size_t piece; /* bytes of a piece */
-    size_t *end;  /* by local rank: end of the rank's chunk of the current piece */
+    size_t slice; /* bytes of a slice */
+    size_t *end;  /* by local rank: end of the rank's chunk of the current slice */
 };
 
-static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
-    struct coll_range range = coll_segment((struct coll_range){0, b->args.bytes}, b->piece, i);
+static struct coll_args cut_slice(const struct by_slices *b, size_t i) {
+    struct coll_range range = coll_segment((struct coll_range){0, b->args.bytes}, b->slice, i);
     struct coll_args args = b->args;
     args.data = (char *)args.data + range.begin;
     args.bytes = coll_length(range);
@@ -125,22 +125,22 @@ static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
 
 /* Returns a chunk of the ring on this rank's lane. */
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
-    const struct by_pieces *b = arg;
-    cut_piece(b, i);
+    const struct by_slices *b = arg;
+    cut_slice(b, i);
     struct coll_range own = coll_part(b->end, b->l->host.rank);
-    struct coll_range lane = {i * b->piece + own.begin, i * b->piece + own.end};
+    struct coll_range lane = {i * b->slice + own.begin, i * b->slice + own.end};
     return coll_cut(lane, b->args.reduce->size, b->l->hosts, chunk);
 }
 
-static int sum_piece(const void *arg, size_t i, hvd_error *err) {
-    const struct by_pieces *b = arg;
-    struct coll_args args = cut_piece(b, i);
+static int sum_slice(const void *arg, size_t i, hvd_error *err) {
+    const struct by_slices *b = arg;
+    struct coll_args args = cut_slice(b, i);
     return coll_hosts_sum(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-static int gather_piece(const void *arg, size_t i, hvd_error *err) {
-    const struct by_pieces *b = arg;
-    struct coll_args args = cut_piece(b, i);
+static int gather_slice(const void *arg, size_t i, hvd_error *err) {
+    const struct by_slices *b = arg;
+    struct coll_args args = cut_slice(b, i);
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
@@ -151,43 +151,43 @@ size_t coll_hosts_chunk(const struct comm *comm) {
     return (pace.depth + 1) / 2 * pace.segment;
 }
 
-static int run_pieces(const struct comm *comm, const struct coll_args *args, size_t *end,
-                      size_t piece, hvd_error *err) {
+static int run_slices(const struct comm *comm, const struct coll_args *args, size_t *end,
+                      size_t slice, hvd_error *err) {
     struct scratch scratch = {0};
-    struct by_pieces b = {.l = comm->layout, .args = *args, .piece = piece, .end = end};
-    struct coll_pieces pieces = {.n = coll_segments(args->bytes, piece),
+    struct by_slices b = {.l = comm->layout, .args = *args, .slice = slice, .end = end};
+    struct coll_slices slices = {.n = coll_segments(args->bytes, slice),
                                  .chunk = lane_chunk,
-                                 .prepare = sum_piece,
-                                 .finish = gather_piece,
+                                 .prepare = sum_slice,
+                                 .finish = gather_slice,
                                  .arg = &b,
                                  .longest_chunk = coll_hosts_chunk(comm)};
     b.args.scratch = &scratch;
-    int code = coll_hosts_pieces(b.l, args, &pieces, err);
+    int code = coll_hosts_slices(b.l, args, &slices, err);
     scratch_free(&scratch);
     return code;
 }
 
 /* Returns true if a ring is the cheapest algorithm. Equal on all ranks, even on ranks in no
  * lane. */
-bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
+bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;
     struct comm lane = {.transport = comm->transport, .size = hosts, .hosts = hosts};
     return coll_cheapest(&lane, kernels, bytes) == COLL_RING;
 }
 
-static bool in_pieces(const struct comm *comm, const struct coll_args *args, size_t piece) {
+static bool in_slices(const struct comm *comm, const struct coll_args *args, size_t slice) {
     size_t lanes = (size_t)comm->layout->lanes;
-    return args->bytes >= 2 * piece && coll_hosts_in_pieces(comm, args->reduce, piece / lanes);
+    return args->bytes >= 2 * slice && coll_hosts_in_slices(comm, args->reduce, slice / lanes);
 }
 
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
-    size_t piece = coll_hosts_chunk(comm) * (size_t)(l->hosts * l->lanes);
+    size_t slice = coll_hosts_chunk(comm) * (size_t)(l->hosts * l->lanes);
     void *memory;
     HVD_TRY(scratch_get(args->outer, (size_t)l->host.size * sizeof(size_t), &memory, err));
     size_t *end = memory;
-    if (in_pieces(comm, args, piece)) return run_pieces(comm, args, end, piece, err);
+    if (in_slices(comm, args, slice)) return run_slices(comm, args, end, slice, err);
     coll_hosts_cut(l, args->bytes, args->reduce->size, end);
     size_t longest = coll_length(coll_part(end, 0));
     HVD_TRY(coll_hosts_sum(l, args, end, longest, err));

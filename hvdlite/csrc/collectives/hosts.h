@@ -14,19 +14,19 @@ static inline bool coll_divides_on_host(const struct coll_args *args) {
     return args->reduce->wide > args->reduce->size;
 }
 
-/* Returns the bytes of a chunk of a ring between hosts, for large data; see hosts.c. */
+/* Returns how many bytes a chunk has when large data goes around a ring between hosts. */
 size_t coll_hosts_chunk(const struct comm *comm);
 
-/* Returns whether pieces of `bytes` per lane keep the links busy. */
-bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
+/* Returns whether slices of `bytes` per lane keep the links busy. */
+bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes);
 
 /* Allreduces over the lane's ranks, each of which has the sum of its host. */
 int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
-/* Like coll_hosts_lane, in pieces; also prepares the first piece. A rank in no lane prepares and
- * finishes its pieces in the same order. */
-int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
-                      const struct coll_pieces *pieces, hvd_error *err);
+/* Like coll_hosts_lane, in slices; also prepares the first slice. A rank in no lane prepares and
+ * finishes its slices in the same order. */
+int coll_hosts_slices(const struct layout *l, const struct coll_args *args,
+                      const struct coll_slices *slices, hvd_error *err);
 
 /* Stores the end of each local rank's chunk of the data; ranks in no lane have empty chunks. */
 void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t *end);

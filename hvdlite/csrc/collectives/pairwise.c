@@ -18,7 +18,7 @@
  *   round      0       1     ...   lag           lag + 1       ...
  *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
  *
- * Data may be processed in pieces; each piece has its own rounds.
+ * Data may be processed in slices; each slice has its own rounds.
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. But all pairs of ranks
  * exchange data: with k ranks per host, k times a ring's bytes travel between hosts. Reducescatter
@@ -34,25 +34,25 @@ struct pairwise {
     size_t segment, nseg; /* bytes of a segment; number of segments of the longest chunk */
     /* p - 1; number of rounds between the exchange of a segment and its spreading */
     size_t peers, lag;
-    size_t rounds;       /* number of rounds of a piece */
+    size_t rounds;       /* number of rounds of a slice */
     char *slots;         /* inputs of the peers for lag + 1 rounds; round k is at k % (lag + 1) */
     const char **inputs; /* array of p: this rank's input, then the inputs in the slots */
-    const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
+    const struct coll_slices *slices; /* NULL: the data is not in slices */
 };
 
-/* Round k of a piece exchanges segment k of each chunk. */
+/* Round k of a slice exchanges segment k of each chunk. */
 struct round {
-    size_t piece, k;
+    size_t slice, k;
 };
 
-static struct coll_range chunk_of(const struct pairwise *w, size_t piece, int chunk) {
+static struct coll_range chunk_of(const struct pairwise *w, size_t slice, int chunk) {
     if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
-    if (w->pieces) return w->pieces->chunk(w->pieces->arg, piece, chunk);
+    if (w->slices) return w->slices->chunk(w->slices->arg, slice, chunk);
     return coll_chunk(w->args->bytes, w->args->reduce->size, w->comm->size, chunk);
 }
 
 static struct coll_range segment_of(const struct pairwise *w, int chunk, struct round at) {
-    return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
+    return coll_segment(chunk_of(w, at.slice, chunk), w->segment, at.k);
 }
 
 /* Converts a range of elements to the range of their results. */
@@ -65,7 +65,7 @@ static struct coll_range results_of(const struct pairwise *w, struct coll_range 
 static char *result(const struct pairwise *w, struct round at) {
     size_t begin = results_of(w, segment_of(w, w->comm->rank, at)).begin;
     if (w->args->kind == HVD_REDUCESCATTER)
-        begin -= results_of(w, chunk_of(w, at.piece, w->comm->rank)).begin;
+        begin -= results_of(w, chunk_of(w, at.slice, w->comm->rank)).begin;
     return (char *)w->args->data + begin;
 }
 
@@ -137,8 +137,8 @@ static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Returns the bytes of a segment: p segments, which are added together, must fit the cache, and a
- * segment must not be longer than the pace's. */
+/* Returns the bytes of a segment. The p segments that are added together must fit the cache, and no
+ * segment may be longer than the transport's segments (struct pace). */
 static size_t segment_bytes(const struct pairwise *w, size_t longest) {
     static const size_t CACHED = 256 * 1024, LEAST = 8192;
     const struct reduce_kernels *k = w->args->reduce;
@@ -165,7 +165,7 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     bool spreads = w->args->kind == HVD_ALLREDUCE;
     w->peers = (size_t)w->comm->size - 1;
     w->segment = segment_bytes(w, pace.segment);
-    size_t longest = w->pieces ? w->pieces->longest_chunk
+    size_t longest = w->slices ? w->slices->longest_chunk
                      : spreads ? coll_length(chunk_of(w, 0, 0))
                                : w->args->longest;
     w->nseg = coll_segments(longest, w->segment);
@@ -173,26 +173,26 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     w->rounds = w->nseg + (spreads ? w->lag : 0);
     HVD_TRY(get_memory(w, err));
     size_t items = w->rounds * items_a_round(w);
-    struct coll_pipeline p = {.items = items * (w->pieces ? w->pieces->n : 1),
+    struct coll_pipeline p = {.items = items * (w->slices ? w->slices->n : 1),
                               .item = item_of,
                               .received = reduce_if_whole,
                               .arg = w,
                               .depth = pace.depth,
                               .send_ahead = pace.depth,
                               .reuse = spreads ? w->lag * items_a_round(w) + w->peers : 0,
-                              .pieces = w->pieces};
+                              .slices = w->slices};
     return w->nseg ? coll_pipeline(w->comm, &p, err) : HVD_OK;
 }
 
-int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
-                         const struct coll_pieces *pieces, hvd_error *err) {
+int coll_pairwise_slices(const struct comm *comm, const struct coll_args *args,
+                         const struct coll_slices *slices, hvd_error *err) {
     struct pairwise w = {
-        .comm = comm, .args = args, .in = args->in ? args->in : args->data, .pieces = pieces};
+        .comm = comm, .args = args, .in = args->in ? args->in : args->data, .slices = slices};
     return run_pairwise(&w, err);
 }
 
 int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    return coll_pairwise_pieces(comm, args, NULL, err);
+    return coll_pairwise_slices(comm, args, NULL, err);
 }
 
 int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,

@@ -5,7 +5,7 @@
  * `send_ahead` items ahead. So other ranks have already posted the sends and receives that the
  * slowest rank needs, and no two ranks wait for each other.
  *
- * The items may belong to pieces. While the caller works on a piece, items of the next piece are on
+ * The items may belong to slices. While the caller works on a slice, items of the next slice are on
  * the links.
  *
  * Cost of n items of S bytes in each direction: n (a + S b); both directions of the link are
@@ -52,14 +52,14 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
-/* Calls the caller's prepare and finish between pieces. The caller has prepared the first piece
+/* Calls the caller's prepare and finish between slices. The caller has prepared the first slice
  * itself. */
-static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) {
-    const struct coll_pieces *pieces = p->pieces;
-    size_t items = p->items / pieces->n, piece = i / items, k = i % items;
-    if (k == 0 && piece + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, piece + 1, err));
-    bool finishes = k + 1 == items && pieces->finish;
-    return finishes ? pieces->finish(pieces->arg, piece, err) : HVD_OK;
+static int visit_slice(const struct coll_pipeline *p, size_t i, hvd_error *err) {
+    const struct coll_slices *slices = p->slices;
+    size_t items = p->items / slices->n, slice = i / items, k = i % items;
+    if (k == 0 && slice + 1 < slices->n) HVD_TRY(slices->prepare(slices->arg, slice + 1, err));
+    bool finishes = k + 1 == items && slices->finish;
+    return finishes ? slices->finish(slices->arg, slice, err) : HVD_OK;
 }
 
 static int finish(struct flight *f, size_t i, hvd_error *err) {
@@ -68,7 +68,7 @@ static int finish(struct flight *f, size_t i, hvd_error *err) {
     while (f->sent < p->items && f->sent < i + p->send_ahead) HVD_TRY(send_next(f, err));
     HVD_TRY(wait_for(f, &f->in[i % p->depth], err));
     if (p->received) HVD_TRY(p->received(p->arg, i, err));
-    return p->pieces ? visit_piece(p, i, err) : HVD_OK;
+    return p->slices ? visit_slice(p, i, err) : HVD_OK;
 }
 
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err) {

@@ -22,7 +22,7 @@
  * the pipeline is segment i % nseg of step i / nseg; the items of a step overlap with the items of
  * the next step.
  *
- * Data may be processed in pieces (struct coll_pieces). Each piece is a ring, and the next ring
+ * Data may be processed in slices (struct coll_slices). Each slice is a ring, and the next ring
  * begins while the last segments of the previous ring are in flight.
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, and both directions of
@@ -38,17 +38,17 @@ struct ring {
     size_t segment; /* bytes of a segment */
     size_t nseg;    /* number of segments of the longest chunk */
     size_t depth;   /* number of segments in flight */
-    size_t items;   /* number of items of a piece */
-    /* the first `added` items of a piece are added to the data, the other items replace it */
+    size_t items;   /* number of items of a slice */
+    /* the first `added` items of a slice are added to the data, the other items replace it */
     size_t added;
     char *slots; /* memory of `depth` segments, which receives the items that are added */
-    const struct coll_pieces *pieces; /* NULL: the data is not in pieces */
+    const struct coll_slices *slices; /* NULL: the data is not in slices */
 };
 
-static struct coll_range chunk_range(const struct ring *r, size_t piece, int chunk) {
+static struct coll_range chunk_range(const struct ring *r, size_t slice, int chunk) {
     const struct coll_args *args = r->args;
     if (args->kind != HVD_ALLREDUCE) return coll_part(args->part_end, chunk);
-    if (r->pieces) return r->pieces->chunk(r->pieces->arg, piece, chunk);
+    if (r->slices) return r->slices->chunk(r->slices->arg, slice, chunk);
     return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
 }
 
@@ -96,11 +96,11 @@ static int take_item(const void *arg, size_t i, hvd_error *err) {
     (void)err;
     if (!coll_length(range)) return HVD_OK;
     if (adds) add(r, range, slot_of(r, i), final);
-    if (final && r->pieces && r->pieces->final) r->pieces->final(r->pieces->arg, range, adds);
+    if (final && r->slices && r->slices->final) r->slices->final(r->slices->arg, range, adds);
     return HVD_OK;
 }
 
-/* Returns the length of the longest chunk. With pieces: of the first piece, which is the
+/* Returns the length of the longest chunk. With slices: of the first slice, which is the
  * longest. */
 static size_t longest_chunk(const struct ring *r) {
     size_t longest = 0;
@@ -113,15 +113,15 @@ static size_t longest_chunk(const struct ring *r) {
 
 /* Item i can be sent when item i - nseg, the same segment in the previous step, has arrived. */
 static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
-                    const struct coll_pieces *pieces, hvd_error *err) {
+                    const struct coll_slices *slices, hvd_error *err) {
     size_t others = (size_t)comm->size - 1;
     struct pace pace = comm_pace(comm);
     struct ring r = {.args = args,
                      .rank = comm->rank,
                      .size = comm->size,
                      .segment = pace.segment,
-                     .pieces = pieces};
-    size_t longest = pieces ? pieces->longest_chunk : longest_chunk(&r);
+                     .slices = slices};
+    size_t longest = slices ? slices->longest_chunk : longest_chunk(&r);
     r.nseg = coll_segments(longest, r.segment);
     if (r.nseg) r.segment = coll_segments(longest, r.nseg * PACE_UNIT) * PACE_UNIT;
     r.depth = r.nseg < pace.depth ? r.nseg : pace.depth;
@@ -130,14 +130,14 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
     void *slots = NULL;
     if (adding) HVD_TRY(scratch_get(args->scratch, r.depth * r.segment, &slots, err));
     r.slots = slots;
-    struct coll_pipeline p = {.items = r.items * (pieces ? pieces->n : 1),
+    struct coll_pipeline p = {.items = r.items * (slices ? slices->n : 1),
                               .item = item_of,
                               .received = take_item,
                               .arg = &r,
                               .depth = r.depth,
                               .send_ahead = r.depth,
                               .reuse = r.nseg * others,
-                              .pieces = pieces};
+                              .slices = slices};
     return coll_pipeline(comm, &p, err);
 }
 
@@ -148,9 +148,9 @@ int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, h
     return run_ring(comm, args, (size_t)comm->size - 1, NULL, err);
 }
 
-int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
-                     const struct coll_pieces *pieces, hvd_error *err) {
-    return run_ring(comm, args, (size_t)comm->size - 1, pieces, err);
+int coll_ring_slices(const struct comm *comm, const struct coll_args *args,
+                     const struct coll_slices *slices, hvd_error *err) {
+    return run_ring(comm, args, (size_t)comm->size - 1, slices, err);
 }
 
 int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
