@@ -19,8 +19,8 @@ _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 SETTINGS = {
     **dict(line.split("=") for line in _LINES if not line.startswith("#")), "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-# Open MPI allocates memory in each large allreduce. Without these settings malloc returns it to the
-# kernel, and page faults take half of the time.
+# Open MPI allocates memory in each large allreduce. Without these settings malloc returns the
+# memory to the kernel, and page faults take half of the time.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TRIM_THRESHOLD_": "4000000000",

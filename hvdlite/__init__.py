@@ -63,7 +63,7 @@ _SUBMODULES = {
     name: f"hvdlite.{name}"
     for name in ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
 }
-# MXNet's kvstore module, which also makes hvdlite's stores
+# `hvdlite.kvstore` is the module hvdlite.mxnet.kvstore.
 _SUBMODULES["kvstore"] = "mxnet.kvstore"
 
 __all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]

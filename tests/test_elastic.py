@@ -47,7 +47,7 @@ def test_other_ranks_go_on_when_the_script_of_a_rank_has_ended():
     "trainer, dead",
     [("DistributedTrainer", 0), ("DistributedTrainer", 1), ("ShardedTrainer", 0), ("optimizer", 1)],
 )
-def test_survivors_train_gluon_on_from_the_last_commit(trainer, dead):
+def test_survivors_continue_to_train_gluon_from_the_last_commit(trainer, dead):
     ended = start_ranks(3, MODELS, "gluon", str(dead), "5", trainer)
     for result in results_without({dead}, ended).values():
         assert result["went_on"] == [0, 4]

@@ -105,7 +105,7 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # not a connection that was just turned away
+        elif connection in self.peers.values():  # false for a connection that was just refused
             self._look_after(connection)
 
     def _admit(self) -> None:

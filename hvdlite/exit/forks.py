@@ -42,7 +42,7 @@ def keep_out() -> None:
 def _end_without_mpi() -> None:
     native = importlib.import_module("hvdlite.core.native")
     end = int(native.ffi.cast("intptr_t", native.ffi.addressof(native.lib, "hvd_end_child")))
-    # exit functions run in reverse order, so this one runs before the earlier ones
+    # exit functions run in reverse order, so this function runs before the earlier functions
     ctypes.pythonapi.Py_AtExit(ctypes.c_void_p(end))
     atexit.register(lambda: native.lib.hvd_end_child_with(_exit_code()))
 

@@ -168,7 +168,10 @@ _inside = jax.custom_vjp(run, nondiff_argnums=(0,))
 
 
 def _backward(c: Collective, _, grads):
-    """Return gradients with Horovod's scale: docs/training.md, "Gradients through collectives"."""
+    """Return the gradients, scaled as in Horovod.
+
+    docs/training.md has the scales under "Gradients through collectives".
+    """
     ps, own = c.process_set, c._replace(name=f"{c.name}.grad")
     average = Collective(lib.HVD_ALLREDUCE, own.name, ps, Average)
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):

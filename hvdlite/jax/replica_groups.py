@@ -45,7 +45,7 @@ def of(text: str, count: int) -> List[Tuple[int, ...]]:
 def _check(head: str, kind: str) -> None:
     """Raise RuntimeError if XLA can't pass the result, described in ``head``, to MPI."""
     for dtype, dims in _SHAPE.findall(head.partition("=")[2]):
-        bits = int(re.sub(r"\D", "", dtype) or 8)  # pred has no number; it is one byte
+        bits = int(re.sub(r"\D", "", dtype) or 8)  # pred has no number: a pred is one byte
         each = 1 if "reduce" in kind else max(bits // 8, 1)
         if math.prod(_integers(dims)) * each > _MOST:
             raise RuntimeError(

@@ -150,7 +150,10 @@ class _Distributed:
             super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
-        """Average gradients, if Keras adds up passes: the argument is the mean of the passes."""
+        """Average the gradients here if Keras adds up passes, then clip them.
+
+        :param grads: if Keras adds up passes, the mean over the passes.
+        """
         if self.gradient_accumulation_steps:
             grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
         return super()._clip_gradients(grads)
@@ -219,7 +222,7 @@ class _DistributedLossScale(_Distributed):
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Do what :meth:`apply` does, on JAX: the values of variables are arguments there."""
+        """Do what :meth:`apply` does. Keras calls this on JAX and passes the variables' values."""
         values = zip(self.variables, optimizer_variables)
         with keras.StatelessScope(state_mapping=list(values)):  # gives the variables these values
             grads = self._of_step(grads, None)

@@ -47,7 +47,7 @@ def new_key() -> "Optional[Key]":
 class Listener:
     """Listens at the given addresses; ``welcome`` gets each agent's channel and its HELLO.
 
-    ``welcome`` takes over the channel; it raises BadFrame if the HELLO is wrong.
+    ``welcome`` takes over the channel; ``welcome`` raises BadFrame if the HELLO is wrong.
     """
 
     def __init__(

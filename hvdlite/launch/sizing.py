@@ -40,7 +40,7 @@ def here(threads: Optional[str]) -> Tuple[int, int, str]:
 
     :param threads: the user's own OMP_NUM_THREADS.
     """
-    given = (threads or "").partition(",")[0]  # in "4,2" the number for outer loops
+    given = (threads or "").partition(",")[0]  # "4,2": the first number is for outer loops
     own = int(given) if given.isdecimal() and int(given) else None
     by_node = nodes.nodes(os.sched_getaffinity(0))
     found = max(min(sum(map(len, by_node)), quota()), 1)

@@ -211,7 +211,7 @@ class Rerendezvous:
             raise HvdliteError(
                 f"{len(here)} of the ranks are left on this side of the network, and "
                 f"{len(silent)} do not answer and may train on by themselves: this side ends. "
-                "Only the larger side goes on; of equal sides, the one with the lowest rank"
+                "Only the larger side goes on; of equal sides, the side of the lowest rank goes on"
             )
 
     # ---- the others ----

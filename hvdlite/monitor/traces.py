@@ -116,7 +116,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return the last clock in the file: earlier ones were written before ranks compared clocks."""
+    """Return the last clock in the file. Ranks compared their clocks after the earlier entries."""
     clock = None
     for event in events:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":

@@ -41,7 +41,7 @@ class Checkpoint:
     are on the disk. If a process is killed, the previous checkpoint is still complete.
 
     :param folder: the first ``save`` makes this folder; only rank 0 needs access to it.
-    :param keep: the number of checkpoints to keep; ``save`` deletes older ones.
+    :param keep: the number of checkpoints to keep; ``save`` deletes older checkpoints.
     :param parts: Blocks and Trainers; the names of these arguments become names of files.
     :raises ValueError: a part is neither a Block nor a Trainer.
     """
@@ -57,7 +57,7 @@ class Checkpoint:
         self._folder, self._keep = Path(folder), keep
         # Blocks first: a Trainer can't load the states of parameters that have no shape yet.
         self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
-        self._of_ranks: List[bytes] = []  # on rank 0, in load(): the residuals of each rank
+        self._of_ranks: List[bytes] = []  # set on rank 0 in load(): the residuals of each rank
 
     def save(self, epoch: int, **extra) -> None:
         """Write the parts on rank 0. All ranks make the call, and wait until rank 0 has written.

@@ -72,7 +72,7 @@ def check_plain(optimizer) -> None:
 
 
 def add_up(arrays: list, into) -> None:
-    """Write the sum of dense arrays, on any contexts, to ``into``; it may be the first of them."""
+    """Write the sum of dense arrays, on any contexts, to ``into``, which may be the first array."""
     if len(arrays) > 1:
         local = [array.as_nd_ndarray().as_in_context(into.context) for array in arrays]
         mx.nd.add_n(*local, out=into.as_nd_ndarray())

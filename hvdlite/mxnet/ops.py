@@ -266,7 +266,7 @@ def _refuse_recorded(name, tensors) -> None:
     if not is_recording():
         return
     for tensor in tensors:
-        with suppress(MXNetError, AttributeError):  # not recorded, or not an array
+        with suppress(MXNetError, AttributeError):  # the array is not recorded, or is no array
             get_symbol(tensor)
             raise ValueError(
                 f"tensor '{name}' has been recorded by autograd.record(), so this call can't "

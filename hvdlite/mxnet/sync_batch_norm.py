@@ -104,7 +104,7 @@ class _Properties(mx.operator.CustomOpProp):
 
 
 class _Operator(mx.operator.CustomOp):
-    """The operator. MXNet calls the methods on its own threads; they only push operations.
+    """The operator. MXNet calls the methods on its own threads. The methods only push operations.
 
     Forward calls of a block never overlap and have the same order on every rank, because each call
     writes the running statistics and so MXNet's engine orders the calls. Backward calls may

@@ -106,7 +106,7 @@ class SharedGradients:
 
     def _move_when_made(self, param) -> None:
         def init_grad(own):
-            del own._init_grad  # if MXNet makes the gradient again later, do not move that one
+            del own._init_grad  # a gradient that MXNet makes again later does not move
             own._init_grad()
             if self._memory and _can_move(own):
                 self._move(own, is_new=True)

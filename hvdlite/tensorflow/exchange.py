@@ -182,7 +182,8 @@ def node(
     numbers: in another process the token would call whichever function has the number there.
     hvdlite's tokens are unique, and TensorFlow's error for an unknown token quotes the token.
     """
-    number = f"{_PROCESS}-{os.getpid()}-{next(_graphs.keys)}"  # a forked child has other nodes
+    # The process id is needed, because a forked child has the same _PROCESS and other nodes.
+    number = f"{_PROCESS}-{os.getpid()}-{next(_graphs.keys)}"
     token = (
         f"hvdlite:{number} (another process has made this graph, and hvdlite's nodes run only in "
         "the process that has made them: make the graph again with hvdlite, then restore the "

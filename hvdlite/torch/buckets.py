@@ -258,10 +258,13 @@ def _zeros(count: int, like: torch.Tensor, memory: Optional[SharedMemory]) -> to
 
 
 def if_alive(method: Callable, gradients: ref, *more) -> None:
-    """Call a hook's method with the referents of the weak references and with the parameter.
+    """Call ``method`` of a hook, unless an object that the hook needs has been freed.
 
-    The last argument is the parameter. Do nothing if a referent is gone: a garbage collection
-    during backward may free an optimizer in a reference cycle before autograd calls its hook.
+    A garbage collection during backward may free an optimizer before autograd calls its hook.
+
+    :param gradients: a weak reference to the object of the method.
+    :param more: more weak references, then the parameter; the method gets the objects and the
+        parameter.
     """
     found = [each() for each in (gradients, *more[:-1])]
     if None not in found:

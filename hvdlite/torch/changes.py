@@ -116,7 +116,7 @@ class Changes:
 
     def explain(self, error: Exception, *facts) -> NoReturn:
         """Raise an error that names the parameter in which ranks differ; otherwise ``error``."""
-        if getattr(error, "kind", None) == MISMATCH:  # on every rank
+        if getattr(error, "kind", None) == MISMATCH:  # every rank gets this error
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error
 

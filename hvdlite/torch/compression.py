@@ -2,7 +2,7 @@
 
 The C core compresses float32 gradients of a DistributedOptimizer inside the allreduce
 (``training/codecs.py``). As in Horovod, a class with the static methods ``compress`` and
-``decompress`` also works; it gets one gradient at a time.
+``decompress`` also works. hvdlite calls the class for one gradient at a time.
 """
 
 import torch

@@ -20,7 +20,7 @@ def reduce_in_place(library, x, op):
 
 
 def uncopied() -> bool:
-    """Return whether the last collective has read all ranks' arrays in place."""
+    """Return True if the last collective read the arrays of all ranks where they are."""
     return ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
 
 

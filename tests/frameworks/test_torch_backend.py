@@ -11,7 +11,7 @@ from places import WITHOUT_MPI
 
 from benchmarks import serving
 
-pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
+pytestmark = pytest.mark.timeout(600)  # each program has a shorter time limit
 SCRIPTS = TESTS / "frameworks" / "scripts"
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
 

@@ -1,4 +1,4 @@
-"""hvdliterun --elastic: ranks die, the other ranks go on, and new ranks replace dead ones."""
+"""hvdliterun --elastic: ranks die, the other ranks go on, and new ranks replace dead ranks."""
 
 import itertools
 import os

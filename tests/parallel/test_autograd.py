@@ -127,7 +127,7 @@ def test_a_collective_in_place_of_a_recorded_array_is_an_error(module, verb, ran
         z = (y * y).sum()
         with pytest.raises(ValueError, match="has been recorded by autograd.record"):
             verb(given(y), name="recorded", **more)
-        verb(given(other), name="other", **more)  # not part of the graph
+        verb(given(other), name="other", **more)  # `other` is not part of the graph
     z.backward()
     assert x.grad.asnumpy().tolist() == [4, 6]
     assert other.asnumpy()[0] == (1 if verb is hvd.broadcast_ else sum(range(1, size + 1)))

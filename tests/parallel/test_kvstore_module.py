@@ -87,7 +87,7 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
 def test_fit_gives_the_weights_of_one_process(
     store, optimizer, contexts, update_on_kvstore, parity
 ):
-    """All ranks start from rank 0's weights, though each rank passes different ones."""
+    """All ranks start from rank 0's weights, though each rank passes different weights."""
     store = store("horovod") if callable(store) else store
     contexts = [mx.cpu(i) for i in range(contexts)]
     module = fit(store, seed=hvd.rank(), optimizer=optimizer, contexts=contexts)

@@ -39,7 +39,10 @@ def parameters(number: int) -> list:
 
 
 def backward(params, of_first=None) -> None:
-    """Call backward per parameter, last first: MXNet may run the operators of one call in bulk."""
+    """Call backward for each parameter, from the last to the first.
+
+    One call for all parameters would be wrong, because MXNet may run a call's operators in bulk.
+    """
     for param in params[::-1]:
         with mx.autograd.record():
             loss = param.data() * 1

@@ -94,7 +94,7 @@ def test_an_unused_process_set_takes_no_memory(size, several):
 
 
 def test_handles_outlive_their_process_set(rank, size):
-    """Handles in progress get the same error in every thread; finished ones keep their result."""
+    """Handles in progress get one error in every thread; finished handles keep their result."""
     if size < 3:
         pytest.skip("a set of several ranks, but not of all, needs three")
     ranks = list(range(size - 1))

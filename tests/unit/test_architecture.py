@@ -66,7 +66,7 @@ def users_of(pattern: str, files=None) -> set:
 
 
 def circle(below) -> set:
-    """Return the files that depend on each other in a circle, and all that depend on these."""
+    """Return the files that include each other in a circle, and all files that need these files."""
     left = set(below)
     while True:
         lowest = {path for path in left if not (left - {path}).intersection(below[path])}

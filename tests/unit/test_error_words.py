@@ -87,7 +87,7 @@ def test_texts_of_errors_are_found_in_every_form_of_search(code):
 
 
 def kinds_in(code: str) -> list:
-    """Return the literals that are kinds of errors; AMBIGUOUS ones only if used as a kind."""
+    """Return the literals that are kinds of errors; AMBIGUOUS literals only if used as a kind."""
     tree = list(ast.walk(ast.parse(code)))
     told = [n for n in tree if isinstance(n, ast.keyword) and n.arg == "kind"]
     told += [n for n in tree if isinstance(n, ast.Compare) and ".kind" in ast.unparse(n)]

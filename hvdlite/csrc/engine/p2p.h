@@ -62,7 +62,7 @@ bool p2p_awaits(const struct p2p *p, int rank);
 /* the oldest tensor that waits; NULL: none */
 const struct tensor *p2p_oldest(const struct p2p *p);
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
-/* Fails all sends and receives, those under way and later ones. */
+/* Fails all sends and receives that are in progress or come later. */
 void p2p_close(struct p2p *p, const hvd_error *why);
 
 #endif

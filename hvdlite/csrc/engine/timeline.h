@@ -51,7 +51,7 @@ static inline bool timeline_on(struct timeline *t) {
     return t && atomic_load_explicit(&t->on, memory_order_relaxed);
 }
 
-/* Sets the clock for this timeline and later ones of the job. */
+/* Sets the clock for this timeline and for later timelines of the job. */
 void timeline_set_clock(struct timeline *t, double offset, double error, const char *about);
 
 /* Writes a tensor's spans. fused: number of tensors in the batch. */

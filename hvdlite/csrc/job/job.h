@@ -15,7 +15,7 @@
 /* What the ranks of a job or group need to connect to each other. */
 struct reach {
     hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
-    hvd_sockets sockets; /* for a job over sockets */
+    hvd_sockets sockets; /* used by a job over sockets */
     bool taken;          /* true: the transport owns the sockets now */
     int size, number;    /* for a group in a job over sockets */
 };

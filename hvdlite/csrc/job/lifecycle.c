@@ -9,10 +9,13 @@ int hvd_init(const hvd_by_mpi *mpi, hvd_error *err) {
 
 int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
     struct reach reach = {.sockets = *s};
-    int code = s->size > 0 && s->rank >= 0 && s->rank < s->size
-                   ? context_open(&reach, err)
-                   : error_set(err, HVD_INVALID, "rank %d is not a rank of a job of %d ranks",
-                               s->rank, s->size);
+    int code =
+        s->size > 0 && s->rank >= 0 && s->rank < s->size
+            ? context_open(&reach, err)
+            : error_set(
+                  err, HVD_INVALID,
+                  "rank %d of %d ranks: expected a rank from 0 to the number of ranks minus 1",
+                  s->rank, s->size);
     if (!reach.taken) net_close_files(s->rank, s->size, s->data);
     if (!reach.taken) net_close_files(s->rank, s->size, s->messages);
     return code;

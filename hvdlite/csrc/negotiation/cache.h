@@ -28,7 +28,7 @@ struct cache_entry {
     struct request request;
 };
 
-/* capacity: most tensors; 0 keeps nothing. NULL: memory is short. */
+/* capacity: the largest number of tensors; 0 keeps nothing. Returns NULL if memory is short. */
 struct cache *cache_new(size_t capacity);
 void cache_free(struct cache *c);
 

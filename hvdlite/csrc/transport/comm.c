@@ -47,7 +47,7 @@ static const double DATA_TO_ANSWERS = 1.25;
 struct awaited {
     int peer;        /* the awaited rank, as the transport numbers it */
     bool rings;      /* arriving data ends a sleep on the ticket */
-    unsigned ticket; /* taken before the check, if arriving data can wake this rank */
+    unsigned ticket; /* taken before the check for data, if transport_blocks */
 };
 
 /* Yields, naps or sleeps. If arriving data wakes this rank, it sleeps even for a short time,

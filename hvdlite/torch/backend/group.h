@@ -67,7 +67,7 @@ class Group : public Backend {
                 py::handle(process.bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
             c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
             storage->set_allocator(c10::GetAllocator(c10::kCPU));
-            storage->set_resizable(true); // because some communication hooks enlarge a bucket
+            storage->set_resizable(true); // some communication hooks enlarge a bucket
             return made;
         } catch (py::error_already_set &error) {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));

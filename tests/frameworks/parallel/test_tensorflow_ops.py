@@ -234,8 +234,8 @@ def test_a_graph_that_another_process_has_made_is_refused(size):
                 session.run(total.name)
 
 
-def test_a_node_calls_python_functions_as_they_are():
-    """If autograph converted them while the graph runs, each call would be slow."""
+def test_autograph_does_not_convert_the_python_functions_that_a_node_calls():
+    """A conversion while the graph runs would make each call slow."""
     files = []
 
     def helper():
