@@ -1,6 +1,5 @@
 #include "engine/execute.h"
 
-#include "engine/parts.h"
 #include "shm/window.h"
 
 #include <stdlib.h>

@@ -35,4 +35,11 @@ void execute_count(const struct executor *x,
                    size_t tensors); /* adds to the statistics; any thread */
 void execute_free(struct executor *x);
 
+/* ---- parts of an allgather, a reducescatter or an alltoall, one for each rank: parts.c ---- */
+/* Sets the ends of the parts, the input and the output in `args`. For an alltoall, the ranks may
+ * exchange their splits first. Allocates the tensor's output if ranks may give any number of rows.
+ * The ends are in x->fusion. */
+int parts_prepare(struct executor *x, struct tensor *tensor, struct coll_args *args,
+                  hvd_error *err);
+
 #endif

@@ -1,7 +1,6 @@
-#include "engine/follow.h"
+#include "engine/negotiate.h"
 
 #include "engine/run_log.h"
-#include "engine/silence.h"
 #include "negotiation/ready.h"
 
 #include <stdlib.h>

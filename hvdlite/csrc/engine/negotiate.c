@@ -2,8 +2,6 @@
 
 #include "base/clock.h"
 #include "collectives/coll.h"
-#include "engine/follow.h"
-#include "engine/silence.h"
 
 #include <stdlib.h>
 

@@ -62,4 +62,43 @@ void negotiate_finished(struct negotiation *n);
 /* Configures batches and pieces so that equal inputs give results with equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 
+/* ---- this rank's reports, and the decisions that it follows: follow.c ---- */
+/* Adds the newly submitted tensors to the message to the coordinator. */
+int follow_report(struct negotiation *n, hvd_error *err);
+
+/* Handles a message of a fast-path round. If the round gives a tensor back, reports that tensor. */
+int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
+
+/* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left
+ * is true; it sends one report. */
+int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
+
+/* Follows one item from the coordinator: part of a batch, an error, or a question. */
+int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
+
+/* Handles another rank's ABORT: keeps its text and fails with that text. */
+int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err);
+
+/* ---- ranks that do not answer: silence.c ----
+ *
+ * The coordinator waits for all ranks. Any other rank waits for the coordinator, for the ranks
+ * between itself and the coordinator in the tree, and for the peers of its sends and receives. */
+
+/* Reads two limits from the options: the seconds until a silent rank is reported, and until it
+ * makes the job fail; 0: never. */
+void silence_limits(struct negotiation *n, const struct options *options);
+
+/* Reports stalls and silent ranks. Fails with HVD_RANK_DEAD if a rank has been silent for longer
+ * than the limit. Called in each step. */
+int silence_look(struct negotiation *n, hvd_error *err);
+
+/* Answers another rank's ASK. */
+int silence_answer(struct negotiation *n, int from, hvd_error *err);
+
+/* Handles the coordinator's report of a silent rank: logs it if this rank waits for a tensor. */
+void silence_report(struct negotiation *n, int rank, const char *text);
+
+/* Adds the silent ranks to the error of a failed transfer: to its text and to its blamed ranks. */
+void silence_blame(const struct negotiation *n, hvd_error *why);
+
 #endif

@@ -1,4 +1,4 @@
-#include "engine/parts.h"
+#include "engine/execute.h"
 
 #include "transport/transport.h"
 

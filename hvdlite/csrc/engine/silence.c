@@ -1,4 +1,4 @@
-#include "engine/silence.h"
+#include "engine/negotiate.h"
 
 #include "transport/on_host.h"
 

@@ -1,8 +1,6 @@
 #include "engine/stepping.h"
 
 #include "base/clock.h"
-#include "engine/follow.h"
-#include "engine/silence.h"
 
 #include <stdio.h>
 #include <stdlib.h>
