@@ -268,8 +268,7 @@ def at_exit() -> None:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
         return
-    if failed:
-        membership().give_up(failed.error)
+    membership().give_up(failed.error if failed else None)
     code = failed.code if failed else 1
     of_job = (membership().is_elastic(), is_initialized(), _jobs.has_joined)
     step, clean = ending.first(bool(failed), *of_job, bootstrap().has_others()), True

@@ -94,7 +94,7 @@ class Membership(Protocol):
         return False
 
     def give_up(self, error: Optional[BaseException]) -> None:
-        """As this rank fails by the error: tell the launcher not to wait for late ranks."""
+        """As this rank ends, by the error or well: tell the launcher not to wait for late ranks."""
         return
 
     def agree(self, vote: int) -> int:
