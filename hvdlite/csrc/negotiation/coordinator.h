@@ -21,7 +21,7 @@ struct coordinator_config {
     const int *job_ranks;
     struct options options;
     size_t piece_bytes; /* bytes of a large tensor's pieces; 0: measured, see ahead.h */
-    const bool *silent; /* by rank, for texts: true if the rank does not answer; NULL: unknown */
+    const bool *silent; /* by rank: true if the rank does not answer; NULL: unknown */
 };
 
 /* NULL: memory is short */
