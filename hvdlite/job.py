@@ -35,7 +35,7 @@ from hvdlite.monitor import recorder
 # seconds for which a failed script waits before it ends the job
 EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
-STAYING_SECONDS = 0.3  # seconds for which go_over() waits for other ranks to leave the old job
+STAYING_SECONDS = 0.3  # seconds in which join_other_job() lets other ranks leave the old job
 _UNEVEN = (
     "if it had fewer batches, give all ranks the same number of batches, as DistributedSampler "
     "does, or call hvd.join() after the last batch"
@@ -49,7 +49,7 @@ class _Jobs(ModuleState):
     def begin(self) -> None:
         self.joining = threading.RLock()  # held during init(), which several threads may call
         self.has_joined = False  # True: this process has ever joined a job
-        self.way: Optional[Tuple[Bootstrap, Membership]] = None  # returned by _way
+        self.way: Optional[Tuple[Bootstrap, Membership]] = None  # once they are decided
         # True: the last job has failed, so other ranks may never reach their end
         self.is_broken = False
 
@@ -80,14 +80,14 @@ def init(comm=None, process_sets=None) -> None:
             limits.check()
             singleton_check.refuse_in_a_child()
             servers.serve()
-            servers.come(INIT_PATIENCE_SECONDS)
+            servers.rendezvous(INIT_PATIENCE_SECONDS)
             start.decide(comm)
             bootstrap().begin(comm)
             enter = functools.partial(_enter, process_sets)
             bootstrap().join(comm, INIT_PATIENCE_SECONDS, membership(), enter)
 
 
-def _way() -> Tuple[Bootstrap, Membership]:
+def _bootstrap_and_membership() -> Tuple[Bootstrap, Membership]:
     """Return how this process joins its job, and the membership of the job."""
     _jobs.way = _jobs.way or _decided_way()
     return _jobs.way
@@ -110,11 +110,11 @@ def _decided_way() -> Tuple[Bootstrap, Membership]:
 
 
 def bootstrap() -> Bootstrap:
-    return _way()[0]
+    return _bootstrap_and_membership()[0]
 
 
 def membership() -> Membership:
-    return _way()[1]
+    return _bootstrap_and_membership()[1]
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
@@ -201,7 +201,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     return sound
 
 
-def go_over(place: start.Place, patience: float) -> None:
+def join_other_job(place: start.Place, patience: float) -> None:
     """Leave this process's job, if any, and join another job; all ranks of that job call this.
 
     Ranks that stay in the old job fail as if this rank had died.
@@ -286,7 +286,7 @@ def at_exit() -> None:
         clean = False
     elif step == ending.REPORT_END:
         bootstrap().report_end()
-    servers.go(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
+    servers.leave(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
     unsaid, others = bool(failed and failed.unsaid), bootstrap().has_others()
     step = ending.last(bool(failed), clean, _jobs.is_broken, unsaid, others)
     if step == ending.END_JOB:

@@ -29,7 +29,7 @@ def serve() -> None:
         raise HvdliteError(f"init(): DMLC_ROLE={role}: this process is not a rank. {_way_out()}")
 
 
-def come(patience: float) -> None:
+def rendezvous(patience: float) -> None:
     """Connect to the scheduler as one of the workers. Collective among the workers.
 
     Under hvdliterun do nothing, because hvdliterun tells each worker where the others are.
@@ -40,7 +40,7 @@ def come(patience: float) -> None:
     _warn_of_tracker()
     if start.is_of_servers() and not agent_protocol.by_an_agent():
         _import("learns from MXNet's scheduler where the others are", _MODULE)
-        place = sys.modules[_MODULE].come(patience)
+        place = sys.modules[_MODULE].rendezvous(patience)
         known = start.without_mpi()
         if known is not None and known.launcher == start.SERVERS:
             start.give(place)
@@ -59,13 +59,13 @@ def _warn_of_tracker() -> None:
         )
 
 
-def go(patience: float = 0) -> None:
+def leave(patience: float = 0) -> None:
     """Disconnect. The scheduler and the servers end when all workers have disconnected.
 
     :param patience: seconds to wait for the other workers; 0: no limit.
     """
     if _MODULE in sys.modules:
-        sys.modules[_MODULE].go(patience)
+        sys.modules[_MODULE].leave(patience)
 
 
 def _import(what: str, name: str) -> None:

@@ -36,7 +36,7 @@ KEY, MOST_BYTES = 0, 512  # key and largest size in bytes of the value that work
 
 class _Store(mx.kvstore.KVStore):
     def __del__(self) -> None:
-        """Do nothing: freeing the store waits for all workers, so only go() frees the store."""
+        """Do nothing: freeing the store waits for all workers, so only leave() frees the store."""
 
 
 class _OneValue(Store):
@@ -79,7 +79,7 @@ def has_store() -> bool:
     return _worker.store is not None
 
 
-def come(patience: float) -> start.Place:
+def rendezvous(patience: float) -> start.Place:
     """Make the store, once; return the place where the workers meet. Collective.
 
     :param patience: how many seconds to wait for all workers and servers; 0: no limit.
@@ -117,7 +117,7 @@ def _scheduler() -> str:
     return ""
 
 
-def go(patience: float) -> None:
+def leave(patience: float) -> None:
     """Free the store, at the end of the process. Collective.
 
     :param patience: how many seconds to wait for the other workers; 0: no limit.

@@ -80,7 +80,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         )
     where = place(store, _LAUNCHER, rank, size, own_address(store), timeout)
     compiled.load(groups.bucket).begin_job()
-    job.go_over(where, timeout.total_seconds())
+    job.join_other_job(where, timeout.total_seconds())
 
 
 def _check_not_by_mpi() -> None:
