@@ -55,7 +55,7 @@ class _Jobs(ModuleState):
 
     def begin_child(self) -> None:
         if self.way:
-            self.way[1].let_go()
+            self.way[1].close_in_child()
 
 
 _jobs = _Jobs()

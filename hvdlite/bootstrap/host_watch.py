@@ -58,10 +58,6 @@ class HostWatch:
         self._changed.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Close the connections, in a forked child, which has no thread to end."""
         for stream in self._streams.values():
             stream.close()
 

@@ -43,7 +43,7 @@ class _Present(ModuleState):
 
     def begin_child(self) -> None:
         if self.world is not None:
-            self.world.let_go_in_a_child()
+            self.world.close_in_child()
 
 
 _present = _Present()
@@ -176,7 +176,7 @@ class SocketWorld(World):
         if isinstance(error, HvdliteError) and not self.rank:
             self._exchange.tell_of(error)
 
-    def let_go_in_a_child(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close all connections; otherwise they would outlive the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)

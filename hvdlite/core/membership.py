@@ -58,7 +58,7 @@ class Membership(Protocol):
         """Record the processes that this process could not reach, for the next :meth:`agree`."""
         return
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close descriptors that would hide the parent's end from others."""
         return
 
@@ -77,7 +77,7 @@ class Membership(Protocol):
         """Tell the launcher this process's port. Then the launcher may start replacements."""
         return
 
-    def come_in(self) -> None:
+    def join(self) -> None:
         """As a replacement: join the job; exit if the job has ended."""
         return
 
@@ -104,11 +104,11 @@ class Membership(Protocol):
         """
         return vote
 
-    def go_on(self) -> None:
+    def accept_meeting(self) -> None:
         """Continue training with the ranks that have agreed."""
         return
 
-    def shrink(self) -> None:
+    def drop_dead(self) -> None:
         """Continue training without the dead ranks.
 
         :raises HvdliteError: too few ranks are left, or ranks have died too often.

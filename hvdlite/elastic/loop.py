@@ -78,7 +78,7 @@ class _Training:
         if self._members.is_replacement():
             self._has_state = False
             self._left = _Left()
-            self._members.come_in()
+            self._members.join()
         else:
             self._members.wait_for_replacements()
 
@@ -125,10 +125,10 @@ class _Training:
         self._left = self._left or _Left()
         job.leave_broken()
         if verdict == LET_REPLACEMENTS_IN:
-            self._members.go_on()
+            self._members.accept_meeting()
         else:
             self._state.restore()
-            self._members.shrink()
+            self._members.drop_dead()
 
 
 def _return_together() -> None:

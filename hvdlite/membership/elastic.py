@@ -52,7 +52,7 @@ class ElasticMembership(Membership):
         return agent_protocol.REPLACEMENT in os.environ and not self._have_died()
 
     def first_numbers(self) -> Optional[List[int]]:
-        return [_told()["number"]] if self.is_replacement() else None
+        return [_replacement_info()["number"]] if self.is_replacement() else None
 
     def is_elastic(self) -> bool:
         return self._port is not None
@@ -106,9 +106,9 @@ class ElasticMembership(Membership):
             self._lives.close()
             self._port = None
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         if self._port is not None:
-            self._port.let_go()
+            self._port.close_in_child()
             self._lives.close()
             self._port = None
 
@@ -160,15 +160,15 @@ class ElasticMembership(Membership):
                 connection.close()
         self._met = None
 
-    def go_on(self) -> None:
+    def accept_meeting(self) -> None:
         assert self._met is not None
         dead = sorted(set(self._addresses) - set(self._met.members))
         if dead and self._number == self._met.members[0]:
             agent_protocol.report_given_up(dead)
         self._epoch, self._addresses = self._met.epoch, self._met.addresses
 
-    def shrink(self) -> None:
-        self.go_on()
+    def drop_dead(self) -> None:
+        self.accept_meeting()
         self._resets += 1
         _check_left(len(self._addresses), self._resets)
 
@@ -177,7 +177,7 @@ class ElasticMembership(Membership):
             return None
         if self._met is None:
             self.agree(SOMETHING_FAILED)
-            self.shrink()
+            self.drop_dead()
         assert self._met is not None
         met, self._met = self._met, None
         rank = met.members.index(self._number)
@@ -214,17 +214,17 @@ class ElasticMembership(Membership):
                         self._coming[told["number"]] = (told["address"], told["port"])
         return self._coming
 
-    def come_in(self) -> None:
+    def join(self) -> None:
         try:
-            self._come_in()
+            self._join()
         except HvdliteError as error:
             print(f"hvdlite: this new rank is too late: {error}", file=sys.stderr, flush=True)
             sys.exit(agent_protocol.TOO_LATE)
         agent_protocol.report(agent_protocol.LET_IN)
 
-    def _come_in(self) -> None:
+    def _join(self) -> None:
         assert self._port is not None
-        told = _told()["ports"]
+        told = _replacement_info()["ports"]
         others = {int(number): (at[0], at[1]) for number, at in told.items()}
         meet = self._rerendezvous(others, {}).meet
         agent_protocol.report_port(*self._port.address)
@@ -232,7 +232,7 @@ class ElasticMembership(Membership):
         if self._met.verdict & ALL_IS_DONE:
             raise HvdliteError("the other ranks have ended")
         self._resets = self._met.resets + (self._met.verdict == SOMETHING_FAILED)
-        self.go_on()
+        self.accept_meeting()
 
 
 def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
@@ -273,7 +273,7 @@ def _known_death() -> Optional[HvdliteError]:
     return native.exception_of(error)
 
 
-def _told() -> Dict[str, Any]:
+def _replacement_info() -> Dict[str, Any]:
     """Return what the launcher sent to this replacement: its number, and the other ranks' ports."""
     return json.loads(os.environ[agent_protocol.REPLACEMENT])
 

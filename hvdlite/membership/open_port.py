@@ -71,7 +71,7 @@ class OpenPort(Acceptor):
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes everything
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child, which has no thread, close the inherited descriptors."""
         for connection in [self._listener, *self.peers.values(), *self._pending]:
             connection.close()
