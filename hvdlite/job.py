@@ -213,7 +213,7 @@ def join_other_job(place: start.Place, patience: float) -> None:
         if is_initialized() and not _leave(reason, STAYING_SECONDS):
             lib.hvd_lose_host(ffi.NULL)
             _leave(reason)
-        start.give(place)
+        start.set_place(place)
         start.decide()
         bootstrap().begin(None)
         bootstrap().join(None, patience, membership(), functools.partial(_enter, None))

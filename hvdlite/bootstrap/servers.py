@@ -43,7 +43,7 @@ def rendezvous(patience: float) -> None:
         place = sys.modules[_MODULE].rendezvous(patience)
         known = start.without_mpi()
         if known is not None and known.launcher == start.SERVERS:
-            start.give(place)
+            start.set_place(place)
 
 
 def _warn_of_tracker() -> None:

@@ -173,7 +173,7 @@ class Started:
         self._work = Work({}, memory)
         self._refused: Dict[int, Exception] = {}
         self._ended = False
-        let_go_of_one()
+        release_one_abandoned()
         if len(tensors) == 1:
             self._start(tensors)
         elif tensors:  # corked, so that one message tells the other ranks of all tensors
@@ -285,7 +285,7 @@ def abandon(work: Work) -> None:
         _works.abandoned.append(work)
 
 
-def let_go_of_one() -> None:
+def release_one_abandoned() -> None:
     """Release one abandoned work if it has ended. Each start of collectives calls this once."""
     if _works.abandoned:
         with suppress(IndexError):  # another thread has taken the work

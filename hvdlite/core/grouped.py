@@ -10,7 +10,7 @@ import numpy as np
 from hvdlite.core.collectives import dense, reduction, start_all
 from hvdlite.core.handles import Handle
 from hvdlite.core.native import lib
-from hvdlite.core.outs import are_apart, check_outs, deliver, result_array
+from hvdlite.core.outs import are_apart, check_outs, copy_to_output, result_array
 from hvdlite.core.process_set import group_of
 from hvdlite.core.rows import part_shape, rows_of
 
@@ -48,6 +48,6 @@ def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
 
     def finish() -> List[np.ndarray]:
         started.finish()
-        return [deliver(*each) for each in zip(names, results, outs)]
+        return [copy_to_output(*each) for each in zip(names, results, outs)]
 
     return Handle(started.done, finish)

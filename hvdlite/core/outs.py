@@ -74,13 +74,13 @@ def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -
     return out if same or not np.may_share_memory(out, array) else np.empty(shape, array.dtype)
 
 
-def room(out, array: np.ndarray):
+def output_buffer(out, array: np.ndarray):
     """Return ``out`` if the C library can write to it without changing ``array``; else None."""
     fits = out is not None and out.flags.carray and not np.may_share_memory(out, array)
     return out if fits else None
 
 
-def deliver(name: str, result: np.ndarray, out) -> np.ndarray:
+def copy_to_output(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result
     check_out(name, out, result.shape, result.dtype)  # only now the number of rows is known

@@ -11,15 +11,15 @@ from hvdlite.core.collectives import (
     abandon,
     dense,
     describe_on,
-    let_go_of_one,
     memory_of,
     reduction,
+    release_one_abandoned,
     result_of,
 )
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import BRIEFLY, address_of, exception_of, ffi, lib, new_error
-from hvdlite.core.outs import deliver
+from hvdlite.core.outs import copy_to_output
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
@@ -84,7 +84,7 @@ def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
     if memory is None:
         return result
     made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
-    return deliver(name, made.copy(), out)
+    return copy_to_output(name, made.copy(), out)
 
 
 class Prepared:
@@ -120,7 +120,7 @@ class Prepared:
 
     def _new(self) -> tuple:
         """Return the address of a new handle, and the handle."""
-        let_go_of_one()
+        release_one_abandoned()
         error = new_error()
         handle = lib.hvd_plan(self._tensor, error)
         if handle == ffi.NULL:

@@ -12,7 +12,7 @@ import numpy as np
 from hvdlite.core.collectives import refuse_mask, start_all
 from hvdlite.core.handles import Handle
 from hvdlite.core.native import HvdliteValueError, lib
-from hvdlite.core.outs import are_apart, deliver, room
+from hvdlite.core.outs import are_apart, copy_to_output, output_buffer
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
 COPIED = 4096  # bytes; smaller results are copied: a result in C's memory keeps 2 KB more alive
@@ -87,7 +87,7 @@ def _is_count(number) -> bool:
     return is_number and number >= 0 and number % 1 == 0
 
 
-def dealt(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> dict:
+def split_members(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> dict:
     """Return the members of ``hvd_tensor`` for an alltoall with the user's splits.
 
     Wrong splits make the alltoall fail on every rank with the same text.
@@ -107,19 +107,22 @@ def gather(names: Sequence[str], arrays: Sequence, process_set: ProcessSet, outs
 
 def exchange(name: str, array: np.ndarray, splits, process_set: ProcessSet, out=None) -> Any:
     """Start an alltoall; the result is a pair: the rows, and how many each rank sent."""
-    details = {"group": group_of(process_set), **dealt(array.shape, splits, name, process_set)}
+    details = {
+        "group": group_of(process_set),
+        **split_members(array.shape, splits, name, process_set),
+    }
     handle = _start(lib.HVD_ALLTOALL, [name], [array], [details], process_set, [out])
     return handle.then(lambda pairs: pairs[0])
 
 
 def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handle:
     apart = len(arrays) == 1 or are_apart(outs, arrays)
-    rooms = [room(out, array) if apart else None for out, array in zip(outs, arrays)]
+    buffers = [output_buffer(out, array) if apart else None for out, array in zip(outs, arrays)]
     members = [
         {**of, "open": 1, "out_rows": 0 if into is None else len(into)}
-        for of, into in zip(details, rooms)
+        for of, into in zip(details, buffers)
     ]
-    started = start_all(kind, names, arrays, rooms, members)
+    started = start_all(kind, names, arrays, buffers, members)
 
     def finish() -> list:
         started.finish()
@@ -131,7 +134,7 @@ def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handl
                 continue
             made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
             made = made.copy() if made.nbytes < COPIED else made
-            pairs.append((deliver(name, made, out), came))
+            pairs.append((copy_to_output(name, made, out), came))
         return pairs
 
     return Handle(started.done, finish)

@@ -182,7 +182,7 @@ def is_of_servers(environ: Optional[Mapping[str, str]] = None) -> bool:
     return environ.get(MXNET.rank) == "worker" and all(map(environ.get, MXNET.variables))
 
 
-def give(found: Place) -> None:
+def set_place(found: Place) -> None:
     """Set the place where the ranks meet, as the program or MXNet's scheduler has chosen it.
 
     A program must call this before the first init().

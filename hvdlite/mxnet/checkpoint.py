@@ -155,7 +155,7 @@ class Checkpoint:
         """
         of_ranks, self._of_ranks = self._of_ranks, []
         if ranks == topology.size():
-            return left_out.dealt(of_ranks, name)
+            return left_out.scatter_residuals(of_ranks, name)
         if ranks and not topology.rank():
             why = f"a job of {ranks} ranks has saved the checkpoint; the other ranks lose it, too"
             left_out.warn(why, "")

@@ -16,7 +16,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import overlapping
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
+from hvdlite.core.rows import COPIED, part_shape, rows_of, split_members
 from hvdlite.torch.tensors import (
     DELEGATED,
     DTYPES,
@@ -133,7 +133,7 @@ def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
     """Start an alltoall. The only result is a pair: the rows, and the number from each rank."""
     group = group_of(process_set)  # raises on ranks outside of the set
     check(name, tensor, gpu=True)
-    details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
+    details = {"group": group, **split_members(tensor.shape, splits, name, process_set)}
     return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
 
 

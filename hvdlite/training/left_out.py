@@ -44,7 +44,7 @@ def collected(own: Dict[str, Any], name: str) -> List[bytes]:
     return came if not topology.rank() else []
 
 
-def dealt(each: Sequence[bytes], name: str) -> Dict[str, Any]:
+def scatter_residuals(each: Sequence[bytes], name: str) -> Dict[str, Any]:
     """Return this rank's residuals, by the names of trainers. Rank 0 sends them. Collective.
 
     :param each: on rank 0 the result of :func:`collected`; ignored on other ranks.

@@ -24,7 +24,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     is_told = known != start.ALONE or not start.rank_above()
     if is_told and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
         return
-    start.give(place(store, "its program", rank, size, _host(store), timeout))
+    start.set_place(place(store, "its program", rank, size, _host(store), timeout))
 
 
 def own_address(store) -> str:
