@@ -97,21 +97,21 @@ class State:
 class Part:
     """Copies and restores one kind of value. This class replaces a value by a copy of it."""
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         """Return a copy, which can be pickled, of everything in the value that training changes."""
         return copy.deepcopy(value)
 
-    def give(self, value, taken) -> Any:
-        """Return the value with the contents of ``taken``, which may be from another rank."""
-        return copy.deepcopy(taken)
+    def restore(self, value, saved) -> Any:
+        """Return the value with the contents of ``saved``, which may be from another rank."""
+        return copy.deepcopy(saved)
 
     def own(self, value) -> Any:
         """Return a copy of what differs between ranks: the compression residuals."""
         gradients = self._gradients(value)
         return gradients.left_out() if gradients else {}
 
-    def give_own(self, value, own) -> None:
-        """Restore, after ``give``, what :meth:`own` returned; None: there are no residuals."""
+    def restore_own(self, value, own) -> None:
+        """Restore, after ``restore``, what :meth:`own` returned; None: there are no residuals."""
         gradients = self._gradients(value)
         if gradients:
             gradients.leave_out(own or {})
@@ -126,11 +126,11 @@ class Part:
 class StateDict(Part):
     """Copies and restores objects that have ``state_dict`` and ``load_state_dict``, in place."""
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         return copy.deepcopy(value.state_dict())
 
-    def give(self, value, taken) -> Any:
-        value.load_state_dict(copy.deepcopy(taken))
+    def restore(self, value, saved) -> Any:
+        value.load_state_dict(copy.deepcopy(saved))
         return value
 
     def reset(self, value) -> None:
@@ -169,10 +169,10 @@ class ObjectState(State):
 
         :raises hvdlite.HvdliteError: a rank has died; the previous copy remains.
         """
-        taken = self._take()
+        saved = self._take()
         if topology.is_initialized():
             call(lib.hvd_check)  # raises if a collective has failed: then the values may be wrong
-        self._saved, self._kept = taken
+        self._saved, self._kept = saved
         self._commits += 1
 
     def restore(self) -> None:
@@ -202,19 +202,19 @@ class ObjectState(State):
     def reset(self) -> None:
         for name, part in self._parts.items():
             part.reset(getattr(self, name))
-            part.give_own(getattr(self, name), self._kept.get(name))
+            part.restore_own(getattr(self, name), self._kept.get(name))
 
     def _take(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """Return, by name, each value's copy for all ranks, and the part for this rank only."""
         parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
-        taken = {name: part.take(value) for name, part, value in parts}
-        return taken, {name: part.own(value) for name, part, value in parts}
+        saved = {name: part.save(value) for name, part, value in parts}
+        return saved, {name: part.own(value) for name, part, value in parts}
 
     def _give(self) -> None:
         for name, value in self._saved.items():
             part = self._parts[name]
-            setattr(self, name, part.give(getattr(self, name), value))
-            part.give_own(getattr(self, name), self._kept.get(name))
+            setattr(self, name, part.restore(getattr(self, name), value))
+            part.restore_own(getattr(self, name), self._kept.get(name))
 
 
 def _are_ready(members: Membership) -> bool:

@@ -58,11 +58,11 @@ class _Variables(Part):
     def __init__(self, variables_of) -> None:
         self._of = variables_of
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         return [keras.ops.convert_to_numpy(each).copy() for each in self._of(value)]
 
-    def give(self, value, taken) -> Any:
-        for variable, array in zip(self._of(value), taken):
+    def restore(self, value, saved) -> Any:
+        for variable, array in zip(self._of(value), saved):
             variable.assign(array)
         return value
 

@@ -65,14 +65,14 @@ class _Parameters(Part):
                     "weights only"
                 )
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         return [
             (param.data().asnumpy(), param.grad().asnumpy() if param.grad_req == "add" else None)
             for param in value.collect_params().values()
         ]
 
-    def give(self, value, taken) -> Any:
-        for param, (data, grad) in zip(value.collect_params().values(), taken):
+    def restore(self, value, saved) -> Any:
+        for param, (data, grad) in zip(value.collect_params().values(), saved):
             for array in param.list_data():
                 _write(array, data)
             for array in () if grad is None else param.list_grad():
@@ -83,11 +83,11 @@ class _Parameters(Part):
 class _Trainer(Part):
     """Saves and restores a Trainer's states."""
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         return pack_states(value, whole_states(value))
 
-    def give(self, value, taken) -> Any:
-        unpack_states(value, taken)
+    def restore(self, value, saved) -> Any:
+        unpack_states(value, saved)
         return value
 
     def _gradients(self, value) -> Any:

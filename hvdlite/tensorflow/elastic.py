@@ -35,13 +35,13 @@ class _Variables(Part):
     def __init__(self, session) -> None:
         self._session = session
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         if self._session:
             return self._session.run(value)
         return [variable.numpy().copy() for variable in value]
 
-    def give(self, value, taken) -> Any:
-        for variable, array in zip(value, taken):
+    def restore(self, value, saved) -> Any:
+        for variable, array in zip(value, saved):
             if self._session:
                 variable.load(array, self._session)
             else:

@@ -54,11 +54,11 @@ class _Module(StateDict):
 class _Optimizer(StateDict):
     """An optimizer. The gradients of an unfinished step are dropped."""
 
-    def take(self, value) -> Any:
+    def save(self, value) -> Any:
         return copy.deepcopy(plain_states(value).state_dict())
 
-    def give(self, value, taken) -> Any:
-        plain_states(value).load_state_dict(copy.deepcopy(taken))
+    def restore(self, value, saved) -> Any:
+        plain_states(value).load_state_dict(copy.deepcopy(saved))
         return value
 
     def _gradients(self, value) -> Any:
