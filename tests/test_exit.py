@@ -59,7 +59,7 @@ def test_opening_a_group_with_a_rank_that_has_left_is_an_error(how):
     job = assert_passed(script(3, "leave", how, "group"))
     first, last = job.results()[0], job.results()[2]
     assert first["text"].endswith(
-        f"which should send it, has left: {REASONS[how]} hvd.join() after the last one"
+        f"which should send it, has left: {REASONS[how]} hvd.join() after the last batch"
     ), first
     assert last["text"] == "rank 1 has left the job: ranks [0, 1, 2] can't open a group of ranks"
     assert (first["again"], last["again"]) == (first["text"], last["text"])

@@ -298,7 +298,7 @@ def wrong_calls(kv):
         "type 'zip': expected one of none, fp16": lambda: kv.set_gradient_compression(
             {"type": "zip"}
         ),
-        "the kvstore has no optimizer, so it has no states": lambda: kv.save_optimizer_states("x"),
+        "the kvstore has no optimizer states": lambda: kv.save_optimizer_states("x"),
         "call set_optimizer first": lambda: kv.load_optimizer_states("x"),
         "expected a plain MXNet optimizer, got str": lambda: kv.set_optimizer("sgd"),
         "averages by itself: use it with kvstore=None": lambda: kv.set_optimizer(
