@@ -61,6 +61,7 @@ class Cliques:
         self._library.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
         self._programs: Dict[int, List[_Clique]] = {}  # by id(), which a later executable may reuse
+        self._open_among = functools.lru_cache(maxsize=None)(_open_among)
         self._lock = threading.RLock()
         self._warming = threading.local()
         self._context = jax.make_user_context()
@@ -160,7 +161,7 @@ class Cliques:
         """
         if clique.failure is None:
             try:
-                group = _open_among(tuple(clique.ranks), self._patience)
+                group = self._open_among(tuple(clique.ranks), self._patience)
                 self._library.hvdlite_jax_open(clique.address, group)
                 clique.failure = ""
             except Exception as error:
@@ -196,9 +197,8 @@ class Cliques:
         jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
 
 
-@functools.lru_cache(maxsize=None)
 def _open_among(members: Tuple[int, ...], patience: float) -> int:
-    """Open a group of these ranks, in this order, unless it is open; return its number in the core.
+    """Open a group of these ranks, in this order; return its number in the core.
 
     Only these ranks make the call. A rank that has begun to open a group can't stop. So the ranks
     first agree by JAX's service, which keeps the first value of a key. The last rank to arrive

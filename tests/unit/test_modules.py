@@ -282,7 +282,10 @@ def module_name(file: Path) -> str:
 
 
 def imported_by(file: Path) -> set:
-    """Return the modules that a module imports at its top level or in functions."""
+    """Return the modules that a module imports at its top level or in functions.
+
+    The module's own package is left out, because Python imports the package first in any case.
+    """
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -290,7 +293,7 @@ def imported_by(file: Path) -> set:
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+    return found - {module_name(file).rpartition(".")[0]}
 
 
 def test_no_modules_import_each_other_in_a_circle():
