@@ -18,12 +18,7 @@ _MEMBERS = {  # members of hvd_tensor that users give: name of the argument, exp
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = (
-    bool,
-    np.bool_,
-    str,
-    bytes,
-)  # these values are errors here, although Python would convert them
+_NO_NUMBERS = bool, np.bool_, str, bytes  # errors here, although Python would convert them
 _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 

@@ -117,7 +117,8 @@ class Rerendezvous:
             hosts = ", ".join(self._addresses[each][0] for each in sorted(awaited))
             raise HvdliteError(
                 f"after a death this rank has waited {self._patience:g} s for the ranks at {hosts} "
-                f"to rejoin: one of them still computes, or is stopped. To wait longer, set {PATIENCE}"
+                "to rejoin: one of them still computes, or is stopped. To wait longer, set "
+                f"{PATIENCE}"
             )
 
     def _leave(self, numbers: Collection[int]) -> None:
