@@ -119,7 +119,7 @@ def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handl
     apart = len(arrays) == 1 or are_apart(outs, arrays)
     buffers = [output_buffer(out, array) if apart else None for out, array in zip(outs, arrays)]
     members = [
-        {**of, "open": 1, "out_rows": 0 if into is None else len(into)}
+        {**of, "open": 1, "out_rows": len(into) if into is not None and into.ndim else 0}
         for of, into in zip(details, buffers)
     ]
     started = start_all(kind, names, arrays, buffers, members)

@@ -44,7 +44,7 @@ class Collective(NamedTuple):
         """
         if self.elementwise():
             return shape
-        rows, size = shape[0], self.process_set.size()
+        rows, size = (shape or (1,))[0], self.process_set.size()
         if self.kind == lib.HVD_ALLGATHER:
             return (rows * size, *shape[1:])
         if rows % size:
@@ -108,8 +108,7 @@ def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]
         dtype, parts = carried(array.dtype, c)
         how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
-    # Collectives that are not elementwise treat the first dimension as rows. With "broadcast_all"
-    # vmap would put the batch in the first dimension.
+    # "broadcast_all" puts the batch in the first dimension, where other collectives have rows.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
     return call(

@@ -111,7 +111,7 @@ def _mapped(c: Collective, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     is_inside = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     arrays = [jnp.asarray(leaf) if is_inside else _own(c, leaf) for leaf in leaves]
-    if not c.elementwise():
+    if c.kind == lib.HVD_ALLGATHER:
         arrays = [array if array.ndim else array.reshape(1) for array in arrays]
     results = (_inside if is_inside else _outside)(c, *arrays)
     return jax.tree.unflatten(structure, results)

@@ -44,7 +44,7 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     text = f"'{verb}.w': ranks disagree on the {what}: "
     if ours:
         text += f"rank 0: {ours}; {rest}: {theirs}. Submit the same {what} on every rank."
-    # TensorFlow's allgather is a group, whose names end in [0]
+    # groups have names that end in [0]: TensorFlow's allgathers, all of JAX
     assert text in str(caught.value).replace("w[0]'", "w'")
     if not lib.compiles:  # errors from a graph also list its nodes
         assert len(set(hvd.allgather_object(str(caught.value)))) == 1
@@ -57,14 +57,14 @@ NO_ROWS = (-1, 0.5, 2**62, 2**63, 2**200, float("inf"), float("nan"))
 SIZE = hvd.size()
 ROWS = np.ones((SIZE, 2), "float32")
 REFUSED = [
-    ("'allreduce.x' is bool, which can't be averaged", "allreduce", TWO.astype(bool), AVERAGE),
+    (r"x(\[0\])?' is bool, which can't be averaged", "allreduce", TWO.astype(bool), AVERAGE),
     ("averaged or scaled", "allreduce", TWO.astype(bool), {**SUM, "prescale_factor": 2.0}),
     ("nan .* must be finite", "allreduce", TWO, {"prescale_factor": float("nan")}),
     ("longer than 255 bytes", "allreduce", TWO, {"name": "x" * 300}),
     ("longer than 255 bytes", "allreduce", TWO, {"name": "ä" * 200}),
     *(("Min, hvdlite.Max, hvdlite.Prod", "allreduce", TWO, {"op": op}) for op in (-1, 9, "S", 2.5)),
-    *((f"expected 0 to {SIZE - 1}", "broadcast", TWO, {"root_rank": no}) for no in (-1, 99)),
-    *(("x' is 0-d", verb, np.float32(1), {}) for verb in ("reducescatter", "alltoall")),
+    *((f"expected .*0 to {SIZE - 1}", "broadcast", TWO, {"root_rank": no}) for no in (-1, 99)),
+    *((r"x(\[0\])?' is 0-d", verb, np.float32(1), {}) for verb in ("reducescatter", "alltoall")),
     ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, "int32"), {"op": hvd.Adasum}),
     ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, bool), {"op": hvd.Adasum}),
     ("op=Adasum is only for an allreduce", "reducescatter", TWO, {"op": hvd.Adasum}),
@@ -83,7 +83,7 @@ def test_a_wrong_call_is_refused(lib, number, size):
     text, verb, array, options = REFUSED[number]
     if not np.shape(array) and not lib.has_0d:
         pytest.skip("has no 0-d arrays")
-    if lib.compiles and (text.startswith("x' is") or "splits" in options):
+    if lib.compiles and (text.endswith("0-d") or "splits" in options):
         text = None  # TensorFlow may raise its own error first
     with pytest.raises((ValueError, TypeError, *lib.errors), match=text):
         lib.call(verb, array, **{"name": "x", **options})

@@ -41,11 +41,13 @@ OF_PAIRS = [
     ),
 ]
 
+OF_JAX = ("refusals", "trainers", "verbs")
+
 CONTRACT_OF = {
     "torch": ("numpy torch", "tests/contract"),
     "tensorflow": ("tensorflow keras", "tests/contract"),
     "keras": ("keras", "tests/contract/test_trainers.py"),
-    "jax": ("jax", "tests/contract/test_trainers.py tests/contract/test_verbs.py"),
+    "jax": ("jax", " ".join(f"tests/contract/test_{x}.py" for x in OF_JAX)),
 }
 
 pytestmark = pytest.mark.timeout(1000)  # each job has a shorter time limit
