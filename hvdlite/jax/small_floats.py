@@ -21,10 +21,7 @@ _REDUCTIONS = (
 
 
 def translate() -> None:
-    """Make JAX translate its collectives of small floats on CPUs into those that XLA can run.
-
-    The collectives that XLA's partitioner adds stay as they are.
-    """
+    """Make JAX convert its collectives of small floats, but not those of XLA's partitioner."""
     for name in _GATHERS + _REDUCTIONS:
         primitive = getattr(parallel, f"{name}_p", None)
         if primitive:  # JAX 0.7.2 lacks some of these
