@@ -26,8 +26,9 @@ def assert_went_on(ended, dead) -> None:
     found, size = results_without(dead, ended), len(ended)
     ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
     for result in found.values():
-        # Of two killed ranks, one may die a step later than the other.
-        assert (result["sizes"][:5], result["sizes"][7:]) == ([size] * 5, [len(found)] * 5)
+        # Of two killed ranks, one may die a step later than the other. A rank outside the pair may
+        # die while the pair is still in the step before, which is then repeated.
+        assert (result["sizes"][:4], result["sizes"][7:]) == ([size] * 4, [len(found)] * 5)
         assert result["resets"][-1] == result["size"] == len(found)
         assert result["pair"] == ends
 
