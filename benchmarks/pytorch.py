@@ -28,7 +28,7 @@ import time
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 from benchmarks import harness, plan
 from benchmarks.harness import Kept, markdown, parser_of, show
@@ -125,6 +125,15 @@ def begin(systems: Sequence[str], comm) -> None:
     join_gloo(comm, comm.bcast(_own_address()))
 
 
+def seconds_of_step(model: Any, optimizer: Any, rows: Any) -> float:
+    """Train one step on these rows; return its seconds."""
+    start = time.perf_counter()
+    optimizer.zero_grad()
+    model(rows).square().mean().backward()
+    optimizer.step()
+    return time.perf_counter() - start
+
+
 def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
     """Write each system's slowest median step in ms, and whether all ranks' weights are equal."""
     import torch
@@ -144,11 +153,7 @@ def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
         rows = batch()
         for system, (model, optimizer) in contestants.items():
             comm.Barrier()
-            start = time.perf_counter()
-            optimizer.zero_grad()
-            model(rows).square().mean().backward()
-            optimizer.step()
-            seconds[system].append(time.perf_counter() - start)
+            seconds[system].append(seconds_of_step(model, optimizer, rows))
     found = []
     for system, (model, _) in contestants.items():
         of_ranks = comm.allgather(seconds[system][WARM_UP:])

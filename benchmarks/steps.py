@@ -12,11 +12,10 @@ is divided by that of ranks that train alone; a figure is the median over rounds
 import argparse
 import statistics
 import sys
-import time
 from typing import Any, Dict, List, Tuple
 
 from benchmarks import harness
-from benchmarks.pytorch import small
+from benchmarks.pytorch import seconds_of_step, small
 
 ALONE, NO_EXCHANGE = "alone", "no exchange"
 DDP = "DistributedDataParallel"
@@ -89,11 +88,7 @@ def measure(folder: str) -> None:
         for i in harness.in_turn(range(len(training)), number):
             *_, model, optimizer = training[i]
             dist.barrier()
-            start = time.perf_counter()
-            optimizer.zero_grad()
-            model(rows).square().mean().backward()
-            optimizer.step()
-            seconds[i].append(time.perf_counter() - start)
+            seconds[i].append(seconds_of_step(model, optimizer, rows))
     medians = [statistics.median(each[WARM_UP:]) * 1e3 for each in seconds]
     names = [(way, by) for way, by, *_ in training]
     harness.write(folder, dist.get_rank(), list(zip(names, medians)))
@@ -136,7 +131,7 @@ def main() -> None:
 
 def parse_args() -> argparse.Namespace:
     parser = harness.parser_of(__doc__, rounds=5)
-    # how the program starts itself on a rank
+    # The program starts itself on each rank with the following option.
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     return parser.parse_args()
 

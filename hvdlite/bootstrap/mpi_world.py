@@ -45,7 +45,7 @@ class MPIWorld(World):
             call(lib.hvd_init, by_mpi(self.comm))
 
     def numbers(self, number: int) -> List[int]:
-        # this is no pickle, because only a part of a pickle may arrive after a rank's death
+        # An array, not pickled values: after a death, only a part of a pickle may arrive.
         all_numbers = np.zeros(self.size, np.intc)
         self.comm.Allgather(np.array([number], np.intc), all_numbers)
         return all_numbers.tolist()
