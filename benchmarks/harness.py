@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,17 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], texts: int =
     head, *rows = (f"| {' | '.join(line)} |" for line in (header, *lines))
     rule = "|" + "---|" * texts + "--:|" * (len(header) - texts)
     return "\n".join([head, rule, *rows])
+
+
+def of_rounds(values: Sequence[float], text: Callable[[float], str] = "{:.2f}".format) -> str:
+    """Return the median of the rounds' values, then their minimum and maximum in brackets.
+
+    :return: a dash if there is no value; without brackets if there is only one.
+    """
+    if not values:
+        return "–"
+    least, median, most = map(text, (min(values), statistics.median(values), max(values)))
+    return f"{median} [{least}, {most}]" if len(values) > 1 else median
 
 
 def show(text: str, page: Optional[Path]) -> None:

@@ -14,8 +14,9 @@ LOCAL_WORLD_SIZE set. "alone" is the same number of processes without communicat
 The systems take turns in the same processes, one step each, so that other programs disturb all
 equally. Horovod has its own environment, so its processes run after the others in each round.
 Rounds are added to build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds
-of the slowest rank's median step. "alone, the slower process" is the median over steps of the
-slower process's time. A step that waits for both processes takes at least this time.
+of the slowest rank's median step; the minimum and maximum of a ratio follow in brackets. "alone,
+the slower process" is the median over steps of the slower process's time. A step that waits for
+both processes takes at least this time.
 """
 
 import argparse
@@ -26,12 +27,11 @@ import subprocess
 import sys
 import time
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
 from benchmarks import harness, plan
-from benchmarks.harness import Kept, markdown, parser_of, show
+from benchmarks.harness import Kept, markdown, of_rounds, parser_of, show
 from benchmarks.libraries import join_gloo
 
 MODELS = {"mlp": 60, "resnet18": 12, "small": 60}  # model -> number of measured steps
@@ -215,8 +215,8 @@ def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]
     return {SHARED if shared else "Gloo": found}
 
 
-def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
-    """Return the result of :func:`run` with one rank on each host, and ratios."""
+def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, List[float]]:
+    """Return the result of :func:`run` with one rank on each host, and ratios, as one round."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
     start = harness.on_hosts(hosts, rate)
     found = run(name, lambda python: start, STEPS_ON_HOSTS, settings)
@@ -224,34 +224,32 @@ def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
         found["Horovod / hvdlite"] = found[HOROVOD] / found["hvdlite"]
     found["Gloo / hvdlite"] = found["Gloo"] / found["hvdlite"]
     found["hvdlite / alone"] = found["hvdlite"] / found["alone"]
-    return found
+    return {title: [value] for title, value in found.items()}
 
 
-def compare(rounds: List[Dict[str, Dict[str, float]]]) -> Dict[str, float]:
-    """Return the medians over rounds of each system's time, and of ratios within a round."""
+def compare(rounds: List[Dict[str, Dict[str, float]]]) -> Dict[str, List[float]]:
+    """Return the rounds' times of each system, and their ratios within a round."""
     plain, shared = ([each[kind] for each in rounds] for kind in ("Gloo", SHARED))
-
-    def median(runs, value: Callable) -> float:
-        return statistics.median(value(run) for run in runs)
-
     both = plain + shared
-    found = {system: median(both, itemgetter(system)) for system in plain[0]}
-    found["Gloo"], found[SHARED] = (median(r, itemgetter("Gloo")) for r in (plain, shared))
+    found = {system: [run[system] for run in both] for system in plain[0]}
+    found["Gloo"], found[SHARED] = ([run["Gloo"] for run in runs] for runs in (plain, shared))
     for title, runs in (("Gloo / hvdlite", plain), (f"{SHARED} / hvdlite", shared)):
-        found[title] = median(runs, lambda run: run["Gloo"] / run["hvdlite"])
+        found[title] = [run["Gloo"] / run["hvdlite"] for run in runs]
     if HOROVOD in found:
-        found["Horovod / hvdlite"] = median(both, lambda run: run[HOROVOD] / run["hvdlite"])
+        found["Horovod / hvdlite"] = [run[HOROVOD] / run["hvdlite"] for run in both]
     for lone in (SLOWER, "alone"):
-        found[f"hvdlite / {lone}"] = median(both, lambda run, lone=lone: run["hvdlite"] / run[lone])
+        found[f"hvdlite / {lone}"] = [run["hvdlite"] / run[lone] for run in both]
     return found
 
 
-def table(results: Dict[str, Dict[str, float]]) -> str:
-    titles = list(next(iter(results.values())))
-    lines = []
-    for title in titles:
-        form = "{:.2f}" if "/" in title else "{:.1f} ms"
-        lines.append([title, *(form.format(found[title]) for found in results.values())])
+def table(results: Dict[str, Dict[str, List[float]]]) -> str:
+    def text(title: str, values: List[float]) -> str:
+        return of_rounds(values) if "/" in title else f"{statistics.median(values):.1f} ms"
+
+    titles = next(iter(results.values()))
+    lines = [
+        [title, *(text(title, found[title]) for found in results.values())] for title in titles
+    ]
     return markdown(["", *results], lines) + "\n"
 
 

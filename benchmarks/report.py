@@ -3,13 +3,14 @@
     python -m benchmarks.report sharding.md
 
 A time is the median over rounds of a round's median. A ratio is the median over rounds of the ratio
-within a round. In a round, all systems run one after the other.
+within a round; its minimum and maximum over rounds follow in brackets. In a round, all systems run
+one after the other.
 """
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks import plan
-from benchmarks.harness import ROOT, Kept, markdown, parser_of, put
+from benchmarks.harness import ROOT, Kept, markdown, of_rounds, parser_of, put
 from benchmarks.results import Results
 from hvdlite.bench import cases
 from hvdlite.bench.report import size_text
@@ -77,17 +78,19 @@ def milliseconds(seconds: Optional[float]) -> str:
     return f"{1e3 * seconds:.3g}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
 
 
-def times(ratio: Optional[float]) -> str:
-    """Return a ratio as '7.4x', in bold if hvdlite is slower; a dash if not measured."""
-    if ratio is None:
-        return "–"
-    text = f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
-    return text if ratio >= 1 else f"**{text}**"
+def times(ratios: Sequence[float]) -> str:
+    """Return the rounds' ratios as '7.4x [7.1x, 8x]', in bold if hvdlite is slower."""
+
+    def text(ratio: float) -> str:
+        short = f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
+        return short if ratio >= 1 else f"**{short}**"
+
+    return of_rounds(ratios, text)
 
 
-def percent(share: Optional[float]) -> str:
-    """Return a share (0 to 1) in percent, or a dash if not measured."""
-    return "–" if share is None else f"{100 * share:.0f} %"
+def percent(shares: Sequence[float]) -> str:
+    """Return the rounds' shares (0 to 1) in percent."""
+    return of_rounds(shares, lambda share: f"{100 * share:.0f} %")
 
 
 def by_ranks(first: str, *titles: str) -> List[str]:
@@ -106,7 +109,7 @@ def speed_table(results: Results, ranks: int) -> str:
         for peer in peers:
             name = row.theirs if peer.library == "horovod" else row.plain
             ms.append(results.value(peer, ranks, name))
-        ratios = [results.ratio(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
+        ratios = [results.ratios(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
         lines.append([row.text, *map(milliseconds, ms), *map(times, ratios)])
     return markdown(header, lines)
 
@@ -272,8 +275,8 @@ def update_table(results: Results) -> str:
         for title, contestant, memory in SYSTEMS:
             case = cases.update(name, memory, optimizer).name
             text = milliseconds(results.value(contestant, UPDATING_RANKS, case, suite=suite))
-            ratio = results.ratio(plan.HVDLITE, ours, contestant, case, UPDATING_RANKS, suite)
-            line.append(text if title == SYSTEMS[0][0] else f"{text} ({times(ratio)})")
+            ratios = results.ratios(plan.HVDLITE, ours, contestant, case, UPDATING_RANKS, suite)
+            line.append(text if title == SYSTEMS[0][0] else f"{text} ({times(ratios)})")
         lines.append(line)
     return markdown(header, lines)
 
@@ -293,11 +296,12 @@ def update_steps(results: Results) -> str:
     header = ["LeNet, 64 images a rank", "a step, ms", "lone processes", "speed kept"]
     lines = []
     for title, memory in UPDATE_STEPS:
-        fields = ("p50", "alone", "speed_kept")
         case = cases.step(memory).name
-        step, alone, kept = (
-            results.value(plan.HVDLITE, UPDATING_RANKS, case, field, "update") for field in fields
+        step, alone = (
+            results.value(plan.HVDLITE, UPDATING_RANKS, case, field, "update")
+            for field in ("p50", "alone")
         )
+        kept = results.values(plan.HVDLITE, UPDATING_RANKS, case, "speed_kept", "update")
         lines.append([title, milliseconds(step), milliseconds(alone), percent(kept)])
     return markdown(header, lines)
 

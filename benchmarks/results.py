@@ -1,4 +1,4 @@
-"""The results that run.py has stored, as medians over the rounds."""
+"""The results that run.py has stored: medians over the rounds, and the rounds' ratios."""
 
 from statistics import median
 from typing import Dict, Iterator, List, Optional, Tuple
@@ -8,7 +8,7 @@ from hvdlite.bench.figures import floor_seconds
 
 
 class Results:
-    """Medians and ratios of the results that run.py has stored.
+    """Medians and ratios of the results that run.py has stored. Ratios are lists, by rounds.
 
     :param found: work (suite and number of ranks, such as "speed-2") -> a list of rounds. A round
         is a dict: contestant's name -> the results of its ranks.
@@ -35,35 +35,39 @@ class Results:
         self, contestant, ranks: int, case: str, field: str = "p50", suite: str = "speed"
     ) -> Optional[float]:
         """Return the median of a field over rounds, or None."""
-        rows = self.rows(contestant, ranks, case, suite).values()
-        found = [row[field] for row in rows if field in row]
+        found = self.values(contestant, ranks, case, field, suite)
         return median(found) if found else None
 
-    def ratio(
+    def values(self, contestant, ranks: int, case: str, field: str, suite: str) -> List[float]:
+        """Return a field's values, by rounds."""
+        rows = self.rows(contestant, ranks, case, suite).values()
+        return [row[field] for row in rows if field in row]
+
+    def ratios(
         self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
-    ) -> Optional[float]:
-        """Return the median over rounds of the ratio within a round: time of theirs / ours."""
+    ) -> List[float]:
+        """Return the ratio within each round: time of theirs / ours."""
         our_rows = self.rows(ours, ranks, our_case, suite)
         their_rows = self.rows(theirs, ranks, their_case, suite)
         both = our_rows.keys() & their_rows.keys()
-        return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
+        return [their_rows[n]["p50"] / our_rows[n]["p50"] for n in sorted(both)]
 
     def lone(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
         """Return the time of processes without communication, for :meth:`speed_kept`."""
         by_turns = self.value(contestant, ranks, case, "alone")
         return by_turns or self.value(plan.ALONE, ranks, lone_case)
 
-    def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
+    def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> List[float]:
         """Return the time without communication, divided by the contestant's time. Both times are
         from steps that took turns or, if there are none, from one round."""
-        by_turns = self.value(contestant, ranks, case, "speed_kept")
-        return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
+        by_turns = self.values(contestant, ranks, case, "speed_kept", "speed")
+        return by_turns or self.ratios(contestant, case, plan.ALONE, lone_case, ranks)
 
     def beside_floor(
         self, contestant, ranks: int, case, suite: str = "speed"
-    ) -> Tuple[Optional[float], Optional[float], Optional[float]]:
+    ) -> Tuple[Optional[float], Optional[float], List[float]]:
         """Return the least seconds that memory bandwidth allows for a case, the contestant's
-        seconds, and the ratio of the two, as medians over rounds."""
+        seconds (both medians over rounds), and the ratio of the two in each round."""
         bandwidths = {
             n: kept.get("bandwidth") for n, kept in self.runs(plan.ALONE, ranks, suite).items()
         }
@@ -73,8 +77,7 @@ class Results:
             if bandwidths.get(n)
         ]
         taken = self.value(contestant, ranks, case.name, suite=suite)
-        share = median(shares) if shares else None
-        return taken and share and taken * share, taken, share
+        return taken and (taken * median(shares) if shares else None), taken, shares
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return the memory bandwidth of all ranks together, in bytes per second."""

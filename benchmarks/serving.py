@@ -174,8 +174,8 @@ def main() -> None:
                         found = run(name, system, ranks, args.tokens, folder)
                         rates[system].append(min(each["rate"] for each in found))
                 gloo, ours = (statistics.median(rates[system]) for system in SYSTEMS)
-                faster = statistics.median(b / a for a, b in zip(*rates.values()))
-                lines.append([name, str(ranks), f"{gloo:.0f}", f"{ours:.0f}", f"{faster:.2f}"])
+                faster = harness.of_rounds([b / a for a, b in zip(*rates.values())])
+                lines.append([name, str(ranks), f"{gloo:.0f}", f"{ours:.0f}", faster])
                 print(*lines[-1], rates, flush=True)
     head = ["tokens a second", "ranks", *SYSTEMS, "hvdlite / Gloo"]
     harness.show(harness.markdown(head, lines), args.page)

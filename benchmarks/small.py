@@ -9,7 +9,8 @@ MPI and MPICH have their own environments, so their processes run after the othe
 `make small-peers` installs the systems that .venv-frameworks lacks. Each system has the settings
 with which it was fastest: for Open MPI, malloc keeps memory; for Intel MPI, shared memory and no
 pinning. Rounds are added to build/small-RANKS.json until it is deleted. A figure is the median over
-rounds of the slowest rank's median; CPU is a rank's processor time per call in the same rounds.
+rounds of the slowest rank's median; CPU is a rank's processor time per call in the same rounds. The
+last row has the ratio within a round, with its minimum and maximum over rounds.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
+from benchmarks.harness import ROOT, Kept, markdown, of_rounds, parser_of, show
 from benchmarks.libraries import free_port, join_gloo
 from benchmarks.plan import KEEP_MEMORY
 
@@ -277,6 +278,12 @@ def _text(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
+def _ratio(run: Dict[str, Any], size: str) -> List[float]:
+    """Return the time of the fastest other system, divided by hvdlite's, if both have run."""
+    others = [run[name][size][0] for name in run if name not in (*OURS, UCC)]
+    return [min(others) / run[OURS[0]][size][0]] if others and OURS[0] in run else []
+
+
 def table(runs: List[Dict[str, Any]], ranks: str, titles: Dict[int, str] = TITLES) -> str:
     names = [name for name in (*HERE, *ELSEWHERE) if any(name in run for run in runs)]
     lines = []
@@ -284,6 +291,8 @@ def table(runs: List[Dict[str, Any]], ranks: str, titles: Dict[int, str] = TITLE
         values = [[run[name][str(size)] for run in runs if name in run] for size in titles]
         medians = [[statistics.median(each) for each in zip(*pairs)] for pairs in values]
         lines.append([name, *(f"{_text(wall)} ({_text(cpu)})" for wall, cpu in medians)])
+    ratios = [[ratio for run in runs for ratio in _ratio(run, str(size))] for size in titles]
+    lines.append(["fastest other from Python / hvdlite", *map(of_rounds, ratios)])
     return markdown([f"us (CPU us a rank), {ranks}", *titles.values()], lines)
 
 

@@ -75,8 +75,8 @@ def main() -> None:
     lines = []
     for name, times in found.items():
         gloo, ours = (statistics.median(times[system][1:]) * 1e3 for system in SYSTEMS)
-        ratio = statistics.median(a / b for a, b in zip(*(times[each][1:] for each in SYSTEMS)))
-        lines.append([name, f"{gloo:.1f}", f"{ours:.1f}", f"{ratio:.2f}"])
+        ratios = [a / b for a, b in zip(*(times[each][1:] for each in SYSTEMS))]
+        lines.append([name, f"{gloo:.1f}", f"{ours:.1f}", harness.of_rounds(ratios)])
     harness.show(harness.markdown(["ms", *SYSTEMS, "gloo / hvdlite"], lines), args.page)
 
 

@@ -10,7 +10,7 @@ import cluster
 import pytest
 from jobs import ROOT, assert_passed, mpirun
 
-from benchmarks import harness, hosts, plan, report
+from benchmarks import harness, hosts, plan, report, small
 from benchmarks.results import Results
 from benchmarks.run import execute
 from hvdlite.bench import cases
@@ -126,16 +126,16 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     results = Results({"speed-2": rounds})
     case = report.ROWS[0].ours
     assert results.value(plan.HVDLITE, 2, case) == 2e-3
-    assert results.ratio(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx(4)
-    assert results.ratio(plan.HVDLITE, case, plan.MPI, case, 2) is None
+    assert results.ratios(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx([9, 4, 2])
+    assert results.ratios(plan.HVDLITE, case, plan.MPI, case, 2) == []
     assert results.rounds() == 3
 
     page = tmp_path / "benchmarks.md"
     shutil.copy(ROOT / "docs" / "benchmarks.md", page)
     harness.put(page, report.texts(results))
     text = page.read_text()
-    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | 4.0x | – |" in text
-    assert "| hvdlite | 2 | 2.2 | 93 % | – | – | – |" in text
+    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | 4.0x [2.0x, 9.0x] | – |" in text
+    assert "| hvdlite | 2 | 2.2 | 93 % [93 %, 93 %] | – | – | – |" in text
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
 
 
@@ -199,6 +199,17 @@ def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
     ]
     ours, tcp, horovod, mpi = zip(*(row[2:6] for row in rows))
     assert all(float(cell.split()[0]) > 0 for cell in [*ours, *tcp, mpi[0]]) and not any(horovod)
+
+
+def test_the_table_of_small_arrays_shows_the_spread_of_the_rounds():
+    def run(ours, mpi, gloo):
+        times = {"hvdlite": ours, "hvdlite, a plan": 0.1, "Open MPI": mpi, "Gloo": gloo}
+        return {name: {"4": [us, us]} for name, us in [*times.items(), (small.UCC, 0.1)]}
+
+    text = small.table([run(2, 3, 9), run(2, 8, 4), run(2, 1, 5)], "2 ranks", {4: "4 B"})
+    assert text.splitlines()[-1] == "| fastest other from Python / hvdlite | 1.50 [0.50, 2.00] |"
+    alone = small.table([{"hvdlite": {"4": [2, 2]}}], "2 ranks", {4: "4 B"})
+    assert alone.splitlines()[-1].endswith("| – |")
 
 
 def calls_of(*seconds, sent=2_000_000):
