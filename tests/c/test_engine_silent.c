@@ -121,8 +121,7 @@ ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
     if (stopped) atomic_store(&stop.closed, true);
     ranks_meet(me->ranks);
     if (!stopped) {
-        CHECK_CODE(transport_tcp_open_among(&group, t, BOTH, 2, 1, false, &err), HVD_RANK_DEAD,
-                   err);
+        CHECK_CODE(sockets_group(&group, t, BOTH, 2, 1, false, &err), HVD_RANK_DEAD, err);
         CHECK_HAS(err.text, "does not answer: it may be stopped");
         CHECK(err.nblamed == 1 && err.blamed[0] == stop.rank);
     }

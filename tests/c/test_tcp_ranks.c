@@ -89,7 +89,7 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
         OK(comm_irecv(&t->all, &byte, 1, 1, &x, ERR));
         CHECK_CODE(comm_wait(&t->all, &x, &(struct waiter){0}, &err), HVD_RANK_DEAD, err);
     } else if (rank == 2) {
-        CHECK_CODE(transport_tcp_open_among(&group, t, PAIR, 2, 4, true, &err), HVD_RANK_DEAD, err);
+        CHECK_CODE(sockets_group(&group, t, PAIR, 2, 4, true, &err), HVD_RANK_DEAD, err);
         CHECK(!group);
     }
     if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
@@ -123,10 +123,10 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
     struct transport *pair = NULL, *all = NULL;
     bool in_pair = rank != 1;
     if (in_pair)
-        OK(transport_tcp_open_among(&pair, t, PAIR, 2, 1,
-                                    local_hub_rank(ranks->hub, rank)->layout.windows, ERR));
-    OK(transport_tcp_open_among(&all, t, TURNED, RANKS, 2,
-                                local_hub_rank(ranks->hub, rank)->layout.windows, ERR));
+        OK(sockets_group(&pair, t, PAIR, 2, 1, local_hub_rank(ranks->hub, rank)->layout.windows,
+                         ERR));
+    OK(sockets_group(&all, t, TURNED, RANKS, 2, local_hub_rank(ranks->hub, rank)->layout.windows,
+                     ERR));
     CHECK_INT(all->at.rank, (rank + RANKS - 1) % RANKS);
     for (int i = 0; i < 50; i++) {
         int *seen = transport_gather(all, &rank, sizeof(int), ERR);
@@ -158,12 +158,12 @@ static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
     if (rank == 1) {
         getrlimit(RLIMIT_NOFILE, &old);
         setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = old.rlim_max});
-        FAILS(transport_tcp_open_among(&group, t, ALL, RANKS, 5, false, ERR), HVD_NO_MEMORY);
+        FAILS(sockets_group(&group, t, ALL, RANKS, 5, false, ERR), HVD_NO_MEMORY);
         setrlimit(RLIMIT_NOFILE, &old);
     }
     ranks_meet(ranks);
     if (rank == 1) return;
-    CHECK_CODE(transport_tcp_open_among(&group, t, ALL, RANKS, 5, false, &err), HVD_RANK_LEFT, err);
+    CHECK_CODE(sockets_group(&group, t, ALL, RANKS, 5, false, &err), HVD_RANK_LEFT, err);
     CHECK_INT(err.nblamed, 1);
 }
 
@@ -176,8 +176,7 @@ static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {
     if (rank == 1)
         close_own(ranks, rank, true);
     else
-        CHECK_CODE(transport_tcp_open_among(&group, t, ALL, RANKS, 7, *(bool *)arg, &err),
-                   HVD_RANK_LEFT, err);
+        CHECK_CODE(sockets_group(&group, t, ALL, RANKS, 7, *(bool *)arg, &err), HVD_RANK_LEFT, err);
     if (rank == 0) CHECK_HAS(err.text, "rank 1 has left the job");
     ranks_meet(ranks);
 }
@@ -189,7 +188,7 @@ TEST(test_opening_a_group_with_a_rank_that_has_left_fails) {
 
 static struct transport *open_among_all(struct transport *t, bool window) {
     struct transport *group = NULL;
-    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 8, window, ERR));
+    OK(sockets_group(&group, t, ALL, RANKS, 8, window, ERR));
     return group;
 }
 
@@ -322,7 +321,7 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     static const int PAIR[] = {0, 1};
     if (rank) return;
     transport_died(t, 2, FATE_HOST_LOST);
-    FAILS(transport_tcp_open_among(&group, t, PAIR, 2, 6, false, ERR), HVD_RANK_DEAD);
+    FAILS(sockets_group(&group, t, PAIR, 2, 6, false, ERR), HVD_RANK_DEAD);
     CHECK_INT(ERR->blamed[0], 2);
 }
 

@@ -100,14 +100,14 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
 static int open_transport(const struct job *j, struct group *g, struct reach *reach,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
+    struct transport_config config = {o->window, o->nudge, o->data_timeout};
     transport_mpi_opener *open_by_mpi = (transport_mpi_opener *)reach->mpi.open;
-    if (open_by_mpi)
-        return open_by_mpi(&g->transport, reach->mpi.comm, job_ranks, o->window, o->nudge, err);
+    if (open_by_mpi) return open_by_mpi(&g->transport, reach->mpi.comm, job_ranks, &config, err);
     if (job_ranks)
         return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
-                                        reach->number, o->window, err);
+                                        reach->number, &config, err);
     reach->taken = true;
-    return transport_tcp_open(&g->transport, &reach->sockets, o->window, o->data_timeout, err);
+    return transport_tcp_open(&g->transport, &reach->sockets, &config, err);
 }
 
 int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,

@@ -5,8 +5,6 @@
 
 #include <assert.h>
 
-/* short, because MPI moves data only while it is called */
-static const double LONGEST_DATA_NAP = 0.2e-3;
 /* limited, because the negotiation has its own deadlines */
 static const double LONGEST_DATA_SLEEP = 10e-3;
 
@@ -53,7 +51,7 @@ struct awaited {
 /* Yields, naps or sleeps. If arriving data wakes this rank, it sleeps even for a short time,
  * because a sleep also moves the data of other waits. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
-    double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_DATA_NAP);
+    double nap = waiter_next(waiter, clock_now(), transport_policy(t), t->ops->longest_nap);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
         transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
     else

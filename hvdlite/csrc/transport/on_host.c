@@ -133,14 +133,14 @@ static int open_signs(struct on_host *o, struct transport *t, bool nudge, hvd_er
     return HVD_OK;
 }
 
-int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool window, bool nudge,
-                 hvd_error *err) {
+int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
+                 const struct transport_config *config, hvd_error *err) {
     HVD_TRY(layout_open(&t->layout, &t->all, lowest, err));
     t->at = layout_topology(&t->layout, &t->all);
-    HVD_TRY(open_window(o, t, window, err));
+    HVD_TRY(open_window(o, t, config->window, err));
     /* In a window of all ranks, every message passes through a mailbox and rings a doorbell. */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_NUDGE;
-    return open_signs(o, t, nudge && !t->all.window, err);
+    return open_signs(o, t, config->nudge && t->ops->nudged && !t->all.window, err);
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {

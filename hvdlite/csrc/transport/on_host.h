@@ -30,9 +30,9 @@ struct on_host {
 };
 
 /* t->all must have rank and size. lowest: array by rank, the lowest rank of the rank's host.
- * `window`: ranks of a host share a window if they can. `nudge`: open sockets for nudges. */
-int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool window, bool nudge,
-                 hvd_error *err);
+ * */
+int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
+                 const struct transport_config *config, hvd_error *err);
 /* clean: waits until the last messages are in the mailboxes; the other ranks read mailboxes until
  * the message BYE. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);

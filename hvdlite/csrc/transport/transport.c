@@ -116,11 +116,11 @@ bool transport_find_dead(const struct transport *t, hvd_error *cause) {
 }
 
 void transport_linger(struct transport *t) {
-    if (transport_rings(t)) return;
-    static const double LINGER = 0.2, LOOK = 2e-3;
+    static const double LOOK = 2e-3;
     struct message m;
     hvd_error err;
-    for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
+    double until = transport_rings(t) ? 0 : clock_now() + t->ops->linger;
+    for (; clock_now() < until; clock_nap(LOOK)) {
         if (transport_receive(t, &m, &err)) return;
         free(m.data);
     }

@@ -24,8 +24,21 @@ struct message {
 struct card; /* on_host.h */
 struct transport;
 
+/* The user's choices for a transport; equal on all ranks. */
+struct transport_config {
+    /* The ranks of a host share a window if they can; without a window all data goes through
+     * streams or MPI. */
+    bool window;
+    bool nudge;     /* if the transport's messages wake no rank: nudges wake the receiver */
+    double timeout; /* seconds after which a wait for another rank fails; 0: never */
+};
+
 struct transport_ops {
     const char *name; /* appears in texts for the user */
+    /* longest nap, in seconds, of a wait for data that arriving data does not end */
+    double longest_nap;
+    bool nudged;   /* its messages wake no rank, so nudges must */
+    double linger; /* seconds for which transport_linger calls the transport */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
     int (*irecv)(struct transport *, void *data, size_t bytes, int from, struct transfer *,
@@ -115,7 +128,7 @@ void transport_complete(const struct transport *t, hvd_error *err);
 /* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's messages first, because the
  * rank may have left before its process ended. */
 int transport_check_life(const struct transport *t, hvd_error *err);
-/* Looks for a dead rank for up to 50 ms, because MPI may fail a moment before the death is
+/* Looks for a dead rank for up to 50 ms, because a transfer may fail a moment before the death is
  * noticed. */
 bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
@@ -133,8 +146,7 @@ bool transport_awaits(const struct transport *t, int rank);
  * t->cards must be set. */
 void transport_lose_host(struct transport *t, const char *host);
 
-/* Calls the transport for 0.2 s to send the last messages, because MPI sends only while it is
- * called. */
+/* Sends the last messages of a transport that sends only while it is called. */
 void transport_linger(struct transport *t);
 
 /* To sleep without missing a message, take a ticket (listen), look for work, then sleep with the

@@ -224,7 +224,7 @@ static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
     return *lowest ? HVD_OK : err->code;
 }
 
-static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
+static int open_all(struct mpi_transport *m, MPI_Comm comm, const struct transport_config *config,
                     hvd_error *err) {
     HVD_TRY(check_ready(err));
     TRY_MPI(MPI_Comm_dup(comm, &m->data));
@@ -233,7 +233,7 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
     int *lowest = NULL;
     HVD_TRY(find_hosts(m, &lowest, err));
-    int code = on_host_open(&m->here, &m->transport, lowest, window, nudge, err);
+    int code = on_host_open(&m->here, &m->transport, lowest, config, err);
     free(lowest);
     return code;
 }
@@ -258,6 +258,9 @@ static void mpi_close(struct transport *t, bool clean) {
 
 static const struct transport_ops MPI_OPS = {
     .name = "MPI",
+    .longest_nap = 0.2e-3, /* short, because MPI moves data only while it is called */
+    .linger = 0.2,
+    .nudged = true,
     .isend = mpi_isend,
     .irecv = mpi_irecv,
     .test = mpi_test,
@@ -272,8 +275,8 @@ static const struct transport_ops MPI_OPS = {
     .close = mpi_close,
 };
 
-int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,
-                       bool nudge, hvd_error *err) {
+int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks,
+                       const struct transport_config *config, hvd_error *err) {
     struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);
@@ -281,7 +284,7 @@ int transport_mpi_open(struct transport **out, const void *comm, const int *job_
     m->transport.job_ranks = job_ranks;
     m->arriving.from = m->here.file = -1;
     m->data = m->control = MPI_COMM_NULL;
-    int code = open_all(m, *(const MPI_Comm *)comm, window, nudge, err);
+    int code = open_all(m, *(const MPI_Comm *)comm, config, err);
     *out = code ? NULL : &m->transport;
     if (code) mpi_close(&m->transport, false);
     return code;

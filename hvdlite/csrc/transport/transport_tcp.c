@@ -6,7 +6,6 @@
 #include "transport/on_host.h"
 
 #include <math.h>
-#include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,7 +100,6 @@ static int tcp_send(struct transport *t, int to, const void *data, size_t size, 
     return HVD_OK;
 }
 
-/* Calls channel_check under the lock. */
 static int check_channel(struct tcp_transport *m, int from, double patience, hvd_error *err) {
     net_lock(m->net);
     int code = channel_check(m->channel, from, patience, err);
@@ -110,14 +108,14 @@ static int check_channel(struct tcp_transport *m, int from, double patience, hvd
 }
 
 static void take(struct tcp_transport *m, int from, void (*look)(struct net *),
-                 struct message *message) {
+                 struct message *to) {
     net_lock(m->net);
     struct parcel *p = channel_take(m->channel, from);
     if (!p) look(m->net);
     if (!p) p = channel_take(m->channel, from);
     net_unlock(m->net);
     if (!p) return;
-    *message = (struct message){m->members[p->from], p->data, p->size};
+    *to = (struct message){m->members[p->from], p->data, p->size};
     free(p);
 }
 
@@ -192,14 +190,13 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
 static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
     struct tcp_transport *m = self(t);
     int size = t->all.size, rank = t->all.rank;
-    size_t bytes = (size_t)size * each;
     char *rows = all;
     if (rank) {
         HVD_TRY(send_by_stream(m, 0, rows + (size_t)rank * each, each, err));
-        return await_bytes(m, 0, all, bytes, err);
+        return await_bytes(m, 0, all, (size_t)size * each, err);
     }
     for (int r = 1; r < size; r++) HVD_TRY(await_bytes(m, r, rows + (size_t)r * each, each, err));
-    for (int r = 1; r < size; r++) HVD_TRY(send_by_stream(m, r, all, bytes, err));
+    for (int r = 1; r < size; r++) HVD_TRY(send_by_stream(m, r, all, (size_t)size * each, err));
     return HVD_OK;
 }
 
@@ -241,18 +238,19 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
 }
 
 /* hosts: by rank of the job, the number of the rank's host. */
-static int open_here(struct tcp_transport *m, const int *hosts, bool window, hvd_error *err) {
+static int open_here(struct tcp_transport *m, const int *hosts,
+                     const struct transport_config *config, hvd_error *err) {
     int size = m->transport.all.size, *lowest = calloc((size_t)size, sizeof *lowest);
     if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
     for (int r = 0; r < size; r++)
         while (hosts[m->peers[lowest[r]]] != hosts[m->peers[r]]) lowest[r]++;
-    int code = on_host_open(&m->here, &m->transport, lowest, window, false, err);
+    int code = on_host_open(&m->here, &m->transport, lowest, config, err);
     free(lowest);
     return code;
 }
 
 static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts, int number,
-                    bool window, hvd_error *err) {
+                    const struct transport_config *config, hvd_error *err) {
     struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
@@ -261,7 +259,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
                             (struct channel_owner){ring, lost, t}, err);
     net_unlock(m->net);
     HVD_TRY(code ? code : bell);
-    HVD_TRY(open_here(m, hosts, window, err));
+    HVD_TRY(open_here(m, hosts, config, err));
     atomic_store(&m->by_doorbell, t->all.window != NULL);
     if (ranks) on_host_unwatch(&m->here); /* the job's transport watches all processes */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_DATA;
@@ -295,6 +293,7 @@ static void tcp_close(struct transport *t, bool clean) {
 
 static const struct transport_ops TCP_OPS = {
     .name = "sockets",
+    .longest_nap = 0.2e-3,
     .isend = tcp_isend,
     .irecv = tcp_irecv,
     .test = tcp_test,
@@ -312,7 +311,7 @@ static const struct transport_ops TCP_OPS = {
 };
 
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
-    struct tcp_transport *m = aligned_alloc(alignof(struct tcp_transport), sizeof *m);
+    struct tcp_transport *m = aligned_alloc(_Alignof(struct tcp_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport"), NULL;
     *m = (struct tcp_transport){.job = &m->transport, .net = n, .here.file = -1};
     m->transport.ops = &TCP_OPS;
@@ -320,30 +319,30 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     return m;
 }
 
-int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, double timeout,
-                       hvd_error *err) {
+int transport_tcp_open(struct transport **out, const hvd_sockets *s,
+                       const struct transport_config *config, hvd_error *err) {
     struct net *n = NULL;
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, s->size, err);
     if (!m) return net_close(n, false), err->code;
-    m->transport.patience.timeout = timeout;
-    int code = open_all(m, NULL, s->lowest, 0, window, err);
+    m->transport.patience.timeout = config->timeout;
+    int code = open_all(m, NULL, s->lowest, 0, config, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
     return code;
 }
 
 int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
-                             int size, int number, bool window, hvd_error *err) {
+                             int size, int number, const struct transport_config *config,
+                             hvd_error *err) {
     if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
-        return error_set(
-            err, HVD_INVALID,
-            "group %d of %d ranks: both numbers must be above 0, and the job must use TCP", number,
-            size);
+        return error_set(err, HVD_INVALID,
+                         "group %d of %d ranks: both must be above 0, in a job over TCP", number,
+                         size);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
     m->job = job;
-    int code = open_all(m, ranks, job->layout.host_of, number, window, err);
+    int code = open_all(m, ranks, job->layout.host_of, number, config, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
     return code;

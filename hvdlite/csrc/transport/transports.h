@@ -18,11 +18,11 @@
 
 /* cdef begin */
 struct transport;
-/* Collective over the communicator whose handle (an MPI_Comm) is at `comm`. `window`: the ranks of
- * a host share a window if they can; without a window all data goes through MPI. `nudge`: messages
- * through MPI wake the receiver. job_ranks: as in struct transport. */
+struct transport_config;
+/* Collective over the communicator whose handle (an MPI_Comm) is at `comm`. job_ranks: as in struct
+ * transport. */
 typedef int transport_mpi_opener(struct transport **out, const void *comm, const int *job_ranks,
-                                 bool window, bool nudge, hvd_error *err);
+                                 const struct transport_config *config, hvd_error *err);
 transport_mpi_opener transport_mpi_open;
 
 /* Write the name of an MPI ("Open MPI 5.0.11"): the MPI that the library was compiled for, and the
@@ -37,16 +37,15 @@ void transport_mpi_loaded(char *text, size_t size);
  * go through mailboxes and a rank sleeps on its doorbell, as in transport_mpi. Otherwise a waiting
  * rank sleeps until it can read or write a stream. */
 
-/* Collective. Owns the descriptors from now on, even if it fails. `window`: the ranks of a host
- * share a window if they can. timeout: seconds after which a wait for another rank fails; 0:
- * never. */
-int transport_tcp_open(struct transport **out, const hvd_sockets *sockets, bool window,
-                       double timeout, hvd_error *err);
+/* Collective. Owns the descriptors from now on, even if it fails. */
+int transport_tcp_open(struct transport **out, const hvd_sockets *sockets,
+                       const struct transport_config *config, hvd_error *err);
 
 /* Collective over `ranks`. Opens the transport of a group in the job that has the transport `job`;
  * close `job` last. number: > 0, equal on all these ranks and new in this job. */
 int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
-                             int size, int number, bool window, hvd_error *err);
+                             int size, int number, const struct transport_config *config,
+                             hvd_error *err);
 
 /* ---- ranks as threads of one process, for the C tests: transport_local.c ----
  *
