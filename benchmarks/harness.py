@@ -80,14 +80,14 @@ def of_rounds(values: Sequence[float], text: Callable[[float], str] = "{:.2f}".f
     return f"{median} [{least}, {most}]" if len(values) > 1 else median
 
 
-def show(text: str, page: Optional[Path]) -> None:
-    """Print the table, and write it into the page that --page names.
+def show(text: str, page: Optional[Path], mark: str = "table") -> None:
+    """Print the table, and write it between the marks of the page that --page names.
 
     :raises ValueError: the page does not have the two marks.
     """
     print(text)
     if page:
-        put(page, {"table": text})
+        put(page, {mark: text})
 
 
 def put(page: Path, texts: Dict[str, str]) -> None:

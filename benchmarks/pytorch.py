@@ -3,8 +3,12 @@
     make bench-pytorch                                       two ranks, writes docs/pytorch.md
     .venv-frameworks/bin/python -m benchmarks.pytorch --rounds 1 --only mlp
     .venv-frameworks/bin/python -m benchmarks.pytorch --hosts 2 --rate 200mbit
+    chrt -r 20 .venv-frameworks/bin/python -m benchmarks.pytorch --floor --page docs/backend.md
 
-The last command needs root. It runs one rank on each of two hosts that tests/cluster.py emulates.
+With --hosts, which needs root, there is one rank on each host that tests/cluster.py emulates. With
+--floor, the table has the step of the small tensors over Gloo, over hvdlite's backend, and without
+an exchange: then each rank is in a process group, or process set, of its own, so its step is as
+long as if the exchange took no time.
 
 The models are an MLP of 2.1 million parameters (9 layers, 16 rows per rank), a ResNet-18 on images
 of 32 x 32 (16 images per rank), and 400 small tensors. "Gloo, shared memory" is Gloo with
@@ -28,7 +32,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from benchmarks import harness, plan
 from benchmarks.harness import Kept, markdown, of_rounds, parser_of, show
@@ -41,7 +45,14 @@ SHARED = "Gloo, shared memory"
 SLOWER = "alone, the slower process"
 WARM_UP = 5  # steps before the measured ones
 STEPS_ON_HOSTS = 20
-_HERE = "127.0.0.1"
+DDP = "DistributedDataParallel"
+HOOKED = "the same, with the hook and `gradient_as_bucket_view=True`"
+OPTIMIZER, NO_EXCHANGE = "`hvd.DistributedOptimizer`", "no exchange"
+BACKENDS = {"Gloo": "gloo", "hvdlite": "hvdlite", NO_EXCHANGE: "hvdlite"}
+WAYS = (DDP, HOOKED, OPTIMIZER)
+# system of --floor -> row and column of the table
+FLOOR = {f"{way}, {by}": (way, by) for way in WAYS for by in BACKENDS}
+del FLOOR[f"{OPTIMIZER}, Gloo"]
 
 
 # ---- on each rank ----
@@ -99,6 +110,8 @@ def distribute(system: str, model):
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    if system in FLOOR:
+        return distribute_by(*FLOOR[system], model, optimizer)
     if system == HOROVOD:
         import horovod.torch as hvd
     else:
@@ -109,6 +122,32 @@ def distribute(system: str, model):
         model = torch.nn.parallel.DistributedDataParallel(model)
     if system == "hvdlite in DDP":
         model.register_comm_hook(None, hvd.allreduce_hook)
+    return model, optimizer
+
+
+def distribute_by(way: str, by: str, model: Any, optimizer: Any) -> Tuple[Any, Any]:
+    """Like :func:`distribute`, for a row and a column of the table of --floor."""
+    import torch.distributed as dist
+    from torch.distributed import BuiltinCommHookType
+    from torch.nn.parallel import DistributedDataParallel
+
+    import hvdlite.torch as hvd
+
+    everyone = list(range(hvd.size()))
+    groups = [[rank] for rank in everyone] if by == NO_EXCHANGE else [everyone]
+    mine = hvd.rank() % len(groups)
+    if way == OPTIMIZER:
+        ranks = hvd.global_process_set
+        if by == NO_EXCHANGE:
+            ranks = [hvd.add_process_set(group) for group in groups][mine]
+        named = model.named_parameters()
+        return model, hvd.DistributedOptimizer(optimizer, named, process_set=ranks)
+    model = DistributedDataParallel(
+        model, process_group=[dist.new_group(g, backend=BACKENDS[by]) for g in groups][mine],
+        gradient_as_bucket_view=way == HOOKED,
+    )  # fmt: skip
+    if way == HOOKED:
+        model._register_builtin_comm_hook(BuiltinCommHookType.ALLREDUCE)
     return model, optimizer
 
 
@@ -149,9 +188,10 @@ def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
         contestants[system] = distribute(system, model)
     torch.manual_seed(comm.rank + 1)
     seconds = {system: [] for system in systems}
-    for _ in range(steps + WARM_UP):
+    for number in range(steps + WARM_UP):
         rows = batch()
-        for system, (model, optimizer) in contestants.items():
+        for system in harness.in_turn(systems, number):
+            model, optimizer = contestants[system]
             comm.Barrier()
             seconds[system].append(seconds_of_step(model, optimizer, rows))
     found = []
@@ -168,7 +208,8 @@ def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
 
 def _own_address() -> str:
     """Return the address at which the other ranks reach this host."""
-    return socket.gethostbyname(socket.gethostname()) if "CLUSTER_HOSTS" in os.environ else _HERE
+    emulated = "CLUSTER_HOSTS" in os.environ
+    return socket.gethostbyname(socket.gethostname()) if emulated else "127.0.0.1"
 
 
 # ---- beside each other ----
@@ -183,13 +224,15 @@ def has_horovod() -> bool:
     )
 
 
-def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dict[str, str]):
+def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dict[str, str],
+        ours: Sequence[str] = SYSTEMS):  # fmt: skip
     """Return each system's step in ms; exit if the ranks' weights are wrong.
 
     :param start: takes the ranks' Python; returns the command that starts the ranks.
+    :param ours: the systems that run in the same processes.
     """
-    groups = [(Path(sys.executable), SYSTEMS, {})]
-    if has_horovod():
+    groups = [(Path(sys.executable), ours, {})]
+    if ours == SYSTEMS and has_horovod():
         groups.append((plan.HOROVOD.python, [HOROVOD], plan.HOROVOD_TUNED.environment))
     found: Dict[str, float] = {}
     for python, systems, own in groups:
@@ -198,19 +241,19 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
             start(python), "pytorch", arguments, 300, python, **settings, **own
         )  # fmt: skip
         for system, milliseconds, equal in next(ranks):
-            if equal == (system in ("alone", SLOWER)):
+            if equal == (system in ("alone", SLOWER) or system.endswith(NO_EXCHANGE)):
                 sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
             found[system] = milliseconds
     return found
 
 
-def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]:
+def run_here(ranks: int, name: str, shared: bool, **ours: Sequence[str]) -> Dict[str, Dict]:
     """Return the result of :func:`run` on this machine; the key says how Gloo was set."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)
     found = run(name, lambda python: [str(python.with_name("mpirun")), "-n", str(ranks)],
-                MODELS[name], settings)  # fmt: skip
+                MODELS[name], settings, **ours)  # fmt: skip
     print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
     return {SHARED if shared else "Gloo": found}
 
@@ -253,11 +296,26 @@ def table(results: Dict[str, Dict[str, List[float]]]) -> str:
     return markdown(["", *results], lines) + "\n"
 
 
+def floor_table(rounds: List[Dict[str, float]]) -> str:
+    alone = statistics.median(each["alone"] for each in rounds)
+    lines = []
+    for way in WAYS:
+        keys = [f"{way}, {by}" for by in BACKENDS]
+        ratios = [[each[key] / each["alone"] for each in rounds if key in each] for key in keys]
+        lines.append([way, *map(of_rounds, ratios)])
+    header = f"a step, divided by a step of ranks that train alone ({alone:.0f} ms)"
+    return markdown([header, *BACKENDS], lines)
+
+
 def main() -> None:
     args = parse_args()
     if args.measure:
         measure(args.measure, args.systems, args.steps, args.rank)
         return
+    if args.floor:
+        run_once = partial(run_here, args.ranks, ours=("alone", *FLOOR))
+        rounds = Kept("pytorch-floor").add(["small"], [False], args.rounds, run_once)["small"]
+        return show(floor_table([each["Gloo"] for each in rounds]), args.page, "steps")
     if args.hosts:
         name = args.only or "mlp"
         results = {name: run_on_hosts(name, args.hosts, args.rate)}
@@ -275,6 +333,7 @@ def parse_args() -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
     add("--hosts", type=int, help="number of hosts, with one rank each; one model (mlp)")
+    add("--floor", action="store_true", help="the step without an exchange, of the small tensors")
     # how the program starts itself on a rank
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)
