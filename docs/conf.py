@@ -32,7 +32,7 @@ html_css_files = ["tables.css"]
 myst_heading_anchors = 3  # makes links to #headings work as on GitHub
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# A role in a docstring that names nothing is an error, except for types.
+# A cross-reference in a docstring without a target is an error, except to types and exceptions.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
 autodoc_preserve_defaults = True  # shows process_set=global_process_set instead of its repr

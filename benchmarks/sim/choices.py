@@ -18,7 +18,7 @@ from benchmarks.harness import bits_a_second, markdown
 HOSTS = [2, 4, 8, 16, 32, 64, 128, 256]
 RATES = ["10gbit", "25gbit", "100gbit"]
 SIZES = [16_000, 64_000, 256_000, 1_000_000, 4_000_000, 16_000_000]
-NEAR = 1.05  # choices within this factor of the best time count as equal
+NEAR = 1.05  # choices that take at most this many times the best time are treated as equal
 
 
 def places(args: argparse.Namespace) -> Iterator[sim.Place]:

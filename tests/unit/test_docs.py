@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from jobs import alone
-from test_architecture import MODULES
-from test_modules import module_name
+from test_architecture import MODULES, ROOMS
+from test_modules import FLOORS, module_name
 
 import hvdlite as hvd
 from hvdlite.core import reduce_ops
@@ -215,6 +215,21 @@ def test_examples_in_docstrings_are_true():
     names = [module_name(m) for m in own if ">>> " in m.read_text(encoding="utf-8")]
     assert len(names) > 20
     alone(TRIED, *names)
+
+
+def test_the_picture_of_the_layers_has_the_order_that_tests_enforce():
+    picture = (DOCS / "design.md").read_text(encoding="utf-8").split("```")[1]
+    python, c = re.split(r"\n-----.*\nhvdlite/csrc/\n", picture)
+    python = python.replace("hvdlite/", " " * 8)
+    names = [
+        re.findall(r"^ {2,8}((?:[a-z]+(?:/|\.py|\.h) ?)+) ", part, re.M) for part in (python, c)
+    ]
+    modules, rooms = ([w.rstrip("/").partition(".")[0] for w in " ".join(n).split()] for n in names)
+    assert ["" if room == "hvd" else room for room in rooms] == ROOMS[::-1]
+    floor_of = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    floors = [floor_of.pop(name) for name in modules]
+    assert floors == sorted(floors, reverse=True)
+    assert set(floor_of) == {"as_horovod", "__main__", "_build"}
 
 
 def anchors(page: Path) -> set:
