@@ -124,7 +124,7 @@ C_FLAGS  := -std=c11 -ffp-contract=off -g1 -Wall -Wextra -Wshadow -Wconversion -
 # New kernels randomize addresses so widely that old sanitizers find no room for shadow memory.
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
-define flavour # name, flags
+define c-tests # name, flags
 build/c/$1/%.o: hvdlite/csrc/%.c Makefile
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
@@ -135,10 +135,10 @@ build/c/$1/test_%: build/c/$1/test_%.o $$(patsubst %,build/c/$1/%.o,$$(CORE) $$(
 	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
 endef
-$(eval $(call flavour,plain,-O2))
-$(eval $(call flavour,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all))
-$(eval $(call flavour,tsan,-O1 -fsanitize=thread))
-$(eval $(call flavour,aarch64,-O2 -DCHECK_EMULATED))
+$(eval $(call c-tests,plain,-O2))
+$(eval $(call c-tests,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all))
+$(eval $(call c-tests,tsan,-O1 -fsanitize=thread))
+$(eval $(call c-tests,aarch64,-O2 -DCHECK_EMULATED))
 build/c/aarch64/%: CC := aarch64-linux-gnu-gcc
 -include $(wildcard build/c/*/*.d build/c/*/*/*.d)
 

@@ -10,7 +10,7 @@ The recipe is from Goyal et al. 2017, "Accurate, Large Minibatch SGD". The learn
 each 256 images of a step. In a warm-up of 5 epochs it rises to this value from the rate for one
 rank; after 30, 60 and 80 of 90 epochs it is divided by 10. Nesterov momentum is 0.9; weight decay
 is 1e-4, except for biases and BatchNorm; the last gamma of each residual block starts at 0; there
-is no label smoothing. Images are cropped, mirrored and coloured at random for training, and
+is no label smoothing. Images are cropped, mirrored and colored at random for training, and
 cropped in the middle for validation.
 
     --checkpoint run1    saves each epoch. The same command continues after an interruption, and

@@ -103,11 +103,11 @@ def check(got, expected, dtype: str, note="") -> None:
     assert same_everywhere(got), "ranks have different bits"
 
 
-NORM_EPSILON = 1e-5  # epsilon of the batch normalisation
+NORM_EPSILON = 1e-5  # epsilon of the batch normalization
 
 
-def check_far_from_zero(normalise) -> None:
-    """Check ``normalise(x, dy)``, which returns y and dx for this rank's (rows, 8, 8, channels).
+def check_far_from_zero(normalize) -> None:
+    """Check ``normalize(x, dy)``, which returns y and dx for this rank's (rows, 8, 8, channels).
 
     The mean is 1000 standard deviations; ranks have different means and numbers of rows; the last
     channel is constant.
@@ -120,13 +120,13 @@ def check_far_from_zero(normalise) -> None:
     x = np.concatenate(parts)
     dy = np.random.RandomState(9).randn(*x.shape).astype(np.float32)
     own = np.repeat(np.arange(hvd.size()), [len(part) for part in parts]) == hvd.rank()
-    for got, expected in zip(normalise(x[own], dy[own]), _normalised_in_float64(x, dy)):
+    for got, expected in zip(normalize(x[own], dy[own]), _normalized_in_float64(x, dy)):
         difference = np.abs(got - expected[own]).max((0, 1, 2))
         assert (difference[:2] <= 1e-3).all(), difference
         assert np.isfinite(difference).all(), difference
 
 
-def _normalised_in_float64(x, dy) -> tuple:
+def _normalized_in_float64(x, dy) -> tuple:
     x, axes = x.astype(np.float64), (0, 1, 2)
     scale = 1 / np.sqrt(x.var(axes) + NORM_EPSILON)
     y = (x - x.mean(axes)) * scale

@@ -16,7 +16,7 @@ every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
 HVD = "import os, sys, numpy as np, hvdlite as hvd\n"
-# How a script initialises MPI -> the script, and the lines that it prints besides its sum.
+# How a script initializes MPI -> the script, and the lines that it prints besides its sum.
 BEGINNINGS = {
     "not begun": (NOT_BEGUN + HVD + "hvd.init()\n" + SUM, []),
     "not begun, few threads": (
@@ -114,7 +114,7 @@ def test_only_one_rank_of_a_host_prints_which_ranks_are_late(own, here, begun, c
 def test_the_error_about_mpi_without_threads_says_what_to_set():
     begun = NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(MPI.THREAD_FUNNELED)\n"
     job = mpirun(1, "-c", begun + "hvd.init()", timeout=30)
-    assert "MPI was initialised with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output
+    assert "MPI was initialized with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output
     assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
 
 

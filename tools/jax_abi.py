@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[1] / "hvdlite" / "jax"
 HEAD = """\
 /* The names of MPItrampoline's ABI 2.10 that library.c does not define, as X-macro lists.
  *
- * Written by tools/jax_abi.py from the folder mpiabi of MPItrampoline v5.3.1 (MIT licence). */
+ * Written by tools/jax_abi.py from the folder mpiabi of MPItrampoline v5.3.1 (MIT license). */
 """
 
 

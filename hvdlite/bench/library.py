@@ -106,7 +106,7 @@ class MXNetArrays(NumPyArrays):
         """Return an object that writes gradients and updates weights, as :class:`Updating`."""
         return Updating(self, case)
 
-    synchronises = True  # True: its trainers keep weights equal on all ranks
+    synchronizes = True  # True: its trainers keep weights equal on all ranks
     idles = False  # True: it uses no core while it has no work
     shared = 0  # number of the last trainer's gradients that lie in shared memory
 
@@ -120,7 +120,7 @@ class HvdliteArrays(MXNetArrays):
 class Alone(MXNetArrays):
     """Training without a library: the processes exchange nothing."""
 
-    synchronises = False
+    synchronizes = False
 
     def __init__(self) -> None:
         super().__init__(None, "alone")
@@ -135,7 +135,7 @@ class Alone(MXNetArrays):
 
 
 def gluon_parameters(case: Case) -> Dict[str, Any]:
-    """Return initialised parameters of the case's shapes."""
+    """Return initialized parameters of the case's shapes."""
     import mxnet as mx
 
     models.arrays_of_gluon()

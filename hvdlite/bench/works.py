@@ -161,7 +161,7 @@ class Training:
     def check(self) -> None:
         weights = [p.data().asnumpy() for p in self.net.collect_params().values()]
         assert all(np.isfinite(weight).all() for weight in weights), "training has diverged"
-        if self.library.synchronises:
+        if self.library.synchronizes:
             bits = b"".join(weight.tobytes() for weight in weights)
             assert len(set(self.comm.allgather(zlib.crc32(bits)))) == 1, (
                 "weights differ between ranks"

@@ -34,10 +34,10 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
     return scales[0] * scales[1] * (size if op == Sum else 1)
 
 
-# Mean and variance over all ranks' batches, from each rank's count, mean and centred squares. These
-# formulas need only sums, so one allreduce suffices (Chan, Golub and LeVeque, "Updating Formulae
-# and a Pairwise Algorithm for Computing Sample Variances", 1979). Arrays of any library; in
-# float64, which holds the square of a float32 exactly, so there is no cancellation.
+# Mean and variance over all ranks' batches, from each rank's count, mean and centered squares.
+# These formulas need only sums, so one allreduce suffices (Chan, Golub and LeVeque, "Updating
+# Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). Arrays of any library;
+# in float64, which holds the square of a float32 exactly, so there is no cancellation.
 
 
 def summands(count, mean, squares) -> tuple:

@@ -1,6 +1,6 @@
 /* The names of MPItrampoline's ABI 2.10 that library.c does not define, as X-macro lists.
  *
- * Written by tools/jax_abi.py from the folder mpiabi of MPItrampoline v5.3.1 (MIT licence). */
+ * Written by tools/jax_abi.py from the folder mpiabi of MPItrampoline v5.3.1 (MIT license). */
 /* clang-format off */
 #define MPI_CONSTANTS(ROW) \
     ROW(ANY_SOURCE) ROW(ANY_TAG) ROW(PROC_NULL) ROW(ROOT) ROW(CART) ROW(DIST_GRAPH) ROW(GRAPH) \

@@ -35,7 +35,7 @@ def run(
 
     The result is None for a rank that called ``sys.exit(0)`` or that died in an elastic job.
 
-    The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by
+    The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labeled by
     rank, also in a notebook; interrupting this call ends all ranks. A function defined in a
     notebook, a lambda or a closure needs cloudpickle. Without cloudpickle the ranks import the
     script, so the script must make this call under ``if __name__ == "__main__"``.

@@ -200,7 +200,7 @@ def _probe(sock: socket.socket) -> None:
 
 
 class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))):
-    """Where an agent finds the launcher, and how they recognise each other.
+    """Where an agent finds the launcher, and how they recognize each other.
 
     ``fingerprint`` belongs to the launcher's TLS certificate; "": no encryption. Each address is
     ADDRESS:PORT.

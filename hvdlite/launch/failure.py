@@ -121,8 +121,8 @@ def lost(endings: Sequence[Ending]) -> Optional[Ending]:
     return next((e for e in endings if e.silence), None)
 
 
-def signalled(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Return the first rank whose agent got a signal; None if the ending backend signalled all."""
+def signaled(endings: Sequence[Ending]) -> Optional[Ending]:
+    """Return the first rank whose agent got a signal; None if the ending backend signaled all."""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
     found = [e for e in endings if e.signal and e.failed]

@@ -37,7 +37,7 @@ class Job(NamedTuple):
     sync_dir: Optional[str] = None  # the folder on the hosts that gets a copy of the current folder
     interfaces: List[str] = []
     transport: Optional[str] = None  # tcp: ranks use no MPI
-    secret: str = ""  # the key by which ranks without MPI recognise each other
+    secret: str = ""  # the key by which ranks without MPI recognize each other
     ssh: SSH = SSH()
     mpi_args: List[str] = []  # the user's options for mpirun
     binding: List[str] = []  # the user's binding options, in place of hvdliterun's

@@ -12,7 +12,7 @@ from hvdlite.machine import files
 
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1
-_COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI codes; ranks get them in turn
+_COLORS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI codes; ranks get them in turn
 
 
 class Lines:
@@ -52,12 +52,12 @@ class Console:
     def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):
         self._streams = (out, err)
         self._timestamps = timestamps
-        self._colours = [wants_colour(stream) for stream in self._streams]
+        self._colors = [wants_color(stream) for stream in self._streams]
 
     def write(self, rank: int, label: str, stream: int, line: str) -> None:
         prefix = time.strftime(f"%H:%M:%S [{label}]") if self._timestamps else f"[{label}]"
-        if self._colours[stream]:
-            prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
+        if self._colors[stream]:
+            prefix = f"\x1b[{_COLORS[rank % len(_COLORS)]}m{prefix}\x1b[0m"
         try:
             out = self._streams[stream]
             # replace characters that the terminal's encoding lacks
@@ -79,7 +79,7 @@ def silence(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def wants_colour(stream: TextIO) -> bool:
+def wants_color(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 

@@ -58,7 +58,7 @@ def verdict(known: Evidence) -> Verdict:
 def _first_failure(known: Evidence) -> Optional[Ending]:
     if known.elastic:
         return failure.last(known.endings)
-    return failure.culprit(known.endings, known.signs) or failure.signalled(known.endings)
+    return failure.culprit(known.endings, known.signs) or failure.signaled(known.endings)
 
 
 def _of_failure(first: Ending, known: Evidence) -> Verdict:

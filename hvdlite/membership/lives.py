@@ -46,7 +46,7 @@ class Lives:
     def state(self, number: int, limit: float) -> str:
         """Return the state of a process, without waiting; send the next byte if that is due.
 
-        :param limit: the time in seconds without acknowledgement after which a process is SILENT,
+        :param limit: the time in seconds without acknowledgment after which a process is SILENT,
             not UNKNOWN.
         """
         connection = self._to.get(number)

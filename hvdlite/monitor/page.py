@@ -8,8 +8,8 @@ from typing import Dict, List, Sequence
 from hvdlite.monitor import live, steps, verdict
 from hvdlite.monitor.traces import Tensor, Trace
 
-# Colours that people with red-green blindness can distinguish (Okabe and Ito).
-_COLOURS = {
+# Colors that people with red-green blindness can distinguish (Okabe and Ito).
+_COLORS = {
     "nothing in progress": "#dddddd",
     "waits for other ranks": "#e69f00",
     "waits for the links": "#56b4e9",
@@ -171,7 +171,7 @@ def _bars(labels: Sequence[str], parts: Dict[str, List[float]], unit: str, label
     figure, axes = _figure(1.2 + 0.3 * len(labels))
     left = [0.0] * len(labels)
     for name, values in parts.items():
-        axes.barh(labels, values, left=left, color=_COLOURS.get(name, "#0072b2"), label=name)
+        axes.barh(labels, values, left=left, color=_COLORS.get(name, "#0072b2"), label=name)
         left = [a + b for a, b in zip(left, values)]
     axes.invert_yaxis()
     axes.set_xlabel(unit)
@@ -188,7 +188,7 @@ def _breakdown(found: Dict[int, List[steps.Step]]) -> str:
         return [statistics.median(getattr(s, name) for s in found[r]) * 1e3 for r in ranks]
 
     names = ("alone", "waiting", "queued", "moving")
-    parts = {label: medians(name) for label, name in zip(_COLOURS, names)}
+    parts = {label: medians(name) for label, name in zip(_COLORS, names)}
     return _bars([f"rank {rank}" for rank in ranks], parts, "ms a step", "where a step's time goes")
 
 
@@ -203,7 +203,7 @@ def _slowest(slow: Sequence[steps.Slow]) -> str:
     labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
     # matplotlib takes text between dollar signs for a formula
     labels = [label.replace("$", r"\$") for label in labels]
-    _, waits, links, moves = _COLOURS
+    _, waits, links, moves = _COLORS
     parts = {
         waits: [row.waits * 1e3 for row in slow],
         links: [row.queued * 1e3 for row in slow],
@@ -224,7 +224,7 @@ def _lanes(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]],
     step = own[len(own) // 2]
     ranks = sorted(by_rank)[:_RANKS_DRAWN]
     figure, axes = _figure(1.2 + 0.45 * len(ranks), zoom)
-    _, waits, links, moves = _COLOURS
+    _, waits, links, moves = _COLORS
     for row, rank in enumerate(ranks):
         within = [t for t in by_rank[rank] if t.ended > step.begin and t.submitted < step.end]
         for name, spans, height in (
@@ -235,7 +235,7 @@ def _lanes(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]],
             bars = [((a - step.begin) * 1e3, (b - a) * 1e3) for a, b in spans if b > a]
             edge = "white" if name == moves else "none"
             axes.broken_barh(
-                bars, (row - height / 2, height), color=_COLOURS[name], edgecolor=edge, lw=0.4,
+                bars, (row - height / 2, height), color=_COLORS[name], edgecolor=edge, lw=0.4,
                 label=name if row == 0 else None,
             )  # fmt: skip
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])

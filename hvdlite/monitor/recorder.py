@@ -25,7 +25,7 @@ class _Recorders(ModuleState):
         self.stacks: Optional[int] = None  # a file descriptor whose number faulthandler keeps
         self.bell: Optional[int] = None  # the pipe to which the engine writes after a failure
         # The recorders of all ranks on this host, including this rank's recorder.
-        self.neighbours: List[memory.Recorder] = []
+        self.neighbors: List[memory.Recorder] = []
         self.reporter: Optional[Reporter] = None
 
 
@@ -46,15 +46,13 @@ def begin(world: World, transport: str) -> None:
         return
     signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
     lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
-    _recorders.neighbours = list(
-        _open(card for card in cards if card[0] == own[0] and card[2] >= 0)
-    )
+    _recorders.neighbors = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
     if agent_protocol.by_an_agent():
         agent_protocol.report_recorder(f"/proc/{os.getpid()}/fd/{file}")
         _recorders.bell = agent_protocol.open_pipe()
         word = agent_protocol.line_of(agent_protocol.TROUBLE)
     else:
-        _recorders.reporter = Reporter(job, _recorders.neighbours)
+        _recorders.reporter = Reporter(job, _recorders.neighbors)
         _recorders.bell, word = _recorders.reporter.bell, b"!"
     if _recorders.bell is not None:
         lib.hvd_flight_bell(_recorders.bell, word)
@@ -92,9 +90,9 @@ def before_leaving() -> None:
 
 def end() -> None:
     """Close the recorders, after the C library has closed the job."""
-    for recorder in _recorders.neighbours:
+    for recorder in _recorders.neighbors:
         recorder.close()
-    _recorders.neighbours = []
+    _recorders.neighbors = []
     if _recorders.reporter:
         _recorders.reporter.close()
     elif _recorders.bell is not None:
@@ -109,8 +107,8 @@ def end() -> None:
 class Reporter:
     """Writes a report after each stall or failure, in a thread that otherwise sleeps."""
 
-    def __init__(self, job: str, neighbours: List[memory.Recorder]):
-        self._job, self._neighbours = job, neighbours
+    def __init__(self, job: str, neighbors: List[memory.Recorder]):
+        self._job, self._neighbors = job, neighbors
         self._reader, self.bell = os.pipe()
         os.set_blocking(self.bell, False)
         self._pid = os.getpid()
@@ -121,7 +119,7 @@ class Reporter:
         while True:
             words = os.read(self._reader, 64)
             if b"!" in words:
-                report.write_for_host(self._job, self._neighbours)
+                report.write_for_host(self._job, self._neighbors)
             if b"." in words or not words:
                 return
 

@@ -162,7 +162,7 @@ def is_shareable(array) -> bool:
 
 
 def empty(shape: Sequence[int], tensor):
-    """Return an uninitialised array of this shape, of the tensor's module, dtype and context."""
+    """Return an uninitialized array of this shape, of the tensor's module, dtype and context."""
     with mx.util.np_shape():  # allows 0-d and empty arrays
         return module_of(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
 

@@ -20,7 +20,7 @@ def broadcast_parameters(
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
     Returns immediately, but waits for row_sparse weights. If a Parameter has no shape yet, its
-    broadcast follows on every rank when the first forward has initialised the Parameter.
+    broadcast follows on every rank when the first forward has initialized the Parameter.
 
     :param params: a dict from names or numbers to Parameters or NDArrays, a ParameterDict, or the
         result of ``net.collect_params()``.
@@ -69,7 +69,7 @@ def _check(name: str, value) -> None:
         )
     if value._data is None and not value._deferred_init:
         raise ValueError(
-            f"parameter '{name}' is not initialised: call initialize() before the broadcast"
+            f"parameter '{name}' is not initialized: call initialize() before the broadcast"
         )
 
 
@@ -77,7 +77,7 @@ def _broadcast_value(value, root_rank: int, name: str, priority: int, process_se
     if isinstance(value, mx.nd.NDArray):
         _broadcast_arrays([value], root_rank, name, priority, process_set)
     elif value._data is None:
-        _broadcast_when_initialised(value, root_rank, name, priority, process_set)
+        _broadcast_when_initialized(value, root_rank, name, priority, process_set)
     else:
         _broadcast_arrays(value._data, root_rank, name, priority, process_set)
 
@@ -94,7 +94,7 @@ def _broadcast_arrays(
         first.copyto(other)
 
 
-def _broadcast_when_initialised(
+def _broadcast_when_initialized(
     param, root_rank: int, name: str, priority: int, process_set
 ) -> None:
     def init_impl(self, *args, **kwargs):

@@ -66,7 +66,7 @@ class HostUpdater(mx.optimizer.Updater):
     def share(self, params: Dict[int, Any], gradients: Gradients) -> None:
         """Move weights and states into memory that the ranks of the host share. Collective.
 
-        :param params: initialised parameters by index, in the same order on all ranks.
+        :param params: initialized parameters by index, in the same order on all ranks.
         :param gradients: the names and the reduction of the gradients.
         """
         rule = rule_of(self.optimizer)

@@ -1,4 +1,4 @@
-"""SyncBatchNorm: batch normalisation over the batches of all ranks."""
+"""SyncBatchNorm: batch normalization over the batches of all ranks."""
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +14,7 @@ _MOST_NUMBERS = 2**20  # float32 represents all smaller numbers exactly
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
-    """A ``gluon.nn.BatchNorm`` that normalises over the joined batch of all ranks.
+    """A ``gluon.nn.BatchNorm`` that normalizes over the joined batch of all ranks.
 
     In training, mean and variance are computed over the batches of all ranks, which may differ in
     size, and gradients are those of the sum of all ranks' losses. Running statistics are bitwise
@@ -41,21 +41,21 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     if IS_MXNET_1:
 
         def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
-            """Normalise ``x``, an array, or a symbol if the net is hybridized. MXNet calls this."""
+            """Normalize ``x``, an array, or a symbol if the net is hybridized. MXNet calls this."""
             if self._kwargs["use_global_stats"]:
                 return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
-            return self._normalise(x, gamma, beta, running_mean, running_var)
+            return self._normalize(x, gamma, beta, running_mean, running_var)
 
     else:
 
         def forward(self, x):
-            """Normalise the array ``x``. MXNet calls this."""
+            """Normalize the array ``x``. MXNet calls this."""
             if self._kwargs["use_global_stats"]:
                 return super().forward(x)
             params = self.gamma, self.beta, self.running_mean, self.running_var
-            return self._normalise(x, *(param.data(x.context) for param in params))
+            return self._normalize(x, *(param.data(x.context) for param in params))
 
-    def _normalise(self, *arrays):
+    def _normalize(self, *arrays):
         contexts = self.gamma.list_ctx()
         if len(contexts) > 1:
             raise ValueError(
@@ -125,18 +125,18 @@ class _Operator(mx.operator.CustomOp):
             for running, of_batch in zip(aux, (mean, var)):
                 running[:] = running * self._p.momentum + of_batch * (1 - self._p.momentum)
         self.assign(out_data[1], req[1], mx.nd.stack(mean, var, per_count, number))
-        normalised = mx.nd.BatchNorm(
+        normalized = mx.nd.BatchNorm(
             x, gamma, beta, mean, var, eps=self._p.eps, axis=self._p.axis,
             fix_gamma=self._p.fix_gamma, use_global_stats=True,
         )  # fmt: skip
-        self.assign(out_data[0], req[0], normalised)
+        self.assign(out_data[0], req[0], normalized)
 
     def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
         x, dy = _as_float(in_data[0]), _as_float(out_grad[0])
         mean, var, per_count, number = out_data[1]
         inverse = 1 / mx.nd.sqrt(var + self._p.eps)
-        centred = mx.nd.broadcast_sub(x, self._along(mean, x))
-        sums = mx.nd.stack(self._sum(dy), self._sum(dy * centred))
+        centered = mx.nd.broadcast_sub(x, self._along(mean, x))
+        sums = mx.nd.stack(self._sum(dy), self._sum(dy * centered))
         self.assign(in_grad[1], req[1], sums[1] * inverse * (not self._p.fix_gamma))
         self.assign(in_grad[2], req[2], sums[0])
         if req[0] == "null":
@@ -146,7 +146,7 @@ class _Operator(mx.operator.CustomOp):
             sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
             dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
             slope = sums[1] * per_count * inverse * inverse
-            dy = dy - mx.nd.broadcast_mul(centred, self._along(slope, x))
+            dy = dy - mx.nd.broadcast_mul(centered, self._along(slope, x))
         factor = inverse if self._p.fix_gamma else inverse * in_data[1]
         dx = mx.nd.broadcast_mul(dy, self._along(factor, x))
         self.assign(in_grad[0], req[0], dx.astype(in_data[0].dtype))

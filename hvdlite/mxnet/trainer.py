@@ -179,7 +179,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         """Names of parameters whose gradients are averaged without a copy, after the first step.
 
         The trainer copies the other gradients: those that ``hvd.share_gradients`` can't move, and,
-        if the parameter was initialised before the trainer was made, those to which the script has
+        if the parameter was initialized before the trainer was made, those to which the script has
         a reference or which a net with ``hybridize(static_shape=True)`` has written.
         """
         return [param.name for param in self._params if is_shared(param)]

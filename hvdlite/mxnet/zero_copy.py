@@ -34,9 +34,9 @@ def share_gradients(params: Sequence) -> List[str]:
 
     Then averaging needs no copy, and on one host the results are bitwise the same. Call it if you
     use ``DistributedOptimizer``; a ``DistributedTrainer`` moves its gradients itself. Collective:
-    before the first backward, every rank passes the same initialised parameters::
+    before the first backward, every rank passes the same initialized parameters::
 
-        net(batch)  # the first forward initialises parameters whose shape was unknown
+        net(batch)  # the first forward initializes parameters whose shape was unknown
         hvd.share_gradients(net.collect_params().values())
 
     If each host has one rank, no gradient moves. A gradient also does not move if it is sparse, is
@@ -44,7 +44,7 @@ def share_gradients(params: Sequence) -> List[str]:
     something else refers to it, because that reference would keep the old array.
 
     :param params: gluon Parameters, such as ``net.collect_params().values()``.
-    :raises ValueError: a parameter is not initialised, or backward has written its gradient.
+    :raises ValueError: a parameter is not initialized, or backward has written its gradient.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     owner, params = owner_name("gradients"), list(params)
@@ -70,7 +70,7 @@ def forget_shared(params: Sequence) -> None:
 class SharedGradients:
     """Moves gradients to a region of this rank's memory; :meth:`join` lets other ranks map it.
 
-    The constructor moves the gradients of initialised parameters. The gradient of another parameter
+    The constructor moves the gradients of initialized parameters. The gradient of another parameter
     moves when MXNet makes it. No rank waits for another rank before :meth:`join`.
 
     :param params: in the same order on all ranks; if one rank's list is empty, no rank shares.
@@ -140,7 +140,7 @@ class SharedGradients:
 def _check_new(param) -> None:
     if param._data is None:
         raise ValueError(
-            f"parameter '{param.name}' is not initialised: call share_gradients after the first "
+            f"parameter '{param.name}' is not initialized: call share_gradients after the first "
             "forward and before the first backward"
         )
     # list_data() would raise for row_sparse weights

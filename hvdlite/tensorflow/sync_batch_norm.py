@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: batch normalisation over the batches of all ranks, for Keras."""
+"""SyncBatchNormalization: batch normalization over the batches of all ranks, for Keras."""
 
 import keras
 import tensorflow as tf

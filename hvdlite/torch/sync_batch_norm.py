@@ -1,4 +1,4 @@
-"""SyncBatchNorm: batch normalisation over the batches of all ranks."""
+"""SyncBatchNorm: batch normalization over the batches of all ranks."""
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -42,10 +42,10 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         self._met = meet(self._owner, self._met)
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        count, mean, var, centred = self._statistics(x)
+        count, mean, var, centered = self._statistics(x)
         if self.training and self.track_running_stats:
             self._follow(count, mean.detach(), var.detach())
-        out = centred * _along(torch.rsqrt(var + self.eps), x)
+        out = centered * _along(torch.rsqrt(var + self.eps), x)
         if self.affine:
             out = out * _along(self.weight, x) + _along(self.bias, x)
         return out.to(input.dtype)
@@ -62,9 +62,9 @@ class SyncBatchNorm(_BatchNorm):
                 f"got {int(count)}; this rank's input is of shape {tuple(x.shape)}"
             )
         mean = sums[:-1] / count
-        centred = x - _along(mean, x)
-        var = self._sum_over_ranks(centred.square().sum(axes)) / count
-        return count, mean, var, centred
+        centered = x - _along(mean, x)
+        var = self._sum_over_ranks(centered.square().sum(axes)) / count
+        return count, mean, var, centered
 
     def _sum_over_ranks(self, sums):
         # Each call has its own name, because the layer may run again before backward ends. In a new

@@ -12,16 +12,16 @@ static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0}
 
 /* ---- models: one value at a time ---- */
 
-/* Quantises *r, leaves the residual in *r and returns the code. */
-typedef uint8_t quantise(float *r, float threshold);
+/* Quantizes *r, leaves the residual in *r and returns the code. */
+typedef uint8_t quantize(float *r, float threshold);
 
-static uint8_t quantise2(float *r, float t) {
+static uint8_t quantize2(float *r, float t) {
     if (*r >= t) return *r -= t, 3;
     if (*r <= -t) return *r += t, 2;
     return 0;
 }
 
-static uint8_t quantise1(float *r, float t) {
+static uint8_t quantize1(float *r, float t) {
     if (*r > t) return *r -= 1, 1;
     return *r += 1, 0;
 }
@@ -30,7 +30,7 @@ static uint8_t quantise1(float *r, float t) {
 static void model_encode(struct codec c, const float *in, float *residual, size_t n,
                          uint8_t *bytes) {
     int width = c.kind == HVD_CODEC_2BIT ? 2 : 1;
-    quantise *rule = c.kind == HVD_CODEC_2BIT ? quantise2 : quantise1;
+    quantize *rule = c.kind == HVD_CODEC_2BIT ? quantize2 : quantize1;
     memset(bytes, 0, codec_bytes(c, n) - 4);
     for (size_t i = 0; i < n; i++) {
         residual[i] += in[i];

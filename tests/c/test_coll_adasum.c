@@ -26,7 +26,7 @@ static void combine(double *a, const double *b, size_t n) {
     for (size_t i = 0; i < n; i++) a[i] = x * a[i] + y * b[i];
 }
 
-/* Computes the result in v[0]: pairs combine until a power of two is left, then neighbours
+/* Computes the result in v[0]: pairs combine until a power of two is left, then neighbors
  * combine. */
 static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
     int places = 1;

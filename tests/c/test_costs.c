@@ -137,7 +137,7 @@ TEST(test_short_segments_cost_a_core_more) {
 }
 
 /* The racks share links with half the rate. */
-TEST(test_links_that_slow_far_messages_favour_the_ring) {
+TEST(test_links_that_slow_far_messages_favor_the_ring) {
     struct cost racks = AT_25;
     racks.far = 1.65;
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 6 << 20), COLL_CIRCULANT);

@@ -157,7 +157,7 @@ TEST(test_every_16_bit_value_survives_a_round_trip) {
     }
 }
 
-/* Checks the middle between every two neighbours, and the floats next to it. */
+/* Checks the middle between every two neighbors, and the floats next to it. */
 TEST(test_ties_round_to_even) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];

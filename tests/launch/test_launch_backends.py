@@ -49,7 +49,7 @@ HYDRA = "HYDRA build details:\n    Version:                                 5.0.
         ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 1", "Intel MPI 2021.9 Build 1"),
     ],
 )
-def test_an_mpi_is_recognised_by_the_output_of_its_mpirun(text, name):
+def test_an_mpi_is_recognized_by_the_output_of_its_mpirun(text, name):
     assert probe.name_of_mpi(text) == name
     mpirun.dialect_of(name)
 

@@ -61,7 +61,7 @@ def test_more_ranks_than_slots_are_refused():
         place([Host("a", 2), Host("b", 4)], 7)
 
 
-def test_names_and_addresses_of_this_host_are_recognised():
+def test_names_and_addresses_of_this_host_are_recognized():
     assert is_here("localhost")
     assert is_here("127.0.0.1")
     assert not is_here("192.0.2.77")

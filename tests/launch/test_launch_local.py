@@ -25,7 +25,7 @@ print(h.rank(), h.size(), os.getcwd(), *given, repr(sys.stdin.read()), ascii(sys
 """
 
 
-def test_ranks_get_the_users_environment_and_lines_are_labelled(tmp_path):
+def test_ranks_get_the_users_environment_and_lines_are_labeled(tmp_path):
     """Ranks get the folder and arguments, too, and an empty stdin."""
     env = {**os.environ, "MINE": "x\ny; z"}
     done = call("-n", 2, "--env", "B=1:2", *python(TELLS), *WORDS, cwd=tmp_path, env=env).passed()

@@ -15,7 +15,7 @@ def output(**options):
     return Output(Console(out, err), **options), out, err
 
 
-def test_pieces_of_lines_are_joined_and_labelled_with_the_rank():
+def test_pieces_of_lines_are_joined_and_labeled_with_the_rank():
     shown, out, err = output()
     shown.write(0, "0", STDOUT, b"he")
     shown.write(1, "1", STDOUT, b"other\n")
@@ -53,7 +53,7 @@ def test_a_character_that_the_terminal_lacks_is_replaced():
     assert out.buffer.getvalue() == b"[0] gr?\xdfe\n"
 
 
-def test_only_terminals_get_colours(monkeypatch):
+def test_only_terminals_get_colors(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

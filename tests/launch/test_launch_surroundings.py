@@ -20,7 +20,7 @@ from hvdlite.machine import probe
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
 
-def test_mpirun_is_recognised_without_a_home_folder():
+def test_mpirun_is_recognized_without_a_home_folder():
     """Open MPI's mpirun then prints an extra line, which must not be read as the name of an MPI."""
     env = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = call("-n", 2, *python(WHERE), env=env).passed()

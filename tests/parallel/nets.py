@@ -19,7 +19,7 @@ def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
 
 
 def convnet(flags=None):
-    """Return a net for images of 8 channels; its first forward initialises the weights."""
+    """Return a net for images of 8 channels; its first forward initializes the weights."""
     mx.random.seed(4)
     net = gluon.nn.HybridSequential()
     net.add(

@@ -73,12 +73,12 @@ def cast(net):
     net.cast("float64")
 
 
-def reinitialise(net):
+def reinitialize(net):
     """Change nothing in which ranks must agree."""
     net[1].initialize(mx.init.One(), force_reinit=True)
 
 
-CHANGES = [set_req("null"), set_req("add"), cast, reinitialise]
+CHANGES = [set_req("null"), set_req("add"), cast, reinitialize]
 
 
 def words_of(rank: int):

@@ -1,4 +1,4 @@
-"""broadcast_parameters() of dicts, ParameterDicts and parameters that are not initialised yet."""
+"""broadcast_parameters() of dicts, ParameterDicts and parameters that are not initialized yet."""
 
 import mxnet as mx
 import numpy as np
@@ -50,7 +50,7 @@ def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
     assert np.abs(weights(net)["1.weight"]).max() > 0
 
 
-def test_initialising_again_on_one_rank_broadcasts_nothing(rank):
+def test_initializing_again_on_one_rank_broadcasts_nothing(rank):
     """A broadcast would wait for the other ranks forever."""
     net = gluon.nn.Dense(4)
     net.initialize()
@@ -119,5 +119,5 @@ def test_broadcast_parameters_refuses_wrong_arguments():
         hvd.broadcast_parameters([mx.nd.ones(1)])
     with pytest.raises(ValueError, match="parameter 'w' is a float: expected a Parameter or an"):
         hvd.broadcast_parameters({"w": 1.0})
-    with pytest.raises(ValueError, match=r"'\S*weight' is not initialised: call initialize"):
+    with pytest.raises(ValueError, match=r"'\S*weight' is not initialized: call initialize"):
         hvd.broadcast_parameters(gluon.nn.Dense(3).collect_params())

@@ -122,7 +122,7 @@ def test_an_array_of_a_weight_that_the_script_keeps_shows_new_values():
         np.testing.assert_array_equal(array.asnumpy(), got[name])
 
 
-def test_initialising_a_parameter_again_is_an_error_at_the_next_step(shares):
+def test_initializing_a_parameter_again_is_an_error_at_the_next_step(shares):
     if not shares:
         pytest.skip("parameters stay private")
     net = dense_net()

@@ -94,12 +94,12 @@ def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(case, uneven, hyb
 
 
 def test_batch_norm_is_accurate_far_from_zero():
-    def normalise(x, dy):
+    def normalize(x, dy):
         block = hvd.SyncBatchNorm(axis=-1, in_channels=3)
         block.initialize()
         return forward_and_backward(block, x, dy)
 
-    check_far_from_zero(normalise)
+    check_far_from_zero(normalize)
 
 
 @pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])

@@ -64,7 +64,7 @@ def trained_names(net) -> list:
 
 
 @all_flags
-@pytest.mark.parametrize("net_of", [made, convnet], ids=["initialised", "deferred"])
+@pytest.mark.parametrize("net_of", [made, convnet], ids=["initialized", "deferred"])
 def test_a_trainer_shares_gradients_by_default(flags, net_of, shares):
     private = net_of(flags)
     expected = train(private, distributed(private.collect_params(), zero_copy=False))
@@ -195,7 +195,7 @@ def test_gradients_that_cannot_be_shared_stay_private():
 def test_share_gradients_is_refused_before_init_and_after_backward():
     net = gluon.nn.Dense(2)
     net.initialize()
-    with pytest.raises(ValueError, match=f"'{net.weight.name}' is not initialised"):
+    with pytest.raises(ValueError, match=f"'{net.weight.name}' is not initialized"):
         hvd.share_gradients(net.collect_params().values())
     with autograd.record():
         net(mx.nd.ones((1, 2))).sum().backward()

@@ -104,7 +104,7 @@ def one_fails_when_others_have_left_and_compute_for_long():
 
 
 def one_ends_before_init():
-    report(own, initialised=True)
+    report(own, initialized=True)
 
 
 one_exits_before_init = one_raises_before_init = one_ends_before_init

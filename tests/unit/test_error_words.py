@@ -1,8 +1,10 @@
-"""No module recognises errors of the C core by their text, and retired terms do not occur."""
+"""No module recognizes errors by their text; retired terms and British spellings do not occur."""
 
 import ast
+import contextlib
 import functools
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ def searched_for(code: str) -> list:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_no_module_recognises_errors_by_their_text(module):
+def test_no_module_recognizes_errors_by_their_text(module):
     """Errors have fields: csrc/base/error.h, HvdliteError, failure_of, launch/failure.py."""
     words = error_words()
     texts = [t for t in searched_for(module.read_text()) if words.intersection(words_of(t))]
@@ -153,3 +155,24 @@ def test_retired_terms_do_not_occur():
             at = [f for f in files if where in f.parents]
             users = [f.name for f in at if re.search(rf"\b{old}\b", files[f])]
             assert not users, f"{old} is called {term}: {users}"
+
+
+# Words of British spelling, which Horovod's, PyTorch's and MXNet's interfaces do not use.
+BRITISH = re.compile(
+    r"\b\w*(?:capital|character|custom|emphas|general|initial|maxim|minim|normal|optim|organ"
+    r"|parallel|priorit|quant|random|recogn|serial|special|synchron|util|vector|visual)"
+    r"is(?:e|ing|ation)\w*|\b\w*(?:acknowledgement|analyse[ds]?\b|analysing|artefact|behaviour"
+    r"|catalogue|centred|colour|defence|favour|flavour|fulfil\b|honour|judgement|learnt|licence"
+    r"|neighbour|whilst|(?:cancel|label|model|signal|travel)l(?:ed\b|ing\b))\w*|\bgrey\w*"
+)
+NAMES_OF_MPI = re.compile(r"test cancelled|status set cancelled")
+
+
+def test_words_have_american_spelling():
+    files = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    found = {}
+    for file in [ROOT / name for name in files if (ROOT / name) != Path(__file__)]:
+        with contextlib.suppress(UnicodeDecodeError, OSError):  # an image; a removed file
+            words = f"{words_in(file)} {file.stem}"
+            found[file.name] = BRITISH.findall(NAMES_OF_MPI.sub("", words))
+    assert not {name: words for name, words in found.items() if words}

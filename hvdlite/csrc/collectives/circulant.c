@@ -55,7 +55,7 @@ static size_t elements_before(const struct circulant *c, int i) {
     return (begin_of(c, r + i) - begin_of(c, r)) / c->args->reduce->size;
 }
 
-static int neighbour(const struct circulant *c, int distance) {
+static int neighbor(const struct circulant *c, int distance) {
     int p = c->comm->size;
     return (c->comm->rank + p + distance) % p;
 }
@@ -71,8 +71,8 @@ static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
                               .in = c->arriving,
                               .out_bytes = sent * kernels->wide,
                               .in_bytes = kept * kernels->wide,
-                              .to = neighbour(c, from),
-                              .from = neighbour(c, -from)};
+                              .to = neighbor(c, from),
+                              .from = neighbor(c, -from)};
     HVD_TRY(coll_exchange(c->comm, x, err));
     kernels->combine_wide(c->row, c->row, c->arriving, kept);
     return HVD_OK;
@@ -87,8 +87,8 @@ static int gather_round(const struct circulant *c, int k, hvd_error *err) {
                               .in = c->results + first * size,
                               .out_bytes = elements_before(c, to - from) * size,
                               .in_bytes = received * size,
-                              .to = neighbour(c, -from),
-                              .from = neighbour(c, from)};
+                              .to = neighbor(c, -from),
+                              .from = neighbor(c, from)};
     return coll_exchange(c->comm, x, err);
 }
 

@@ -6,7 +6,7 @@
  *              chunk of all messages and sends the counts to all ranks, one byte for each value
  *              (two bytes beyond 127 ranks)
  *
- * gathered and scattered give the same bits, because both sum exact counts, and quantise no value
+ * gathered and scattered give the same bits, because both sum exact counts, and quantize no value
  * twice. Measurements decide between them (2bit and 1bit, 4,000 to 8 million values, two cores,
  * Open MPI 5; medians of alternating runs):
  *

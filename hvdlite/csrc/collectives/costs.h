@@ -28,10 +28,10 @@ enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes);
 
-/* Returns the seconds of a message's bytes between neighbours, without alpha. */
+/* Returns the seconds of a message's bytes between neighbors, without alpha. */
 double coll_bytes_seconds(struct cost cost, size_t segment, double bytes);
 
-/* Returns the segment of a chain. sqrt(S a / ((p-2) b)) minimises (p - 2 + n) (a + S/n b), the time
+/* Returns the segment of a chain. sqrt(S a / ((p-2) b)) minimizes (p - 2 + n) (a + S/n b), the time
  * of n segments of S/n bytes; the result is at most the pace's segment. */
 size_t coll_chain_segment(const struct comm *comm, size_t bytes);
 

@@ -3,8 +3,8 @@
  *   Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
  *   J. Parallel Distrib. Comput. 69 (2009).
  *
- * The data is cut into p chunks. In each step every rank sends one chunk to its right neighbour and
- * receives one chunk from its left neighbour. In the first p - 1 steps a rank adds the received
+ * The data is cut into p chunks. In each step every rank sends one chunk to its right neighbor and
+ * receives one chunk from its left neighbor. In the first p - 1 steps a rank adds the received
  * chunk to its data; after them rank r has the complete sum of chunk r + 1. In p - 1 more steps the
  * complete chunks travel around the ring and replace the data. p = 3; a0 is chunk 0 of rank a, S0
  * the sum a0 + b0 + c0:

@@ -59,7 +59,7 @@ struct tensor {
     /* The table sets the following fields. */
     uint64_t id; /* the cache id that was reported; 0: the whole request was reported */
     struct map_node by_id;
-    struct tensor *newer, *older; /* neighbours in the table's list */
+    struct tensor *newer, *older; /* neighbors in the table's list */
     /* the next tensor of the same name, which waits until this tensor ends */
     struct tensor *behind;
     /* in the first tensor of a name: the last tensor that waits, or itself */

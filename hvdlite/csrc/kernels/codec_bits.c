@@ -19,7 +19,7 @@ struct bits {
 static inline uint32_t shift2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
 static inline uint32_t shift1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 
-/* ---- encoding; masks instead of branches let the compiler vectorise the loops ---- */
+/* ---- encoding; masks instead of branches let the compiler vectorize the loops ---- */
 
 static inline uint32_t encode_word2(const float *restrict in, float scale, float *restrict residual,
                                     size_t n, float t) {

@@ -1,6 +1,6 @@
 /* float16 and bfloat16 to and from float32, by bit arithmetic.
  *
- * No branch and no table, so the compiler vectorises loops over these functions. Conversions to
+ * No branch and no table, so the compiler vectorizes loops over these functions. Conversions to
  * 16 bits round to nearest, ties to even; NaN stays NaN, overflow becomes infinity. */
 #ifndef HVDLITE_KERNELS_HALF_H
 #define HVDLITE_KERNELS_HALF_H

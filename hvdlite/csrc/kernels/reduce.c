@@ -8,7 +8,7 @@
 /* For dtypes that are their own accumulators. */
 #define SAME(x) (x)
 
-/* op(a, b) of two accumulators, without a branch, so that loops vectorise. Integers are computed in
+/* op(a, b) of two accumulators, without a branch, so that loops vectorize. Integers are computed in
  * the unsigned type U, which wraps: signed overflow is undefined in C. */
 #define SUM(U, a, b) ((U)(a) + (U)(b))
 #define PRODUCT(U, a, b) ((U)(a) * (U)(b))
@@ -59,7 +59,7 @@
         T *o = out;                                                                                \
         const T *x = a, *y = b;                                                                    \
         W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
-        _Pragma("GCC ivdep") /* out may be a or b: safe in vectorised code */                      \
+        _Pragma("GCC ivdep") /* out may be a or b: safe in vectorized code */                      \
             for (size_t i = 0; i < n; i++) o[i] =                                                  \
                 (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
@@ -191,7 +191,7 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
 
 /* ---- kernels over whole vectors ---- */
 
-/* number of parallel sums: the compiler vectorises across the sums, and the order in each is
+/* number of parallel sums: the compiler vectorizes across the sums, and the order in each is
  * fixed */
 enum { ACCUMULATORS = 8 };
 

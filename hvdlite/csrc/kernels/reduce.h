@@ -5,7 +5,7 @@
  * float16 and bfloat16, int32 for 8- and 16-bit integers, int64 for int32. All other dtypes are
  * their own accumulators. For bool, Sum and Max are logical or, Min and Product logical and. As in
  * NumPy, integers wrap, and Min and Max return NaN if an input is NaN. Averages and scaled values
- * of integers truncate toward zero. The compiler vectorises all loops. Arrays need only the
+ * of integers truncate toward zero. The compiler vectorizes all loops. Arrays need only the
  * alignment of their elements. */
 #ifndef HVDLITE_KERNELS_REDUCE_H
 #define HVDLITE_KERNELS_REDUCE_H

@@ -13,7 +13,7 @@
  *                  (Kingma and Ba, "Adam", ICLR 2015)
  *
  * The operations and their order are those of MXNet's operators, so the results have the same bits.
- * The compiler vectorises all loops. */
+ * The compiler vectorizes all loops. */
 #ifndef HVDLITE_KERNELS_UPDATE_H
 #define HVDLITE_KERNELS_UPDATE_H
 

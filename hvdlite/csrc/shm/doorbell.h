@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-/* Fills a cache line, so that ringing does not slow accesses to neighbouring data. */
+/* Fills a cache line, so that ringing does not slow accesses to neighboring data. */
 struct doorbell {
     _Alignas(64) atomic_uint rings;
     atomic_uint asleep; /* 0: no thread sleeps */

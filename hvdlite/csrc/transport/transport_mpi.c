@@ -197,7 +197,7 @@ static int check_ready(hvd_error *err) {
     MPI_Query_thread(&level);
     if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,
-                     "MPI was initialised with MPI_THREAD_%s, and hvdlite's own thread needs "
+                     "MPI was initialized with MPI_THREAD_%s, and hvdlite's own thread needs "
                      "MPI_THREAD_MULTIPLE: set mpi4py.rc.thread_level = 'multiple' before "
                      "mpi4py.MPI is imported, or call MPI.Init_thread(MPI.THREAD_MULTIPLE)",
                      level == MPI_THREAD_SINGLE ? "SINGLE" : "FUNNELED");

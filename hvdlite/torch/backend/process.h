@@ -16,7 +16,7 @@ namespace hvdlite {
 class Keeper;
 
 struct Process {
-    pid_t pid = getpid();               // to recognise a forked child, which has no threads
+    pid_t pid = getpid();               // to recognize a forked child, which has no threads
     struct core core = {};              // functions of the core that Python has loaded
     PyObject *bucket = nullptr;         // bucket() of groups.py; never released
     std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job

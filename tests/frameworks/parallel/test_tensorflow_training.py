@@ -84,14 +84,14 @@ def test_sync_batch_normalization_is_accurate_far_from_zero(masked):
     layer = hvd.SyncBatchNormalization(epsilon=NORM_EPSILON)
 
     @tf.function
-    def normalise(x, dy):
+    def normalize(x, dy):
         mask = tf.ones(x.shape[:-1]) if masked else None
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x, training=True, mask=mask)
         return y, tape.gradient(y, x, output_gradients=dy)
 
-    check_far_from_zero(lambda *arrays: [t.numpy() for t in normalise(*map(tf.constant, arrays))])
+    check_far_from_zero(lambda *arrays: [t.numpy() for t in normalize(*map(tf.constant, arrays))])
 
 
 def test_tensorflows_distributed_optimizer_takes_keras_optimizers(rank, size):

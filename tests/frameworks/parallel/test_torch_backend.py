@@ -96,7 +96,7 @@ def scatter(dtype, n, group):
     return [t]
 
 
-def neighbours(dtype, n, group):
+def neighbors(dtype, n, group):
     rank, size = dist.get_rank(), dist.get_world_size()
     if size == 1:
         return []
@@ -109,7 +109,7 @@ def neighbours(dtype, n, group):
 
 
 MOVES = (broadcast, allgather, allgather_into_tensor, alltoall_single, alltoall_uneven,
-         gather, scatter, neighbours)  # fmt: skip
+         gather, scatter, neighbors)  # fmt: skip
 REDUCES = (allreduce, reduce, reducescatter, reducescatter_tensor)
 
 

@@ -197,14 +197,14 @@ def test_sync_batch_norm_numbers_its_calls_from_0_in_a_new_job(rank, size):
 
 
 def test_sync_batch_norm_is_accurate_far_from_zero():
-    def normalise(*arrays):
+    def normalize(*arrays):
         x, dy = (torch.tensor(array.transpose(0, 3, 1, 2)) for array in arrays)
         x.requires_grad_()
         y = hvd.SyncBatchNorm(3)(x)
         y.backward(dy)
         return [t.detach().numpy().transpose(0, 2, 3, 1) for t in (y, x.grad)]
 
-    check_far_from_zero(normalise)
+    check_far_from_zero(normalize)
 
 
 def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
