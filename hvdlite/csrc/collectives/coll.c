@@ -67,7 +67,7 @@ static bool own_accumulator(const struct comm *comm, const struct coll_args *arg
     return by_kernels(comm, args) && args->reduce->size == args->reduce->wide;
 }
 
-/* The first row that accepts a collective runs it. */
+/* The first row that accepts a collective runs it. The last row of each kind accepts everything. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce},
     {"window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce},

@@ -19,7 +19,6 @@
  *
  * Messages for the next round, or for a generation that this rank has not opened yet, are kept as
  * notes. */
-#include "base/clock.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "engine/fast_place.h"
@@ -175,20 +174,20 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
 }
 
 /* Ends the round on this rank. Returns this rank's tensor; NULL: it had not entered the round. */
-static struct tensor *let_go(struct fast_path *x, struct fast_place *p, enum state state) {
+static struct tensor *leave_round(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
     p->hosts.step = 0;
     p->hosts.sent = false;
     atomic_store(&p->state, state);
-    if (tensor) x->hosts.coming--;
+    if (tensor) x->hosts.entered--;
     return tensor;
 }
 
 static void complete(struct fast_path *x, struct fast_place *p, double now) {
     const struct request *r = &p->request;
     uint64_t batch = fast_place_batch(p), n = (uint64_t)x->transport->all.size;
-    struct tensor *tensor = let_go(x, p, OPEN);
+    struct tensor *tensor = leave_round(x, p, OPEN);
     struct reduce_final final = {r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1};
     kernels_of(r)->narrow(tensor->out, sums_of(p), request_count(r), final);
     flight_agreed(x->by->flight, tensor->flight, batch, 1, now);
@@ -223,7 +222,7 @@ static int close_round(struct fast_path *x, struct fast_place *p, struct tensor 
         struct step s = step_of(x, p->hosts.step);
         if (s.sends && !p->hosts.sent) HVD_TRY(post(x, p, CLOSED, p->hosts.step, s.peer, err));
     }
-    *back = let_go(x, p, AWAY);
+    *back = leave_round(x, p, AWAY);
     return HVD_OK;
 }
 
@@ -235,7 +234,7 @@ static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
 }
 
 /* Handles the notes of the place. */
-static int act_on_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
+static int handle_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
                         hvd_error *err) {
     struct fast_note *note;
     if (p->hosts.tensor) HVD_TRY(advance(x, p, now, err));
@@ -258,39 +257,39 @@ int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_e
     p->hosts.message = message;
     if (bytes > p->hosts.capacity) p->hosts.capacity = bytes;
     atomic_store(&p->state, often ? OPEN : AWAY);
-    return act_on_notes(x, p, 0, &none, err);
+    return handle_notes(x, p, 0, &none, err);
 }
 
 /* ---- functions for the negotiation ---- */
 
 static void wait_until(struct fast_path *x, struct fast_place *p, double due) {
     p->hosts.due = due;
-    if (x->hosts.coming == 1 || due < x->hosts.due) x->hosts.due = due;
+    if (x->hosts.entered == 1 || due < x->hosts.due) x->hosts.due = due;
 }
 
-int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool *comes,
-                    hvd_error *err) {
+int fast_hosts_enter(struct fast_path *x, struct tensor *tensor, double now, bool *entered,
+                     hvd_error *err) {
     struct fast_place *p = x->hosts.on ? fast_place_find(x, &tensor->node) : NULL;
     struct tensor *back = NULL;
     const struct request *r = &tensor->request;
-    *comes = false;
+    *entered = false;
     if (!p || atomic_load(&p->state) != OPEN) return HVD_OK;
     if (!fast_place_takes(x, tensor) || request_conflict(&p->request, r) != FIELD_NONE)
         return close_round(x, p, &back, err);
-    *comes = true;
+    *entered = true;
     p->hosts.tensor = tensor;
     atomic_store(&p->state, BUSY);
-    x->hosts.coming++;
+    x->hosts.entered++;
     wait_until(x, p, now + PATIENT);
     kernels_of(r)->widen(sums_of(p), tensor->in, request_count(r), r->prescale);
-    return act_on_notes(x, p, now, &back, err);
+    return handle_notes(x, p, now, &back, err);
 }
 
 int fast_hosts_join(struct fast_path *x, double now, hvd_error *err) {
     struct tensor *none = NULL;
     x->hosts.joined = true;
     for (struct fast_place *p = x->hosts.on ? x->places : NULL; p; p = p->next)
-        HVD_TRY(act_on_notes(x, p, now, &none, err));
+        HVD_TRY(handle_notes(x, p, now, &none, err));
     return HVD_OK;
 }
 
@@ -312,7 +311,8 @@ static bool is_sound(const struct fast_path *x, const struct message *m) {
     return h->type == ASK || (s.takes && s.peer == m->from);
 }
 
-int fast_hosts_take(struct fast_path *x, struct message *m, struct tensor **back, hvd_error *err) {
+int fast_hosts_receive(struct fast_path *x, struct message *m, double now, struct tensor **back,
+                       hvd_error *err) {
     *back = NULL;
     if (!is_sound(x, m)) return damaged(x, m->from, err);
     struct fast_note *note = malloc(sizeof *note);
@@ -321,11 +321,11 @@ int fast_hosts_take(struct fast_path *x, struct message *m, struct tensor **back
     x->hosts.notes = note;
     m->data = NULL;
     struct fast_place *p = place_of(x, note->head->number);
-    return p ? act_on_notes(x, p, clock_now(), back, err) : HVD_OK;
+    return p ? handle_notes(x, p, now, back, err) : HVD_OK;
 }
 
 int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err) {
-    if (!x->hosts.coming || now < x->hosts.due) return HVD_OK;
+    if (!x->hosts.entered || now < x->hosts.due) return HVD_OK;
     x->hosts.due = INFINITY;
     for (struct fast_place *p = x->places; p; p = p->next) {
         if (!p->hosts.tensor) continue;
@@ -337,6 +337,6 @@ int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err) {
 }
 
 double fast_hosts_sleep(const struct fast_path *x, double now, double longest) {
-    if (!x->hosts.coming || x->hosts.due - now > longest) return longest;
+    if (!x->hosts.entered || x->hosts.due - now > longest) return longest;
     return fmax(x->hosts.due - now, 0);
 }

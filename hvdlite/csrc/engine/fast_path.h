@@ -43,7 +43,7 @@ struct window_rounds {
 struct host_rounds {
     bool on;                 /* false: there are no rounds with messages */
     struct fast_note *notes; /* received messages of rounds that this rank has not entered */
-    size_t coming;           /* number of unfinished rounds that this rank has entered */
+    size_t entered;          /* number of unfinished rounds that this rank has entered */
     bool joined;             /* this rank has joined, so it enters no rounds */
     double due;              /* time when the first round will have waited too long */
 };
@@ -93,17 +93,18 @@ int fast_window_check(const struct fast_path *x, hvd_error *err);
 
 /* ---- rounds with messages: for the stepping thread ---- */
 
-/* Call it before the tensor is reported to the coordinator. If the call sets *comes, do not report
- * the tensor: a round completes the tensor, or fast_hosts_take returns the tensor. */
-int fast_hosts_come(struct fast_path *x, struct tensor *tensor, double now, bool *comes,
-                    hvd_error *err);
+/* Call it before the tensor is reported to the coordinator. If the call sets *entered, do not
+ * report the tensor: a round completes the tensor, or fast_hosts_receive returns the tensor. */
+int fast_hosts_enter(struct fast_path *x, struct tensor *tensor, double now, bool *entered,
+                     hvd_error *err);
 /* Call it in join(), when no round is in progress: this rank enters no rounds until `joined` is
  * false again. */
 int fast_hosts_join(struct fast_path *x, double now, hvd_error *err);
 bool fast_hosts_is_message(const struct message *m);
 /* Takes over the message's data. *back: a tensor that must now be reported to the coordinator;
  * NULL: none. */
-int fast_hosts_take(struct fast_path *x, struct message *m, struct tensor **back, hvd_error *err);
+int fast_hosts_receive(struct fast_path *x, struct message *m, double now, struct tensor **back,
+                       hvd_error *err);
 /* Sends an ASK to the ranks whose messages are overdue. Call it often. */
 int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err);
 double fast_hosts_sleep(const struct fast_path *x, double now, double longest);

@@ -57,13 +57,13 @@ static int join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
 }
 
 static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
-    bool comes, again = cache_by_name(n->cache, &tensor->node);
+    bool entered, again = cache_by_name(n->cache, &tensor->node);
     tensor->flight = flight_add(n->flight, &tensor->request, tensor->submitted, n->group,
                                 again ? tensor->node.hash : 0);
-    HVD_TRY(fast_hosts_come(n->fast, tensor, n->now, &comes, err));
-    if (comes) return HVD_OK;
+    HVD_TRY(fast_hosts_enter(n->fast, tensor, n->now, &entered, err));
+    if (entered) return HVD_OK;
     if (tensor->request.kind != HVD_JOIN) return report_tensor(n, tensor, err);
-    if (!n->fast->hosts.coming) return join(n, tensor, err);
+    if (!n->fast->hosts.entered) return join(n, tensor, err);
     n->joins = tensor;
     return HVD_OK;
 }
@@ -74,14 +74,14 @@ int follow_report(struct negotiation *n, hvd_error *err) {
         HVD_TRY(submit(n, tensor, err));
     }
     struct tensor *joins = n->joins;
-    if (!joins || n->fast->hosts.coming) return HVD_OK;
+    if (!joins || n->fast->hosts.entered) return HVD_OK;
     n->joins = NULL;
     return join(n, joins, err);
 }
 
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
     struct tensor *back;
-    HVD_TRY(fast_hosts_take(n->fast, m, &back, err));
+    HVD_TRY(fast_hosts_receive(n->fast, m, n->now, &back, err));
     return back ? report_tensor(n, back, err) : HVD_OK;
 }
 
@@ -90,7 +90,7 @@ int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     HVD_TRY(follow_report(n, err));
     /* An unfinished round may end without a result. Then this rank must report the tensor before it
      * leaves. */
-    if (n->fast->hosts.coming) return HVD_OK;
+    if (n->fast->hosts.entered) return HVD_OK;
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);

@@ -180,17 +180,17 @@ static int damaged(const struct message *m, hvd_error *err) {
 
 static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head, char *rest,
                    size_t size, hvd_error *err) {
-    bool comes = head->type == P2P_PIECE;
+    bool is_piece = head->type == P2P_PIECE;
     const struct bounce *bounce = &p->peers[m->from].from;
-    if (comes && head->code) { /* the data is in a slot of the bounce buffer */
+    if (is_piece && head->code) { /* the data is in a slot of the bounce buffer */
         if (!bounce->memory || head->code > BOUNCE_SLOTS || head->bytes > BOUNCE_SLOT)
             return damaged(m, err);
         rest = bounce_slot(bounce, (int)head->code - 1);
         size = head->bytes;
     }
-    struct tensor *t = find(comes ? &p->coming : &p->sends, m->from, head->number);
-    if (!t || (comes && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
-    if (comes) return p2p_take_piece(p, t, rest, size, head->code, err);
+    struct tensor *t = find(is_piece ? &p->arriving : &p->sends, m->from, head->number);
+    if (!t || (is_piece && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
+    if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
     if (head->type == P2P_WANT && t->met <= 0) t->met = clock_now();
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
@@ -227,7 +227,7 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
 }
 
 bool p2p_awaits(const struct p2p *p, int rank) {
-    const struct tensor_list *lists[] = {&p->sends, &p->receives, &p->coming};
+    const struct tensor_list *lists[] = {&p->sends, &p->receives, &p->arriving};
     for (int i = 0; i < 3; i++)
         for (struct tensor *t = lists[i]->oldest; t; t = t->newer)
             if (t->request.root == rank || t->request.root == P2P_ANY) return true;
@@ -235,7 +235,7 @@ bool p2p_awaits(const struct p2p *p, int rank) {
 }
 
 const struct tensor *p2p_oldest(const struct p2p *p) {
-    const struct tensor_list *lists[] = {&p->receives, &p->coming, &p->sends};
+    const struct tensor_list *lists[] = {&p->receives, &p->arriving, &p->sends};
     for (int i = 0; i < 3; i++)
         if (lists[i]->oldest) return lists[i]->oldest;
     return NULL;
@@ -273,6 +273,6 @@ void p2p_close(struct p2p *p, const hvd_error *why) {
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
     mutex_unlock(&p->mutex);
-    struct tensor_list *lists[] = {&p->coming, &p->receives, &p->sends, &fresh};
+    struct tensor_list *lists[] = {&p->arriving, &p->receives, &p->sends, &fresh};
     for (int i = 0; i < 4; i++) fail_all(p, lists[i], why);
 }

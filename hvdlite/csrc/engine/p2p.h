@@ -29,7 +29,7 @@ struct p2p {
     atomic_size_t count; /* number of tensors that are submitted and not finished */
     /* Only the stepping thread uses the following fields. */
     /* unmatched sends; unmatched receives; matched receives whose data is arriving */
-    struct tensor_list sends, receives, coming;
+    struct tensor_list sends, receives, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
     struct p2p_peer *peers; /* by rank; NULL until the first use */

@@ -53,7 +53,7 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
         return differ(p, tensor, o, err);
     tensor->id = o->head.number;
     tensor->agreed = 0;
-    tensor_list_add(&p->coming, tensor, tensor);
+    tensor_list_add(&p->arriving, tensor, tensor);
     if (bytes > P2P_SHORT) {
         bool by_bounce = o->size == SHMEM_ADDRESS &&
                          bounce_map(&p->peers[o->from].from, o->text + o->head.name + 1);
@@ -62,7 +62,7 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     }
     if (o->size != bytes)
         return error_set(err, HVD_INTERNAL, "the message that offers '%s' is damaged", o->name);
-    tensor_list_remove(&p->coming, tensor);
+    tensor_list_remove(&p->arriving, tensor);
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
     int code = p2p_want(p, o->from, o->head.number, bytes, false, err);
     p2p_finish(p, tensor, NULL);
@@ -149,7 +149,7 @@ int p2p_take_piece(struct p2p *p, struct tensor *tensor, char *data, size_t size
         HVD_TRY(p2p_post(p, from, head, "", NULL, 0, err));
     }
     if (tensor->agreed == bytes) {
-        tensor_list_remove(&p->coming, tensor);
+        tensor_list_remove(&p->arriving, tensor);
         p2p_finish(p, tensor, NULL);
         return HVD_OK;
     }

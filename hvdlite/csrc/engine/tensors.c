@@ -1,8 +1,5 @@
 #include "engine/tensors.h"
 
-#include "kernels/update.h"
-
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,98 +57,6 @@ void tensors_free(struct tensors *t) {
     map_clear(&t->ids);
     mutex_destroy(&t->mutex);
     free(t);
-}
-
-/* ---- checks ---- */
-
-static int check_even(const struct request *r, int size, hvd_error *err) {
-    if (request_rows(r) % size == 0) return HVD_OK;
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s': %" PRId64
-                     " rows can't be divided evenly among %d ranks: expected "
-                     "a multiple of %d, or splits",
-                     r->name, request_rows(r), size, size);
-}
-
-static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
-    const struct request *r = &tensor->request;
-    int64_t left = request_rows(r);
-    if (!tensor->splits) return check_even(r, size, err);
-    if (tensor->nsplits != (size_t)size)
-        return error_set(err, HVD_INVALID, "tensor '%s': expected %d splits, one a rank, got %zu",
-                         r->name, size, tensor->nsplits);
-    for (int to = 0; to < size; to++) {
-        int64_t rows = tensor->splits[to];
-        if (rows < 0 || rows > left)
-            return error_set(err, HVD_INVALID,
-                             "tensor '%s': splits[%d] is negative, or the splits up to it are more "
-                             "than %" PRId64 " rows, its first dimension",
-                             r->name, to, request_rows(r));
-        left -= rows;
-    }
-    return HVD_OK;
-}
-
-/* Checks an update. Its tensor must be in place, because the result may be written to the tensor's
- * own memory. */
-static int check_update(const struct tensor *tensor, hvd_error *err) {
-    const hvd_update *u = &tensor->update;
-    if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
-    bool complete = u->weights && tensor->in == tensor->out;
-    for (int i = 0; i < update_states(u->rule); i++) complete &= u->states[i] != NULL;
-    return complete ? HVD_OK
-                    : error_set(err, HVD_INVALID,
-                                "tensor '%s': an update by %s works in place: expected weights and "
-                                "%d states",
-                                tensor->request.name, rule_name(u->rule), update_states(u->rule));
-}
-
-int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err) {
-    const struct request *r = &tensor->request;
-    HVD_TRY(check_update(tensor, err));
-    if (r->kind == HVD_ALLTOALL) return check_splits(tensor, size, err);
-    int64_t expected = request_part_rows(r, rank, size);
-    if (r->kind != HVD_REDUCESCATTER || tensor->out_rows == expected) return HVD_OK;
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s': the output has room for %" PRId64 " rows: expected %" PRId64,
-                     r->name, tensor->out_rows, expected);
-}
-
-static size_t aligned(size_t bytes) {
-    enum { LINE = 64 };
-    return (bytes + LINE - 1) / LINE * LINE;
-}
-
-/* Returns the sum of n numbers of rows; -1 if one is negative or the bytes overflow. */
-static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row_bytes) {
-    const int64_t limit = (int64_t)((size_t)INT64_MAX / 2 / (row_bytes ? row_bytes : 1));
-    int64_t rows = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (came[i * stride] < 0 || came[i * stride] > limit - rows) return -1;
-        rows += came[i * stride];
-    }
-    return rows;
-}
-
-int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
-                      hvd_error *err) {
-    size_t row_bytes = request_row_bytes(&tensor->request), counts = aligned(n * sizeof *came);
-    int64_t rows = sum_rows(came, stride, n, row_bytes);
-    bool fits =
-        tensor->request.delegated || (rows == tensor->out_rows && (tensor->out || !tensor->open));
-    if (rows < 0 || (!fits && !tensor->open))
-        return error_set(err, HVD_INTERNAL,
-                         "the output has room for %" PRId64
-                         " rows, which is not the sum of the ranks' rows",
-                         tensor->out_rows);
-    if (!tensor->open) return HVD_OK;
-    size_t bytes = counts + (fits ? 0 : (size_t)rows * row_bytes);
-    int64_t *made = tensor->made = aligned_alloc(aligned(1), aligned(bytes));
-    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for an output of %zu bytes", bytes);
-    for (size_t i = 0; i < n; i++) made[i] = came[i * stride];
-    if (!fits) tensor->out = (char *)made + counts;
-    tensor->out_rows = rows;
-    return HVD_OK;
 }
 
 /* ---- the table ---- */

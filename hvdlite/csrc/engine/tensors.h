@@ -75,10 +75,10 @@ struct tensor_list {
 void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
-/* Fits the output to the rows from n ranks; came[rank * stride] are the rows of a rank. For an open
- * tensor, allocates memory for the n numbers and the output, unless the rows fit the caller's
+/* Fits the output to the rows from n ranks; received[rank * stride] are the rows of a rank. For an
+ * open tensor, allocates memory for the n numbers and the output, unless the rows fit the caller's
  * output. For other tensors, fails if the rows do not fill the output. */
-int tensor_fit_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
+int tensor_fit_output(struct tensor *tensor, const int64_t *received, size_t stride, size_t n,
                       hvd_error *err);
 
 struct tensors;

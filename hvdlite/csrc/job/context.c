@@ -13,10 +13,11 @@ struct context {
     int holds;      /* number of context_hold calls; changed under the write lock */
 };
 
-/* The only pointer to the process's context; used only under the lock. */
-static struct context *current;
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static atomic_int writers; /* number of threads that wait for the write lock */
+static struct {
+    pthread_rwlock_t lock;   /* guards `current` */
+    struct context *current; /* the only pointer to the process's context */
+    atomic_int writers;      /* number of threads that wait for the write lock */
+} process = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
 /* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
  * waiting for ever. This thread may be in a watcher's call and hold the read lock already, so the
@@ -25,45 +26,46 @@ static void let_writers_go_first(void) {
     /* longer than HVD_WAIT_MS, after which a waiting caller leaves the context */
     static const double PATIENCE = 2.5e-3 * HVD_WAIT_MS, NAP = 50e-6;
     double until = clock_now() + PATIENCE;
-    while (atomic_load(&writers) && clock_now() < until) clock_nap(NAP);
+    while (atomic_load(&process.writers) && clock_now() < until) clock_nap(NAP);
 }
 
 static void write_lock(void) {
-    atomic_fetch_add(&writers, 1);
-    pthread_rwlock_wrlock(&lock);
-    atomic_fetch_sub(&writers, 1);
+    atomic_fetch_add(&process.writers, 1);
+    pthread_rwlock_wrlock(&process.lock);
+    atomic_fetch_sub(&process.writers, 1);
 }
 
 static int check_usable(hvd_error *err) {
-    if (current && !current->forked) return HVD_OK;
+    if (process.current && !process.current->forked) return HVD_OK;
     return error_set(
         err, HVD_NOT_INITIALIZED,
-        current ? "this process was forked after hvdlite.init(): a child can't take part in the "
-                  "job; leave this call to the process that the launcher has started"
-                : "hvdlite has not been initialized; use hvdlite.init()");
+        process.current
+            ? "this process was forked after hvdlite.init(): a child can't take part in the "
+              "job; leave this call to the process that the launcher has started"
+            : "hvdlite has not been initialized; use hvdlite.init()");
 }
 
 int context_enter(hvd_error *err) {
-    if (atomic_load_explicit(&writers, memory_order_relaxed)) let_writers_go_first();
-    pthread_rwlock_rdlock(&lock);
+    if (atomic_load_explicit(&process.writers, memory_order_relaxed)) let_writers_go_first();
+    pthread_rwlock_rdlock(&process.lock);
     int code = check_usable(err);
-    if (code) pthread_rwlock_unlock(&lock);
+    if (code) pthread_rwlock_unlock(&process.lock);
     return code;
 }
 
-void context_leave(void) { pthread_rwlock_unlock(&lock); }
+void context_leave(void) { pthread_rwlock_unlock(&process.lock); }
 
 int hvd_where(hvd_topology *out, hvd_error *err) {
-    pthread_rwlock_rdlock(&lock);
-    int code = current && current->forked ? HVD_OK : check_usable(err);
-    if (!code) *out = current->job.world->at;
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_rdlock(&process.lock);
+    int code = process.current && process.current->forked ? HVD_OK : check_usable(err);
+    if (!code) *out = process.current->job.world->at;
+    pthread_rwlock_unlock(&process.lock);
     return code;
 }
 
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err) {
     HVD_TRY(context_enter(err));
-    *out = job_group(&current->job, id);
+    *out = job_group(&process.current->job, id);
     if (*out) return HVD_OK;
     context_leave();
     return error_set(err, HVD_INVALID,
@@ -71,13 +73,13 @@ int context_enter_group(int id, const char *name, struct group **out, hvd_error 
                      name, id);
 }
 
-struct job *context_job(void) { return &current->job; }
+struct job *context_job(void) { return &process.current->job; }
 
-struct group *context_world(void) { return current->job.groups[0]; }
+struct group *context_world(void) { return process.current->job.groups[0]; }
 
 int context_why_failed(hvd_error *err) {
-    for (int id = 0; id < current->job.ngroups; id++) {
-        struct group *g = job_group(&current->job, id);
+    for (int id = 0; id < process.current->job.ngroups; id++) {
+        struct group *g = job_group(&process.current->job, id);
         if (g && engine_failed(g->engine, err)) return err->code;
     }
     return HVD_OK;
@@ -86,12 +88,13 @@ int context_why_failed(hvd_error *err) {
 /* Marks the context as that of a forked child; a flag is cheaper than calling getpid in every call.
  * Makes a new lock, because threads that held the lock at the fork do not exist in the child. */
 static void in_child(void) {
-    lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
-    atomic_store(&writers, 0);
-    if (!current || current->forked) return; /* each hvd_init has registered this function again */
-    current->forked = true;
-    transport_forked(current->job.world);
-    timeline_forked(&current->job.timeline);
+    process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
+    atomic_store(&process.writers, 0);
+    if (!process.current || process.current->forked)
+        return; /* each hvd_init has registered this function again */
+    process.current->forked = true;
+    transport_forked(process.current->job.world);
+    timeline_forked(&process.current->job.timeline);
 }
 
 static void context_free(struct context *c) {
@@ -102,8 +105,8 @@ static void context_free(struct context *c) {
 /* Runs on an engine's thread. No thread that has the write lock waits for this thread. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
-    for (int id = 0; id < current->job.ngroups; id++) {
-        struct group *g = job_group(&current->job, id);
+    for (int id = 0; id < process.current->job.ngroups; id++) {
+        struct group *g = job_group(&process.current->job, id);
         if (g) transport_give_up(g->transport, cause);
     }
     context_leave();
@@ -111,18 +114,19 @@ static void give_up(const hvd_error *cause) {
 
 int context_open(struct reach *reach, hvd_error *err) {
     write_lock();
-    int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
+    int code =
+        process.current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = fork_watch(in_child, err); /* registering it again is harmless */
     if (!code) c->job.config.give_up = give_up;
     if (!code) code = job_open(&c->job, reach, err);
     if (!code) {
-        current = c;
+        process.current = c;
     } else if (c) {
         context_free(c);
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&process.lock);
     return code;
 }
 
@@ -130,10 +134,10 @@ void hvd_close(void) {
     if (context_enter(NULL)) return;
     context_leave();
     write_lock();
-    struct context *c = current;
-    current = NULL;
+    struct context *c = process.current;
+    process.current = NULL;
     bool last = c && !c->holds;
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&process.lock);
     if (last) context_free(c);
 }
 
@@ -141,28 +145,28 @@ int context_hold(struct job **out, hvd_error *err) {
     write_lock();
     int code = check_usable(err);
     if (!code) {
-        current->holds++;
-        *out = &current->job;
+        process.current->holds++;
+        *out = &process.current->job;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&process.lock);
     return code;
 }
 
 void context_release(struct job *held) {
     struct context *c = (struct context *)held;
     write_lock();
-    bool last = --c->holds == 0 && c != current;
-    pthread_rwlock_unlock(&lock);
+    bool last = --c->holds == 0 && c != process.current;
+    pthread_rwlock_unlock(&process.lock);
     if (last) context_free(c);
 }
 
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err) {
     write_lock();
-    int code = (struct context *)held == current
+    int code = (struct context *)held == process.current
                    ? job_add(held, g, id, err)
                    : error_set(err, HVD_NOT_INITIALIZED, "the job ended during this call");
     if (!code && atomic_load(&held->left)) engine_leave(g->engine, "it has left the job");
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&process.lock);
     return code;
 }
 
@@ -170,7 +174,7 @@ struct group *context_take_group(int id) {
     if (context_enter(NULL)) return NULL;
     context_leave();
     write_lock();
-    struct group *g = current ? job_take(&current->job, id) : NULL;
-    pthread_rwlock_unlock(&lock);
+    struct group *g = process.current ? job_take(&process.current->job, id) : NULL;
+    pthread_rwlock_unlock(&process.lock);
     return g;
 }

@@ -4,8 +4,8 @@
  * Only this file handles signals. A handler gets no argument for data, so its data is global and is
  * written before the handler is installed. There are two previous handlers, and neither calls the
  * other: the user's handler, and the handler that was installed over it and writes the Python
- * stacks. The function that ends a forked child is also here, because an exit function gets no
- * argument either. */
+ * stacks. The function that ends a forked child is also here, because a function that runs at the
+ * exit gets no argument for the exit code. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "hvd.h"
 
@@ -28,10 +28,11 @@ static void backtrace_symbols_fd(void *const *frames, int n, int file) {
 
 enum { MOST_FRAMES = 64 };
 
-static struct sigaction users;
-static struct sigaction before;
-static int stacks_file;
-static int exit_code; /* for hvd_end_child, which gets no argument */
+static struct {
+    struct sigaction users, before; /* the two previous handlers */
+    int file;                       /* for the stacks */
+    int exit_code;                  /* of a forked child */
+} process;
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
@@ -52,29 +53,29 @@ static void handle(int number, siginfo_t *info, void *context) {
     void *frames[MOST_FRAMES];
     bool is_main = syscall(SYS_gettid) == getpid();
     const char *head = is_main ? MAIN : OTHER;
-    if (write(stacks_file, head, strlen(head)) >= 0)
-        backtrace_symbols_fd(frames, backtrace(frames, MOST_FRAMES), stacks_file);
-    call(&before, number, info, context);
-    call(&users, number, info, context);
+    if (write(process.file, head, strlen(head)) >= 0)
+        backtrace_symbols_fd(frames, backtrace(frames, MOST_FRAMES), process.file);
+    call(&process.before, number, info, context);
+    call(&process.users, number, info, context);
     errno = error;
 }
 
-void hvd_stacks_keep_users(int number) { sigaction(number, NULL, &users); }
+void hvd_stacks_keep_users(int number) { sigaction(number, NULL, &process.users); }
 
 void hvd_stacks_install(int number, int file) {
     void *frames[1];
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
-    stacks_file = file;
+    process.file = file;
     backtrace(frames, 1); /* the first call loads libgcc, which is not allowed in a handler */
     sigemptyset(&action.sa_mask);
-    sigaction(number, NULL, &before);
+    sigaction(number, NULL, &process.before);
     sigaction(number, &action, NULL);
 }
 
-void hvd_end_child_with(int code) { exit_code = code; }
+void hvd_end_child_with(int code) { process.exit_code = code; }
 
 void hvd_end_child(void) {
     fflush(NULL);
-    _exit(exit_code);
+    _exit(process.exit_code);
 }

@@ -108,14 +108,14 @@ static void note_error(struct operation *op, const hvd_error *error) {
 
 /* The last thread that uses the operation completes it, which may free it. If MXNet has dropped the
  * operation, MXNet itself raises the reason. */
-static void let_go(struct operation *op) {
+static void drop_use(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
 
 void operation_collective_ended(void *arg, const hvd_error *error) {
     struct collective *m = arg;
     if (error) note_error(m->op, error);
-    let_go(m->op);
+    drop_use(m->op);
 }
 
 static int find_memory(struct collective *m, hvd_error *err) {
@@ -148,7 +148,7 @@ static void submit_in_order(struct queues *queues, struct collective *m) {
         if (submit(due, &err)) operation_collective_ended(due, &err);
         atomic_fetch_sub(&op->lib->waiting, 1);
         entry = queue_next(queues, entry);
-        let_go(op);
+        drop_use(op);
     }
 }
 

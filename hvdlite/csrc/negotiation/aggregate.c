@@ -59,8 +59,8 @@ static bool has_branch(const struct aggregate *a, int rank) {
     return rank != a->tree->rank && a->tree->many[rank] > 1;
 }
 
-static int let_go(struct aggregate *a, struct aggregated *e, double now, struct wire_writer *out,
-                  hvd_error *err) {
+static int send_on(struct aggregate *a, struct aggregated *e, double now, struct wire_writer *out,
+                   hvd_error *err) {
     for (int i = 0; i < e->n; i++) {
         enum wire_type type = has_branch(a, e->tops[i]) ? WIRE_HITS : WIRE_HIT;
         HVD_TRY(
@@ -82,7 +82,7 @@ int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd
         else if (e->open)
             drop(a, e);
         else
-            HVD_TRY(let_go(a, e, now, out, err));
+            HVD_TRY(send_on(a, e, now, out, err));
     }
     return HVD_OK;
 }
@@ -128,7 +128,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     if (!aggregates(a)) return wire_put(out, item, err);
     HVD_TRY(find(a, item->id, now, &e, err));
     if (!e->open && is_whole(a, item)) return hold(a, e, item, out, err);
-    if (!e->open) HVD_TRY(let_go(a, e, now, out, err));
+    if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     return wire_put(out, item, err);
 }
 
@@ -137,7 +137,7 @@ static int take_end(struct aggregate *a, const struct wire_item *item, double no
                     struct wire_writer *out, hvd_error *err) {
     a->passes = true;
     for (struct aggregated *e = a->newest; e; e = e->older)
-        if (!e->open) HVD_TRY(let_go(a, e, now, out, err));
+        if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     return wire_put(out, item, err);
 }
 
@@ -148,7 +148,7 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
     if (item->request.kind == HVD_JOIN) return take_end(a, item, now, out, err);
     if (item->instead && aggregates(a)) {
         HVD_TRY(find(a, item->instead, now, &e, err));
-        if (!e->open) HVD_TRY(let_go(a, e, now, out, err));
+        if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     }
     return wire_put(out, item, err);
 }

@@ -139,13 +139,13 @@ static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) 
         m->steps++;
         mark_steps(k, hash);
     } else if (k->next == hash) {
-        if (++k->came < 2) return;
+        if (++k->submitted < 2) return;
         m->steps += 2;
         mark_steps(k, hash);
     } else if (!k->next || number - k->next_at > k->life) {
         k->next = hash;
         k->next_at = number;
-        k->came = 0;
+        k->submitted = 0;
         k->life += k->life;
     }
 }

@@ -52,7 +52,7 @@ enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 struct flight_marks {
     _Atomic uint64_t mark, next;
     /* of the candidate: its operation's number, its submissions so far, its remaining life */
-    _Atomic uint64_t next_at, came, life;
+    _Atomic uint64_t next_at, submitted, life;
 };
 
 /* The memory that other processes map and read. */

@@ -238,7 +238,7 @@ static void send_farewell(struct net *n) {
     }
 }
 
-void net_let_go(const struct net *n) {
+void net_close_in_child(const struct net *n) {
     for (int r = 0; r < n->size; r++)
         for (int stream = 0; stream < STREAMS; stream++)
             if (r != n->rank) close(n->peers[r].links[stream].file);

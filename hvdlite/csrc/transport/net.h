@@ -69,7 +69,7 @@ void net_close_files(int rank, int size, const int *files);
 void net_close(struct net *n, bool clean);
 /* In a forked child: closes the child's copies of the sockets, so that the streams end with the
  * parent. */
-void net_let_go(const struct net *n);
+void net_close_in_child(const struct net *n);
 
 static inline void net_lock(struct net *n) { mutex_lock(&n->lock); }
 static inline void net_unlock(struct net *n) { mutex_unlock(&n->lock); }

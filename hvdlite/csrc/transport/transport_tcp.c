@@ -267,7 +267,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
 }
 
 /* Takes no lock: another thread of the parent may have held it at the fork. */
-static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
+static void tcp_forked(struct transport *t) { net_close_in_child(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
