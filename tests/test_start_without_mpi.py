@@ -50,6 +50,12 @@ def test_results_have_the_same_bits_with_any_number_of_threads():
     assert digests[0] == digests[1] == digests[2]
 
 
+def test_results_have_the_same_bits_in_teams():
+    found = [results(ended(4, "bits", env={"HVDLITE_TEAM_RANKS": team})) for team in ("1", "2")]
+    digests = [{of_rank["digest"] for of_rank in each.values()} for each in found]
+    assert digests[0] == digests[1]
+
+
 def test_a_process_alone_needs_no_mpi():
     env = {**os.environ, **variables(0, 1, 1)}
     del env["RANK"]

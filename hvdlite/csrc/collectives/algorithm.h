@@ -107,11 +107,12 @@ enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
-coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcast,
-    coll_window_allgather, coll_window_reducescatter, coll_window_alltoall, coll_ring_allreduce,
-    coll_ring_allgather, coll_pairwise_allreduce, coll_pairwise_reducescatter, coll_alltoall,
-    coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
-    coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
+coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_teams,
+    coll_window_broadcast, coll_window_allgather, coll_window_reducescatter, coll_window_alltoall,
+    coll_ring_allreduce, coll_ring_allgather, coll_pairwise_allreduce, coll_pairwise_reducescatter,
+    coll_alltoall, coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast,
+    coll_hosts_allgather, coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling,
+    coll_tree, coll_chain;
 
 /* Ring and pairwise allreduces in slices, without a pause between slices. They do not apply the
  * prescale. */

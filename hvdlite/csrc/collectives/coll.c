@@ -17,6 +17,13 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
 }
 
+/* Teams pass sums on in the dtype, and a prescale would apply to them, too. */
+static bool in_teams(const struct comm *comm, const struct coll_args *args) {
+    const struct reduce_kernels *k = args->reduce;
+    return on_window(comm, args) && comm->window->team && args->bytes >= comm->window->team_bytes &&
+           k->size == k->wide && k->size == k->result && args->prescale == 1;
+}
+
 /* Returns true if there are several hosts, at least one host has several ranks, and the ranks of
  * each host share a window. */
 static bool by_hosts(const struct comm *comm, const struct coll_args *args) {
@@ -70,6 +77,7 @@ static bool own_accumulator(const struct comm *comm, const struct coll_args *arg
 /* The first row that accepts a collective runs it. The last row of each kind accepts everything. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce},
+    {"window allreduce in teams", HVD_ALLREDUCE, true, in_teams, coll_window_teams},
     {"window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce},
     {"window broadcast", HVD_BROADCAST, true, on_window, coll_window_broadcast},
     {"window allgather", HVD_ALLGATHER, false, on_window, coll_window_allgather},

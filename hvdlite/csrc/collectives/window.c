@@ -23,8 +23,23 @@
  * two. Sums are computed in the accumulator, in the order of ranks, and rounded once, for any size
  * and any fusion.
  *
- * Cost on each rank, in the cache: (p-1)/p S packed, the same unpacked, S added; 2 flags per
- * round. */
+ * Teams: on a host with several caches or NUMA nodes, teams of q consecutive ranks each cut a
+ * round into q chunks and add the chunks of their own slots. The first team's ranks pass their
+ * sums to the second team's ranks, which add to them, and so on. The last team's ranks return the
+ * sums to all teams, and each team spreads them in its own slots. So 2 S (p/q - 1) bytes pass
+ * between teams, instead of 2 S (p - q). The additions have the same order as in one team, so the
+ * bits are the same. A sum is passed in the chunk of the receiver's own slot that the receiver
+ * does not stage.
+ * p = 4, q = 2; A0 is a0 + b0, S0 the sum of all:
+ *
+ *            slot of a    slot of b    slot of c    slot of d
+ *   stage    .  a1        b0 .         .  c1        d0 .
+ *   pass                               A0 c1        d0 A1       written by a and b
+ *   reduce   S0 a1        b0 S1        .  S1        S0 .        written by c and d
+ *   spread   S0 S1        S0 S1                                 written by a and b
+ *
+ * Cost on each rank, in the cache: (q-1)/q S packed, the same unpacked, S added; 2 flags per round.
+ * q = p without teams; with teams 3 flags. */
 #include "collectives/window_pass.h"
 
 enum {
@@ -32,9 +47,12 @@ enum {
     BLOCK = 1024 /* bytes that are added at a time, then copied while they are in the L1 cache */
 };
 
-/* Returns the chunk of round k that a rank adds. */
+static bool first_team(const struct pass *p) { return p->first == 0; }
+static bool last_team(const struct pass *p) { return p->first + p->team == p->w->n; }
+
+/* Returns the chunk of round k that a rank of this team adds. */
 static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank) {
-    return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->w->n, local_rank);
+    return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->team, local_rank - p->first);
 }
 
 /* Moves the cursor from offset *at of the round to offset `to`. */
@@ -50,7 +68,7 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     size_t at = 0, before = 0, bytes = round_bytes(p, k);
     struct coll_range work = coll_part_of(
         (struct coll_range){0, bytes - coll_length(chunk_of(p, k, p->w->self))}, part, parts);
-    for (int i = 0; i < p->w->n; i++) {
+    for (int i = p->first; i < p->first + p->team; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
         if (i == p->w->self) continue;
         struct coll_range mine = coll_overlap(work, before, coll_length(chunk));
@@ -63,25 +81,66 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     go_on(p, c, &at, bytes);
 }
 
-/* Adds the blocks at one offset of all slots, in the order of ranks. `own`: this rank's block. */
+/* Adds the blocks at one offset of the sum of the teams before this one and of this team's slots,
+ * in the order of ranks. `own`: this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->args->reduce;
-    const char *in[p->w->n];
-    for (int i = 0; i < p->w->n; i++) in[i] = i == p->w->self ? own : slot_of(p, i, round) + offset;
-    reduce_all(kernels, out, in, p->w->n, bytes / kernels->size, p->args->prescale, p->args->final);
+    const char *in[p->team + 1];
+    int n = 0;
+    if (!first_team(p)) in[n++] = slot_of(p, p->w->self, round) + offset;
+    for (int i = p->first; i < p->first + p->team; i++)
+        in[n++] = i == p->w->self ? own : slot_of(p, i, round) + offset;
+    reduce_all(kernels, out, in, n, bytes / kernels->size, p->args->prescale,
+               last_team(p) ? p->args->final : (struct reduce_final){1, 1});
 }
 
-/* Adds the next `bytes` of all ranks; writes the sums to this rank's tensors and to the other
- * ranks' slots. */
+/* Writes a sum to the slots of the team's other ranks. */
+static void spread_block(const struct pass *p, uint64_t round, size_t offset, const char *sum,
+                         size_t bytes) {
+    for (int i = p->first; i < p->first + p->team; i++)
+        if (i != p->w->self) lines_copy(slot_of(p, i, round) + offset, sum, bytes);
+}
+
+/* Takes the next `bytes` of the tensors, from offset `offset` of the round on. */
+typedef void own_chunk(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                       size_t bytes);
+
+/* Adds and passes the sums on to the next team. */
+static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                     size_t bytes) {
+    char *next = slot_of(p, p->w->self + p->team, round);
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
+        add_block(p, round, offset, span.tensor->in + span.at, span.bytes, next + offset);
+        offset += span.bytes;
+    }
+}
+
+/* Adds; writes the sums to this rank's tensors, to the team's slots and to the slot of the rank in
+ * each team that spreads them. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
     for (size_t end = offset + bytes; offset < end;) {
         struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
         char *sum = span.tensor->out + span.at;
         add_block(p, round, offset, span.tensor->in + span.at, span.bytes, sum);
-        for (int i = 0; i < p->w->n; i++)
-            if (i != p->w->self) lines_copy(slot_of(p, i, round) + offset, sum, span.bytes);
+        spread_block(p, round, offset, sum, span.bytes);
+        for (int i = p->w->self - p->team; i >= 0; i -= p->team)
+            lines_copy(slot_of(p, i, round) + offset, sum, span.bytes);
+        offset += span.bytes;
+    }
+}
+
+/* Takes the sums that the last team has written to this rank's slot, and spreads them. */
+static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                       size_t bytes) {
+    const char *slot = slot_of(p, p->w->self, round);
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
+        char *sum = span.tensor->out + span.at;
+        lines_copy(sum, slot + offset, span.bytes);
+        spread_block(p, round, offset, sum, span.bytes);
         offset += span.bytes;
     }
 }
@@ -101,27 +160,68 @@ static void staged(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
 }
 
-static int await_staged(const struct pass *p, size_t k, hvd_error *err) {
-    return comm_wait_flags(p->comm, WINDOW_STAGED, p->w->rounds + k, err);
+/* Waits for a flag of the team's other ranks. */
+static int await_team(const struct pass *p, enum window_flag flag, size_t k, hvd_error *err) {
+    for (int d = 1; d < p->team; d++) {
+        int other = p->first + (p->w->self - p->first + d) % p->team;
+        HVD_TRY(comm_wait_flag(p->comm, other, flag, p->w->rounds + k, err));
+    }
+    return HVD_OK;
 }
 
-static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+/* Waits for the team's inputs, the sum of the team before, and the slot of the next team. A team
+ * has staged its inputs when it passes a sum, so the last team may write to all slots. */
+static int await_staged(const struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(await_team(p, WINDOW_STAGED, k, err));
+    if (!last_team(p))
+        HVD_TRY(comm_wait_flag(p->comm, p->w->self + p->team, WINDOW_STAGED, round, err));
+    return first_team(p) ? HVD_OK
+                         : comm_wait_flag(p->comm, p->w->self - p->team, WINDOW_PASSED, round, err);
+}
+
+/* Works on a thread's part of this rank's chunk. */
+static void on_own(const struct pass *p, size_t k, struct cursor *c, int part, int parts,
+                   own_chunk *take) {
     struct coll_range work = coll_part_of(chunk_of(p, k, p->w->self), part, parts);
     size_t at = 0;
     go_on(p, c, &at, work.begin);
-    add_own(p, c, p->w->rounds + k, at, coll_length(work));
+    take(p, c, p->w->rounds + k, at, coll_length(work));
     at += coll_length(work);
     go_on(p, c, &at, round_bytes(p, k));
 }
 
-static void reduced(const struct pass *p, size_t k) {
+static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    on_own(p, k, c, part, parts, last_team(p) ? add_own : pass_own);
+}
+
+static void spread_over(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
     window_raise(p->w, WINDOW_TAKEN,
-                 p->w->rounds + k); /* this rank no longer reads other ranks' slots */
+                 p->w->rounds + k); /* this rank no longer uses other ranks' slots */
+}
+
+static void reduced(const struct pass *p, size_t k) {
+    if (p->team < p->w->n) window_raise(p->w, WINDOW_PASSED, p->w->rounds + k);
+    if (last_team(p)) spread_over(p, k);
+}
+
+static int await_total(const struct pass *p, size_t k, hvd_error *err) {
+    if (last_team(p)) return HVD_OK;
+    int last = p->w->n - p->team + p->w->self - p->first;
+    return comm_wait_flag(p->comm, last, WINDOW_PASSED, p->w->rounds + k, err);
+}
+
+static void spread(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    if (!last_team(p)) on_own(p, k, c, part, parts, spread_own);
+}
+
+static void spread_done(const struct pass *p, size_t k) {
+    if (!last_team(p)) spread_over(p, k);
 }
 
 static int await_reduced(const struct pass *p, size_t k, hvd_error *err) {
-    return comm_wait_flags(p->comm, WINDOW_REDUCED, p->w->rounds + k, err);
+    return await_team(p, WINDOW_REDUCED, k, err);
 }
 
 static void take(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
@@ -130,17 +230,25 @@ static void take(const struct pass *p, size_t k, struct cursor *c, int part, int
 
 static void taken(const struct pass *p, size_t k) { (void)p, (void)k; }
 
-enum { STAGES = 3 };
+enum { STAGES = 4, TAKE = 3 };
 static const struct stage {
     int (*await)(const struct pass *p, size_t k, hvd_error *err);
     void (*work)(const struct pass *p, size_t k, struct cursor *c, int part, int parts);
     void (*done)(const struct pass *p, size_t k);
-} STAGE[STAGES] = {
-    {await_slot, stage, staged}, {await_staged, reduce, reduced}, {await_reduced, take, taken}};
+} STAGE[STAGES] = {{await_slot, stage, staged},
+                   {await_staged, reduce, reduced},
+                   {await_total, spread, spread_done},
+                   {await_reduced, take, taken}};
 
-/* In step k stage i works on round k - i. Returns whether that round exists. */
+/* In step k a stage works on round k - lag. With one team nothing is spread, so ranks take a step
+ * earlier. */
+static size_t lag(const struct pass *p, size_t i) {
+    return i == TAKE && p->team == p->w->n ? TAKE - 1 : i;
+}
+
+/* Returns whether the stage has a round in the step. */
 static bool is_in_step(const struct pass *p, size_t step, size_t i) {
-    return step >= i && step - i < p->rounds;
+    return step >= lag(p, i) && step - lag(p, i) < p->rounds;
 }
 
 struct step {
@@ -153,7 +261,8 @@ static void do_part(const void *arg, int part, int parts) {
     const struct step *s = arg;
     for (size_t i = 0; i < STAGES; i++) {
         struct cursor c = s->p->at[i];
-        if (is_in_step(s->p, s->number, i)) STAGE[i].work(s->p, s->number - i, &c, part, parts);
+        if (is_in_step(s->p, s->number, i))
+            STAGE[i].work(s->p, s->number - lag(s->p, i), &c, part, parts);
     }
 }
 
@@ -161,12 +270,12 @@ static void do_part(const void *arg, int part, int parts) {
  * work among threads costs some microseconds each time. */
 static int do_together(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++)
-        if (is_in_step(p, step, i)) HVD_TRY(STAGE[i].await(p, step - i, err));
+        if (is_in_step(p, step, i)) HVD_TRY(STAGE[i].await(p, step - lag(p, i), err));
     helpers_run(comm_helpers(p->comm), do_part, &(struct step){p, step});
     for (size_t i = 0; i < STAGES; i++) {
         if (!is_in_step(p, step, i)) continue;
-        skip(p, &p->at[i], round_bytes(p, step - i));
-        STAGE[i].done(p, step - i);
+        skip(p, &p->at[i], round_bytes(p, step - lag(p, i)));
+        STAGE[i].done(p, step - lag(p, i));
     }
     return HVD_OK;
 }
@@ -175,9 +284,10 @@ static int do_together(struct pass *p, size_t step, hvd_error *err) {
 static int do_alone(struct pass *p, size_t step, hvd_error *err) {
     for (size_t i = 0; i < STAGES; i++) {
         if (!is_in_step(p, step, i)) continue;
-        HVD_TRY(STAGE[i].await(p, step - i, err));
-        STAGE[i].work(p, step - i, &p->at[i], 0, 1);
-        STAGE[i].done(p, step - i);
+        size_t round = step - lag(p, i);
+        HVD_TRY(STAGE[i].await(p, round, err));
+        STAGE[i].work(p, round, &p->at[i], 0, 1);
+        STAGE[i].done(p, round);
     }
     return HVD_OK;
 }
@@ -195,7 +305,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
     window_raise(p->w, WINDOW_REDUCED, round);
     HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, sums);
-    unpack(p, &p->at[2], sums, p->args->bytes);
+    unpack(p, &p->at[TAKE], sums, p->args->bytes);
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
@@ -203,18 +313,29 @@ static int add_at_once(struct pass *p, hvd_error *err) {
 static int add_in_rounds(struct pass *p, hvd_error *err) {
     struct helpers *helpers = comm_helpers(p->comm);
     int code = HVD_OK, parts = helpers_begin(helpers, p->args->bytes);
-    for (size_t step = 0; !code && step < p->rounds + STAGES - 1; step++)
+    for (size_t step = 0; !code && step < p->rounds + lag(p, TAKE); step++)
         code = (parts > 1 ? do_together : do_alone)(p, step, err);
     helpers_end(helpers, parts);
     return code;
 }
 
+static int run(struct pass *p, int (*add)(struct pass *, hvd_error *), hvd_error *err) {
+    if (!p->args->bytes) return HVD_OK;
+    HVD_TRY(add(p, err));
+    /* the bytes staged plus the bytes of this rank's chunks */
+    comm_count_window(p->comm, p->args->bytes);
+    p->w->rounds += p->rounds;
+    return HVD_OK;
+}
+
 int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct pass p = open_pass(comm, args, args->bytes);
-    if (!args->bytes) return HVD_OK;
-    HVD_TRY((args->bytes <= SMALL ? add_at_once : add_in_rounds)(&p, err));
-    /* the bytes staged plus the bytes of this rank's chunks */
-    comm_count_window(comm, args->bytes);
-    p.w->rounds += p.rounds;
-    return HVD_OK;
+    return run(&p, args->bytes <= SMALL ? add_at_once : add_in_rounds, err);
+}
+
+int coll_window_teams(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct pass p = open_pass(comm, args, args->bytes);
+    p.team = p.w->team;
+    p.first = p.w->self / p.team * p.team;
+    return run(&p, add_in_rounds, err);
 }

@@ -19,7 +19,8 @@ struct pass {
     const struct coll_args *args;
     struct window *w;
     size_t rounds;
-    struct cursor at[3]; /* positions of staging, reducing and taking */
+    int first, team;     /* first local rank of this rank's team; number of ranks in each team */
+    struct cursor at[4]; /* positions of the stages: staging, reducing, spreading and taking */
 };
 
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,
@@ -27,6 +28,7 @@ static inline struct pass open_pass(const struct comm *comm, const struct coll_a
     return (struct pass){.comm = comm,
                          .args = args,
                          .w = comm->window,
+                         .team = comm->window->n,
                          .rounds = coll_segments(longest, WINDOW_SLOT)};
 }
 

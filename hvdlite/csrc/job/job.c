@@ -187,6 +187,10 @@ static int read_timeline(struct job *j, hvd_error *err) {
 
 static void log_choices(const struct job *j, const struct transport *t, double seconds) {
     char choices[200];
+    if (t->all.window && t->all.window->team && !t->all.rank)
+        log_line(&j->config.log, LOG_INFO,
+                 "allreduces of %zu KiB and more run in teams of %d ranks, chosen in %.0f ms",
+                 t->all.window->team_bytes >> 10, t->all.window->team, seconds * 1e3);
     if (t->all.hosts == 1 || t->all.rank) return;
     coll_choices_text(&t->layout.lane, choices, sizeof choices);
     log_line(&j->config.log, LOG_INFO,
@@ -213,6 +217,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     if (!j->config.options.segments_in_flight) j->pace.depth = coll_depth(j->cost, j->pace.segment);
     HVD_TRY(coll_tree(&t->all, &pace, err));
     HVD_TRY(coll_tree(&t->all, &cost, err));
+    HVD_TRY(coll_choose_team(&t->all, j->config.options.team, j->patience.policy.spin > 0, err));
     t->cost = j->cost;
     log_choices(j, t, clock_now() - begin);
     return HVD_OK;

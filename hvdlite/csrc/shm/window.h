@@ -21,6 +21,7 @@ enum window_flag {
     WINDOW_STAGED,  /* ... written its input to its slot */
     WINDOW_REDUCED, /* ... added up its chunk and written the sum to all slots */
     WINDOW_TAKEN,   /* ... finished with the other ranks' slots */
+    WINDOW_PASSED,  /* ... added its chunk of its team, if the ranks form several teams */
     WINDOW_FLAGS
 };
 
@@ -47,6 +48,10 @@ struct window {
     struct window_rank *ranks; /* array of n, which all ranks map */
     int n, self;               /* number of ranks on this host; this rank's local rank */
     uint64_t rounds;           /* rounds completed; equal on all ranks between collectives */
+    /* Allreduces of `team_bytes` and more run in teams of `team` consecutive ranks (window.c of
+     * collectives). 0: all run in one team. Equal on all ranks. */
+    int team;
+    size_t team_bytes;
 };
 
 /* The memory must be zero before the first rank calls window_init. */

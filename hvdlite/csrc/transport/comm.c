@@ -63,7 +63,7 @@ static void pause_for(struct transport *t, struct waiter *waiter, struct awaited
 static int keep_waiting(struct transport *t, struct waiter *waiter, struct awaited what,
                         hvd_error *err) {
     const struct patience *w = &t->patience;
-    if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));
+    HVD_TRY(w->meanwhile ? w->meanwhile(w->arg, err) : transport_check_life(t, err));
     pause_for(t, waiter, what);
     if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, what.peer));
     return comm_check_wait(t, what.peer, clock_now() - waiter->since, err);
