@@ -135,19 +135,19 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     unreachable = [r.host for r in ask_all(asked) if not r.reachable] if asked.hosts else []
     lost = [host.name for host in job.hosts if host.name in [*lost, *unreachable]]
     left = [host for host in job.hosts if host.name not in lost]
-    had = dict(place(job.hosts, job.workers))
+    had = dict(place(job.hosts, job.ranks))
     room = sum(host.slots or had.get(host.name, 1) for host in left)
-    workers = min(job.workers, room)
+    ranks = min(job.ranks, room)
     gone = f"{', '.join(lost)} cannot be reached"
-    if workers < job.fewest:
+    if ranks < job.fewest:
         raise LaunchError(
-            f"{gone}, and the other hosts have slots for {workers} ranks only: --min-np asks for "
+            f"{gone}, and the other hosts have slots for {ranks} ranks only: --min-np asks for "
             f"at least {job.fewest}"
         )
     if lost:
-        tell(f"hvdliterun: {gone}: {workers} ranks start on the other hosts")
-    most = job.most - (job.workers - workers)
-    return job._replace(hosts=left, workers=workers, most=most)
+        tell(f"hvdliterun: {gone}: {ranks} ranks start on the other hosts")
+    most = job.most - (job.ranks - ranks)
+    return job._replace(hosts=left, ranks=ranks, most=most)
 
 
 def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:
@@ -264,7 +264,7 @@ def crowd(ranks: int, cores: int) -> Optional[str]:
 
 def _ranks_here(job: Job) -> int:
     if job.hosts:
-        return sum(count for name, count in place(job.hosts, job.workers) if is_here(name))
+        return sum(count for name, count in place(job.hosts, job.ranks) if is_here(name))
     return job.processes if job.launcher == "local" else 0
 
 

@@ -101,13 +101,13 @@ def _choose_ranks(args) -> str:
 
     Return a sentence about the choice; empty: the user has chosen.
     """
-    named = (args.workers, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
+    named = (args.ranks, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
     if any(each is not None for each in named) or args.elastic or args.mode or args.servers:
         return ""
     if (args.launcher or default(False)) != "local" or not args.command:
         return ""
     own = {**os.environ, **environment.parse_assignments(args.env, "--env")}.get("OMP_NUM_THREADS")
-    args.workers, threads, why = sizing.here(own)
+    args.ranks, threads, why = sizing.here(own)
     if own is None:
         args.env.append(f"OMP_NUM_THREADS={threads}")
     return why
@@ -123,7 +123,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
     tried = None
     if not trouble and job.launcher in ("local", "ssh"):
         job = job._replace(
-            workers=max(len(job.hosts), 2),
+            ranks=max(len(job.hosts), 2),
             hosts=[host._replace(slots=None) for host in job.hosts],
             command=[sys.executable, "-c", check.SUMS],
         )
@@ -136,7 +136,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
         print(json.dumps({"hosts": hosts_, "ranks_sum_right": tried, "trouble": trouble}, indent=2))
     elif tried:
         carrier, seconds = job.transport or "mpi", time.monotonic() - began
-        print(f"{job.workers} ranks compute the right sum, transport {carrier}, in {seconds:.1f} s")
+        print(f"{job.ranks} ranks compute the right sum, transport {carrier}, in {seconds:.1f} s")
     elif tried is False:
         print("\n".join(trouble))
     return int(bool(trouble))
@@ -149,14 +149,14 @@ def job_of(args, argv: List[str]) -> Job:
     launcher = args.launcher or default(bool(given))
     elastic = options.elastic(args, launcher)
     mode = args.mode or ("ps" if args.servers else "mpi")
-    workers = _workers(args, given)
-    servers = workers if args.servers is None else args.servers
+    ranks = _number_of_ranks(args, given)
+    servers = ranks if args.servers is None else args.servers
     env = {**options.variables(args), **environment.parse_assignments(args.env, "--env")}
     of_servers = {**os.environ, **env}.get("DMLC_INTERFACE", "") if mode == "ps" else ""
     networks = args.interfaces or of_servers
     made: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
-        "workers": workers,
+        "ranks": ranks,
         "launcher": launcher,
         "mode": mode,
         "servers": servers if mode == "ps" else 0,
@@ -174,7 +174,7 @@ def job_of(args, argv: List[str]) -> Job:
         "binding": shlex.split(args.binding_args),
         "elastic": elastic,
         "fewest": 1 if args.min_np is None else args.min_np,
-        "most": workers if args.max_np is None else args.max_np,
+        "most": ranks if args.max_np is None else args.max_np,
         "secret": os.urandom(16).hex(),
         "arguments": argv[: len(argv) - len(args.command)],
     }
@@ -236,23 +236,23 @@ def _named_hosts(args) -> List[hosts.Host]:
     return hosts.parse_list(args.hosts)  # "": no hosts, as from an unset shell variable
 
 
-def _workers(args, given: List[hosts.Host]) -> int:
+def _number_of_ranks(args, given: List[hosts.Host]) -> int:
     """Return the number of ranks: -n, or the number of slots that the hosts have."""
     if args.ranks_per_host is not None:
         every = args.ranks_per_host * max(len(given), 1)
-        if args.workers not in (None, every):
-            raise ValueError(f"-n {args.workers} and --nproc-per-node: leave one of them out")
+        if args.ranks not in (None, every):
+            raise ValueError(f"-n {args.ranks} and --nproc-per-node: leave one of them out")
         return every
-    if args.workers is None and given:
+    if args.ranks is None and given:
         return sum(host.slots or 1 for host in given)
-    return 1 if args.workers is None else args.workers
+    return 1 if args.ranks is None else args.ranks
 
 
 def _refuse_nonsense(job: Job, args) -> None:
     if not job.command and not args.check:
         raise ValueError("no program is given: try `hvdliterun -n 2 python train.py`")
-    if job.workers < 1:
-        raise ValueError(f"-n {job.workers}: at least one rank is needed")
+    if job.ranks < 1:
+        raise ValueError(f"-n {job.ranks}: at least one rank is needed")
     if job.mode == "ps" and job.servers < 1:
         raise ValueError("--mode ps needs servers: give -s 1 or more, or use --mode mpi")
     if job.hosts and not BACKENDS[job.launcher].takes_hosts:
@@ -265,9 +265,9 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError(f"--reset-limit {args.reset_limit}: expected at least 0")
     if job.elastic and job.mode == "ps":
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
-    if not 1 <= job.fewest <= job.workers <= job.most:
+    if not 1 <= job.fewest <= job.ranks <= job.most:
         raise ValueError(
-            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected 1 <= "
+            f"--min-np {job.fewest}, -n {job.ranks}, --max-np {job.most}: expected 1 <= "
             "--min-np <= -n <= --max-np"
         )
     least, most = channel.LATE, channel.MOST_SILENCE

@@ -27,7 +27,7 @@ class Job(NamedTuple):
     """One run of a program on many ranks; a tuple, because importing dataclasses takes 8 ms."""
 
     command: List[str]
-    workers: int  # number of ranks that train
+    ranks: int  # number of ranks that train, without servers
     launcher: str = "local"  # the name of a backend
     mode: str = "mpi"  # mpi, or ps for MXNet's parameter server
     servers: int = 0
@@ -64,7 +64,7 @@ class Job(NamedTuple):
     @property
     def processes(self) -> int:
         """The number of processes that the backend starts; mode ps adds servers and a scheduler."""
-        return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
+        return self.ranks + self.servers + 1 if self.mode == "ps" else self.ranks
 
 
 class Interrupted(BaseException):

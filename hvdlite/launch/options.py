@@ -63,7 +63,7 @@ OPTIONS = {
             "-n -np --np --num-proc --num-workers",
             "number of ranks (default: the slots of all hosts; without -H, by this host's cores)",
             int,
-            dest="workers",
+            dest="ranks",
         ),
         Option(
             "--nproc-per-node --nproc_per_node",
@@ -310,7 +310,7 @@ def elastic(args: argparse.Namespace, launcher: str) -> bool:
     if found:
         raise ValueError(
             f"{found}: elastic training does not run over MPI: {advice or 'leave this option out'}"
-            f", as in `hvdliterun --elastic -n {args.workers or 2} python train.py`"
+            f", as in `hvdliterun --elastic -n {args.ranks or 2} python train.py`"
         )
     args.transport = "tcp"
     return True

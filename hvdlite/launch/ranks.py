@@ -108,11 +108,11 @@ def placement(job: Job) -> List[Tuple[str, int]]:
     """Return how many processes each host of the job gets, in the order of their numbers."""
     if job.mode == "ps":
         return [(host, len(kinds)) for host, kinds in _servers_placed(job)]
-    return place(job.hosts, job.workers)
+    return place(job.hosts, job.ranks)
 
 
 def _servers_placed(job: Job) -> List[Tuple[str, List[str]]]:
-    return place_servers(job.hosts, place(job.hosts, job.workers), job.servers)
+    return place_servers(job.hosts, place(job.hosts, job.ranks), job.servers)
 
 
 def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
@@ -169,7 +169,7 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
         return elastic_environment(rank, ranks)
     if rank.role is None:
         return torch_environment(rank, ranks)
-    parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
+    parts = role_environment(rank.role, job.ranks, job.servers, root.address, root.port)
     # MXNet listens at PORT, and its scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     if rank.role.kind == "worker":

@@ -60,7 +60,7 @@ class Replacements:
         self._pauses: Dict[str, float] = {}  # the pause before such a host is tried again
         self._told: Set[str] = set()
         self._failures = 0
-        first = placement(job) if job.hosts else [(HERE, job.workers)]
+        first = placement(job) if job.hosts else [(HERE, job.ranks)]
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:

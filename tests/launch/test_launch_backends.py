@@ -127,7 +127,7 @@ def test_the_hosts_of_grid_engine_are_read_from_its_file(monkeypatch, tmp_path, 
     file = tmp_path / "hosts"
     file.write_text("node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n")
     monkeypatch.setenv("PE_HOSTFILE", str(file))
-    command = sge.command(Job(["t"], workers=4))
+    command = sge.command(Job(["t"], ranks=4))
     assert "node1:2,node2:2" in command.argv
     assert "qrsh -inherit -nostdin -V" in command.argv
 
@@ -154,7 +154,7 @@ DISTRIBUTED_SHELL = {
 def test_the_manifest_for_kubernetes_has_only_fields_that_the_operator_knows(capsys):
     """The allowed fields are those of the custom resource definition kubeflow.org/v2beta1."""
     out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
-    job = k8s.manifest(Job(["t"], workers=4, image="me/hvd:1"))
+    job = k8s.manifest(Job(["t"], ranks=4, image="me/hvd:1"))
     assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     assert set(job["spec"]) <= MPI_JOB_SPEC
@@ -211,5 +211,5 @@ def test_each_role_of_a_job_with_servers_is_assigned_once(servers):
 
 def test_mpirun_shares_ranks_among_hosts_without_slots(an_mpi):
     an_mpi("Open MPI 5.0.11")
-    job = Job(["t"], workers=2, servers=2, mode="ps", hosts=[Host("a"), Host("b")], launcher="ssh")
+    job = Job(["t"], ranks=2, servers=2, mode="ps", hosts=[Host("a"), Host("b")], launcher="ssh")
     assert "a:3,b:2" in mpirun.command(job, "ssh").argv

@@ -21,7 +21,7 @@ def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(CONFIG)
     found = job("--config-file", str(file), "-np", "5", "t")
-    assert found.workers == 5
+    assert found.ranks == 5
     assert found.verbose
     assert found.env == {
         "HVDLITE_FUSION_THRESHOLD": str(16 << 20),
@@ -29,8 +29,8 @@ def test_a_horovod_config_file_is_read_and_the_command_line_wins(tmp_path):
         "HVDLITE_STALL_CHECK_TIME_SECONDS": "0",
         "HVDLITE_LOG_LEVEL": "debug",
     }
-    assert job("-np", "5", "--config-file", str(file), "t").workers == 5
-    assert job("--config-file", str(file), "t").workers == 3
+    assert job("-np", "5", "--config-file", str(file), "t").ranks == 5
+    assert job("--config-file", str(file), "t").ranks == 3
 
 
 @pytest.mark.parametrize(

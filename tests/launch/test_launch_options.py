@@ -18,7 +18,7 @@ def test_a_command_line_for_mxnets_launcher_works(tmp_path):
     hosts.write_text("a slots=4\nb slots=4\n")
     line = f"-n 8 -H {hosts} --launcher ssh --sync-dst-dir /d --mode mpi python t.py --kvstore x"
     found = job(*line.split())
-    assert (found.workers, found.launcher, found.mode) == (8, "ssh", "mpi")
+    assert (found.ranks, found.launcher, found.mode) == (8, "ssh", "mpi")
     assert found.hosts == [Host("a", 4), Host("b", 4)]
     assert found.sync_dir == "/d"
     assert found.command == ["python", "t.py", "--kvstore", "x"]
@@ -99,7 +99,7 @@ def test_on_one_host_mpirun_gets_no_network_interface(capsys):
 
 VALUES = {int: "4", float: "40", str: "x", list: "A:b"}
 VALUE_OF = {
-    "workers": "3", "interfaces": "lo", "transport": "tcp", "metrics": "1", "mode": "ps",
+    "ranks": "3", "interfaces": "lo", "transport": "tcp", "metrics": "1", "mode": "ps",
 }  # fmt: skip
 # main() reads these options; the number of hosts is only checked
 NOT_OF_A_JOB = {"check", "json", "check_build", "version", "dry_run", "nnodes"}
@@ -141,11 +141,11 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
     ("line", "found"),
     [
         # Horovod: docs/mpi.rst, docs/docker.rst, docs/troubleshooting.rst
-        (f"-np 4 {HOROVODS} t", {"workers": 4, "binding": []}),
+        (f"-np 4 {HOROVODS} t", {"ranks": 4, "binding": []}),
         (
             "-np 3 -H a:2,b:2 --fusion-threshold-mb 32 python t.py -H t",
             {
-                "workers": 3,
+                "ranks": 3,
                 "launcher": "ssh",
                 "env": {"HVDLITE_FUSION_THRESHOLD": str(32 << 20)},
                 "command": ["python", "t.py", "-H", "t"],
@@ -160,31 +160,31 @@ TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
             {"mpi_args": "--mca btl_tcp_if_include lo,eth0"},
         ),
         ("--bind-to core --map-by socket t", {"binding": "--bind-to core --map-by socket"}),
-        ("--allow-run-as-root -oversubscribe -np 2 -host a,b t", {"workers": 2}),
+        ("--allow-run-as-root -oversubscribe -np 2 -host a,b t", {"ranks": 2}),
         ("-np 4 -hostfile FILE t", {"hosts": TWO}),
         # MPICH and Intel MPI
-        ("-n 4 -ppn 2 -hosts a,b t", {"workers": 4, "hosts": TWO}),
-        ("-n 4 -perhost 2 -machinefile FILE t", {"workers": 4, "hosts": TWO}),
+        ("-n 4 -ppn 2 -hosts a,b t", {"ranks": 4, "hosts": TWO}),
+        ("-n 4 -perhost 2 -machinefile FILE t", {"ranks": 4, "hosts": TWO}),
         ("-f FILE -n 4 t", {"hosts": TWO}),
         ("-genv OMP_NUM_THREADS 4 -n 2 t", {"env": {"OMP_NUM_THREADS": "4"}}),
         ("-env A 1 -genvlist HOME -l -n 2 t", {"env": {"A": "1", "HOME": os.environ.get("HOME")}}),
         ("-iface lo -n 2 t", {"interfaces": ["lo"]}),
-        ("-prepend-rank -n 2 t", {"workers": 2}),
+        ("-prepend-rank -n 2 t", {"ranks": 2}),
         # srun
         ("--ntasks 4 --ntasks-per-node=2 --nodes 2 --host a,b --label t", {"hosts": TWO}),
-        ("--mpi=pmix --ntasks=3 t", {"workers": 3}),
+        ("--mpi=pmix --ntasks=3 t", {"ranks": 3}),
         # torchrun, torch.distributed.launch
-        ("--standalone --nnodes=1 --nproc_per_node=2 t", {"workers": 2}),
-        ("--nnodes 1 --nproc-per-node 3 t", {"workers": 3, "hosts": []}),
-        ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", {"workers": 6, "hosts": SIX}),
-        ("--np 4 --oversubscribe -x A=1 t", {"workers": 4, "hosts": []}),
-        ("-H a:2,b:2 t", {"workers": 4, "hosts": TWO}),  # without -np, ranks fill all slots
-        ("t", {"workers": 1, "hosts": []}),
+        ("--standalone --nnodes=1 --nproc_per_node=2 t", {"ranks": 2}),
+        ("--nnodes 1 --nproc-per-node 3 t", {"ranks": 3, "hosts": []}),
+        ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", {"ranks": 6, "hosts": SIX}),
+        ("--np 4 --oversubscribe -x A=1 t", {"ranks": 4, "hosts": []}),
+        ("-H a:2,b:2 t", {"ranks": 4, "hosts": TWO}),  # without -np, ranks fill all slots
+        ("t", {"ranks": 1, "hosts": []}),
         ("--nproc-per-node=2 --max-restarts=3 --log-dir=d t", {"restarts": 3, "output_dir": "d"}),
         ("--use-env --nproc_per_node 2 -m t", {"command": [sys.executable, "-m", "t"]}),
         # horovodrun with one dash
         ("-np 2 -start-timeout 60 -ssh-port 22 t", {"start_timeout": 60.0}),
-        ("-p8022 -n2 -xA=1 t", {"workers": 2, "env": {"A": "1"}}),
+        ("-p8022 -n2 -xA=1 t", {"ranks": 2, "env": {"A": "1"}}),
     ],
 )
 def test_command_lines_from_the_docs_of_other_launchers_work(line, found, tmp_path):
@@ -285,7 +285,7 @@ def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, ca
 def test_options_after_the_program_belong_to_the_program(words):
     """-c of python must not be read as an abbreviation of -chdir."""
     assert job("-n2", "python", *words.split()).command == ["python", *words.split()]
-    assert job("-n2", "python", "t.py").workers == 2
+    assert job("-n2", "python", "t.py").ranks == 2
 
 
 @pytest.mark.parametrize("option", ["--elastic", "--min-np 1", "--max-np 3", "--reset-limit 1"])

@@ -157,6 +157,18 @@ def test_retired_terms_do_not_occur():
             assert not users, f"{old} is called {term}: {users}"
 
 
+# A worker is a process of MXNet's parameter server (mode ps), or of the Kubernetes operator.
+WITH_WORKERS = {"ranks.py", "placement.py", "sitecustomize.py", "options.py", "k8s.py"}
+OPTIONS_AND_ROLE = re.compile(r"\W(?:env[_-]workers?|num[_-]workers)|\"worker\"")
+
+
+def test_the_launcher_calls_its_processes_ranks():
+    """The option --num-workers and MXNet's role "worker" keep their names."""
+    files = [f for f in (ROOT / "hvdlite" / "launch").rglob("*.py") if f.name not in WITH_WORKERS]
+    texts = {file.name: OPTIONS_AND_ROLE.sub("", file.read_text()) for file in files}
+    assert [name for name, text in texts.items() if "worker" in text.lower()] == []
+
+
 # Words of British spelling, which Horovod's, PyTorch's and MXNet's interfaces do not use.
 BRITISH = re.compile(
     r"\b\w*(?:capital|character|custom|emphas|general|initial|maxim|minim|normal|optim|organ"
