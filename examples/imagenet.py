@@ -210,7 +210,7 @@ def make_trainer(args, net, optimizer, store):
 
 
 def step_size(args, ranks):
-    """Return the number that step() divides by: a KVStore sums gradients, hvdlite averages them."""
+    """Return the number that step() divides by: a KVStore summed gradients, hvdlite averaged."""
     return args.batch_size * (ranks if args.kvstore else 1)
 
 

@@ -57,7 +57,7 @@ def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
 
 
 def core() -> FFI:
-    """Return the core: all of hvdlite except the MPI transport."""
+    """Return the core: all C code except the MPI transport."""
     return _extension("core", HEADERS, (f for f in CSRC.rglob("*.c") if f.name != WITH_MPI))
 
 

@@ -170,7 +170,8 @@ def allgather(
     :param array: of the same dtype, and of the same shape except the first dimension; a 0-d array
         counts as one row.
     :return: an array of shape (rows of all ranks, ...), in the order of ranks.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    :raises ValueError: as :func:`allreduce`.
+    :raises HvdliteError: as :func:`allreduce`.
     """
     if name is None:
         name = recurring_name("allgather", process_set)

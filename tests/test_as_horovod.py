@@ -190,7 +190,7 @@ def test_horovod_run_starts_ranks(tmp_path):
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
 
 
-def test_a_wrong_value_of_hvdlite_horovod_sums_is_an_error():
+def test_a_wrong_value_of_the_variable_for_sums_is_an_error():
     ended = python(
         "-c",
         "import hvdlite as hvd, mxnet as mx; hvd.init()\n"

@@ -56,7 +56,7 @@ def lenet():
 
 
 def bert_shapes() -> List[Shape]:
-    """Return the shapes of BERT's encoder with pooler, as of bert-base-uncased.
+    """Return the shapes of bert-base-uncased's weights: BERT's encoder with pooler.
 
     https://arxiv.org/abs/1810.04805: 110 million parameters.
     """

@@ -31,7 +31,7 @@ RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first on
 # most connections without a proof, in addition to one for each expected rank; one more closes the
 # oldest connection
 MOST_PENDING = 64
-MOST_LINES = 5  # most lines in the log about connections that were turned away
+MOST_LINES = 5  # limit on the lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left
 LOOKS = 10  # number of keepalive probes to a silent host before the host counts as lost
 SHORTEST_SECONDS = 2.0  # shortest limit, because the kernel probes at most once a second

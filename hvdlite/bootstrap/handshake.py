@@ -28,7 +28,7 @@ _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")
 _PROOF = hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
-MOST_BYTES = 1 << 24  # most bytes of a value in JSON
+MOST_BYTES = 1 << 24  # maximum length of a value in JSON
 
 
 class Stranger(Exception):

@@ -108,7 +108,13 @@ def _fill(
 
 
 def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
-    """Return the kinds of the streams between two ranks."""
+    """Return the kinds of connections between two ranks.
+
+    In a job of several hosts, WATCH connects the lowest ranks of the hosts with each other, and
+    each of them with the other ranks of its host.
+
+    :param lowest: by rank, the lowest rank of its host.
+    """
     watched = lowest[lower] == lower and lowest[higher] in (lower, higher) and any(lowest)
     return (DATA, MESSAGES, WATCH) if watched else (DATA, MESSAGES)
 

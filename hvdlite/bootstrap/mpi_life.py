@@ -43,7 +43,8 @@ def begin() -> None:
     if MPI.Is_finalized():
         raise HvdliteError(
             "init(): MPI.Finalize() has been called, and MPI can't start again: call "
-            "MPI.Finalize() after the last use of hvdlite, or leave the call to Python's exit"
+            "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
+            "Python exits"
         )
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)

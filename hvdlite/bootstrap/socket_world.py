@@ -61,7 +61,7 @@ def _age() -> float:
 
 def _place() -> start.Place:
     found = start.without_mpi()
-    assert found is not None  # otherwise mpi_world has the job
+    assert found is not None  # without a place, mpi_world starts the job over MPI
     return found
 
 

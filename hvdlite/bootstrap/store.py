@@ -1,7 +1,8 @@
-"""Store: named values that the processes of a job share. Ranks read from a store where to meet.
+"""Store: named values that the processes of a job share. Ranks learn their meeting place from it.
 
-With MPI and most launchers, the ranks know without a store where to meet. A program that starts its
-own ranks uses PyTorch's store; a job of MXNet's launcher uses the store of MXNet's servers.
+MPI and most launchers tell the ranks the meeting place, so no store is needed. A program that
+starts its own ranks uses PyTorch's store; a job of MXNet's launcher uses the store of MXNet's
+servers.
 """
 
 import json

@@ -30,7 +30,7 @@ class ProcessSet:
             self.ranks = sorted(_ranks(ranks_or_comm))
 
     def __deepcopy__(self, memo: dict) -> "ProcessSet":
-        return self  # the same object, because init() and elastic training change it
+        return self  # init() and elastic training update this object, and would not update a copy
 
     def included(self) -> bool:
         """Return True if this process is in the set."""

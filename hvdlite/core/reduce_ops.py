@@ -27,9 +27,9 @@ def check_linear(name: str, op: int) -> None:
 
 
 def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
-    """Return the factor for the gradient of a reducescatter, which is gathered from all ranks.
+    """Return by what to multiply the gathered gradients in the backward of a reducescatter.
 
-    As in Horovod, this is ``size`` times the factor that the sum of all ranks' losses would need.
+    As in Horovod, this is ``size`` times the derivative of the sum of all ranks' losses.
     """
     return scales[0] * scales[1] * (size if op == Sum else 1)
 

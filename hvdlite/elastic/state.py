@@ -148,7 +148,7 @@ class ObjectState(State):
     A value with ``state_dict`` and ``load_state_dict``, such as an :class:`ElasticSampler`, stays
     the same object. If it has a method ``reset``, the state calls it when the ranks have changed.
 
-    :param bcast_object: and ``get_rank``: Horovod's arguments; ignored.
+    :param bcast_object: ignored, like ``get_rank``: arguments of Horovod.
     :param values: the values by name; the names are the same on every rank.
     """
 

@@ -165,7 +165,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     :param initial_lr: the rate after the warm-up: usually the rate of one process times the size.
     :param warmup_epochs: the number of epochs of the warm-up.
-    :param momentum_correction: and ``steps_per_epoch``: as for LearningRateScheduleCallback.
+    :param momentum_correction: as for LearningRateScheduleCallback, like ``steps_per_epoch``.
     :param verbose: 1: rank 0 prints a line at the end of the warm-up.
     """
 

@@ -50,7 +50,7 @@ def allreduce(
     :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
     :param name: the same on every rank; by default the calling line of the script.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: and ``postscale_factor``: factors before and after the reduction.
+    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it.
     :param compression: Compression.none or fp16, or a class with the same methods.
     :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed.
     """
@@ -64,7 +64,8 @@ def allreduce(
 def allgather(value, name: Optional[str] = None):
     """Return a tensor of the values of all ranks, joined along the first dimension.
 
-    :param value: and ``name``: as for :func:`allreduce`, but the first dimension may differ.
+    :param value: as for :func:`allreduce`, but the first dimension may differ.
+    :param name: as for :func:`allreduce`.
     """
     return ops.convert_to_tensor(collectives.allgather(_array(value), name))
 
@@ -72,7 +73,7 @@ def allgather(value, name: Optional[str] = None):
 def broadcast(value, root_rank: int, name: Optional[str] = None):
     """Return rank ``root_rank``'s value as a tensor.
 
-    :param value: and ``name``, and the errors: as for :func:`allreduce`.
+    :param value: as for :func:`allreduce`, like ``name`` and the errors.
     """
     return ops.convert_to_tensor(collectives.broadcast(_array(value), root_rank, name))
 
@@ -80,7 +81,7 @@ def broadcast(value, root_rank: int, name: Optional[str] = None):
 def reducescatter(value, name: Optional[str] = None, op: int = Average):
     """Return this rank's rows of the tensor that :func:`allreduce` would return.
 
-    :param value: and all other arguments, and the errors: as for :func:`allreduce`.
+    :param value: as for :func:`allreduce`, like the other arguments and the errors.
     """
     return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
 

@@ -94,7 +94,7 @@ def DistributedOptimizer(
 def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
     """Do what :func:`DistributedOptimizer` does, but do not average gradients of some layers.
 
-    :param optimizer: and all other arguments: as for :func:`DistributedOptimizer`.
+    :param optimizer: as for :func:`DistributedOptimizer`, like all other arguments.
     :param local_layers: a layer, or several layers, whose gradients are not averaged.
     """
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
@@ -256,7 +256,9 @@ def load_model(
     model = keras.models.load_model(filepath, {**objects, **(custom_objects or {})})
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
-        raise ValueError(f"{filepath}: the model was saved without an optimizer: it has no state")
+        raise ValueError(
+            f"{filepath}: the file has no state of an optimizer: save a compiled model"
+        )
     saved = _saved_with(filepath)
     if saved is None and _inner(optimizer).gradient_accumulation_steps:
         raise ValueError(

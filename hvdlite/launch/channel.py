@@ -29,9 +29,9 @@ LOST, SIGN = 12, 13
 PORT, GIVEN_UP, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes per read
-MOST_DATA = (1 << 32) - 1  # most bytes of a task or a result of hvdlite.run
+MOST_DATA = (1 << 32) - 1  # maximum bytes of a task or a result of hvdlite.run
 
-# The kinds of frames that each side may send, and the most bytes of each. START has room for any
+# The kinds of frames that each side may send, and the maximum bytes of each. START has room for any
 # environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
@@ -67,7 +67,7 @@ class BadFrame(Exception):
 class Channel:
     """Sends and receives frames over a connected socket. ``send`` blocks, ``receive`` does not.
 
-    :param takes: the kinds of frames that the other end may send, and the most bytes of each.
+    :param takes: the kinds of frames that the other end may send, and the maximum bytes of each.
     :param patience: seconds that the other end may take to read what is sent; None: forever.
     """
 

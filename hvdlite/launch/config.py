@@ -15,7 +15,7 @@ _SECTIONS = {
     "autotune": "autotune_",
 }
 _RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_timestamp"}
-# most levels of sections (horovodrun has one), because YAML lets a section contain itself
+# maximum depth of sections (horovodrun has one), because YAML lets a section contain itself
 _DEEPEST = 3
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-# most connections that have not sent a HELLO, in addition to one for each agent of the job
+# limit on the connections that have not sent a HELLO, in addition to one for each agent of the job
 MOST_STRANGERS = 256
 ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
 SEND_PATIENCE = 10.0  # seconds in which an agent must read what the launcher sends

@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 from hvdlite.machine import nodes
 from hvdlite.machine.files import text_of
 
-MOST = 8  # most ranks, because each has the model in memory; the ranks' threads use the other cores
+MOST = 8  # limit, because each has the model in memory; the ranks' threads use the other cores
 
 
 def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:

@@ -45,7 +45,9 @@ WITHOUT_EFFECT = {
     ),  # options of srun
     **dict.fromkeys(("--standalone", "--no-python", "--no_python", "--use-env"), False),
 }
-_RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
+_RANKS_MEET = (
+    "hvdliterun starts the ranks of all hosts, and tells them their meeting place: give -H"
+)
 REFUSED = {
     "--jsrun": "use --launcher mpi inside the allocation",
     "-N": "counts ranks of a host in mpirun, hosts in srun: use --nproc-per-node 4, or -H h0,h1",

@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.01  # time between two checks of which ranks live
 PAUSE_SECONDS = 0.02  # time between two attempts to connect
 # Time limit of one attempt. Another attempt follows, because the kernel's own retries get rarer.
 CONNECT_SECONDS = 1.0
-DOUBT_SECONDS = 1.0  # how long to follow the host watch, if it may have reported a live rank lost
+DOUBT_SECONDS = 1.0  # how long to believe that a host is lost, if its rank may live
 REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
 Address = Tuple[str, int]
 _LEFT = (

@@ -177,7 +177,7 @@ class Recorder:
         return numpy.frombuffer(os.pread(self._file, size, layout.ring), layout.op)
 
     def stacks(self) -> str:
-        """Return the stacks that the process has appended at the last signal."""
+        """Return the stacks that the process appended to its recorder at the last signal."""
         return os.pread(self._file, _MOST_STACKS, self._layout.bytes).decode(errors="replace")
 
     def forget_stacks(self) -> None:

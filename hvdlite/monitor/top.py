@@ -28,7 +28,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
     if not options.json and not importlib.util.find_spec("rich"):
-        return cli.fail(PROGRAM, "the library rich draws the table: pip install rich")
+        return cli.fail(PROGRAM, "hvdlite top needs the Python package 'rich': pip install rich")
     stops = contextlib.suppress(KeyboardInterrupt, BrokenPipeError)
     try:
         job = watching.job_of(options.job)

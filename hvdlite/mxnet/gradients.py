@@ -33,9 +33,11 @@ from hvdlite.training.plan import GradientReducer, Reduction, agree_on_layers
 def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
-    Sort by the natural order of the names, because Gluon's names contain a count of the blocks
-    that this process has made. In MXNet 2 several parameters have the same name, because a name is
-    unique within its block only; then keep the trainer's order, which is equal on all ranks.
+    Gluon's names contain a count of blocks that may differ between ranks: dense9 and dense10 here,
+    dense10 and dense11 there. Alphabetical order would put the second layer first only here;
+    natural order puts the lower count first everywhere. In MXNet 2 several parameters have the same
+    name, because a name is unique within its block only; then keep the trainer's order, which is
+    equal on all ranks.
     """
     indices = sorted(params)
     names = [params[i].name for i in indices]

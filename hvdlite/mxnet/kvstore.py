@@ -339,7 +339,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:
-        """Wait until the last array sent under this name is ready, unless ``array`` is the same.
+        """Wait until the last array sent under this name is ready, unless it is ``array``.
 
         :param array: the array to send next, or None. MXNet orders operations on one array itself.
         """

@@ -52,8 +52,9 @@ def allreduce(
     :param average: the older form of ``op``: True for Average, False for Sum.
     :param name: the same on every rank; unique among the tensors that are being reduced.
     :param priority: among the tensors that wait, the one with the highest priority runs first.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated toward zero after each multiplication: before and after the sum.
+    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it. Both
+        are finite and the same on every rank. Integers are truncated toward zero after each
+        multiplication.
     :param process_set: the ranks that take part; no other rank may make the call.
     :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
@@ -184,7 +185,7 @@ def reducescatter(
     call, and raises if the ranks disagree; the data follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
-    :param op: and the factors: as for :func:`allreduce`, but not Adasum.
+    :param op: as for :func:`allreduce`, but not Adasum; the factors are also as there.
     :return: an array of shape (rows of this rank, ...), which may have 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     :raises MXNetError: at the call, on every rank: the ranks disagree.

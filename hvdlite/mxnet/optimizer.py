@@ -33,7 +33,7 @@ class DistributedOptimizer:
     without hvdlite, including after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
-    :param compression: and all other arguments: as for :class:`DistributedTrainer`. Here num_groups
+    :param compression: as for :class:`DistributedTrainer`, like all other arguments. num_groups
         divides the gradients of one call of ``update``. For ``ignore_stale_grad`` use
         DistributedTrainer: with this class, a rank would not submit a gradient that is stale there.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.

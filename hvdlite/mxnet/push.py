@@ -129,7 +129,10 @@ class Holding:
 
 
 def describe_holding(name: str, settings: Settings, update=None) -> Described:
-    """Describe an allreduce for :class:`Holding`; keep ``update``, an ``hvd_update *``, alive."""
+    """Return the C description of an allreduce for :class:`Holding`.
+
+    :param update: an ``hvd_update *``, which the result keeps alive; or None.
+    """
     members = {} if update is None else {"update": update}
     tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict(), **members)
     return Described(settings, tensor, name, [*alive, update])

@@ -185,7 +185,7 @@ class HostUpdater(mx.optimizer.Updater):
             loaded = [host_weight.stripes.cut(a) for a in loaded]
         if [a.shape for a in loaded] != [a.shape for a in mine]:
             raise HvdliteValueError(
-                f"the states of parameter {index} have other shapes than those of its optimizer: "
+                f"the loaded states of parameter {index} have other shapes than its optimizer's: "
                 "make a new trainer and load the states before its first step"
             )
         for source, target in zip(loaded, mine):
@@ -213,9 +213,9 @@ class HostUpdater(mx.optimizer.Updater):
         assert self._gradients is not None
         if any(self._weights.by_index[index].stripes for index in indices):
             raise HvdliteValueError(
-                "the optimizer's settings have changed since the first step, and now it can't "
-                "use states that are divided among the job's hosts: make a new trainer with "
-                "these settings"
+                "the optimizer's settings have changed since the first step, and with the new "
+                "settings the optimizer can't use states that are divided among the job's hosts: "
+                "make a new trainer with these settings"
             )
         if self._parts is None:
             self._parts = ByParts(self._weights, self._gradients)

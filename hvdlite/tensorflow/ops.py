@@ -41,8 +41,9 @@ def allreduce(
     :param average: True for Average, False for Sum; ``op`` has more choices.
     :param compression: Compression.none or fp16, or a class with the same methods.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated after ``prescale_factor``, before the sum; int64 can wrap before Average divides.
+    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it. Both
+        are finite and the same on every rank. Integers are truncated before the sum; int64
+        can wrap before Average divides.
     :raises ValueError: a wrong argument.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
     :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed. In a
@@ -109,7 +110,8 @@ def allgather(
 
     :param tensor: of the same dtype on every rank, and of the same shape except for the first
         dimension; a 0-d tensor counts as one row.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    :raises ValueError: as :func:`allreduce`.
+    :raises HvdliteError: as :func:`allreduce`.
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -146,7 +148,8 @@ def alltoall(
 
     :param splits: the number of rows for each rank; by default the same number for every rank.
     :return: the received rows; with ``splits``, a pair: the rows, and their number from each rank.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    :raises ValueError: as :func:`allreduce`.
+    :raises HvdliteError: as :func:`allreduce`.
     """
     tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
     given = splits

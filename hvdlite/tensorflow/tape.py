@@ -69,7 +69,7 @@ def DistributedGradientTape(
 def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs):
     """Do what :func:`DistributedGradientTape` does, but do not average gradients of some layers.
 
-    :param gradtape: and all other arguments: as for :func:`DistributedGradientTape`.
+    :param gradtape: as for :func:`DistributedGradientTape`, like all other arguments.
     :param local_layers: a layer, or several layers, whose gradients are not averaged.
     """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
@@ -142,11 +142,11 @@ def DistributedOptimizer(
     """Make the optimizer average gradients over all ranks before it applies them; return it.
 
     :param optimizer: an optimizer of Keras 3 (see ``hvdlite.keras.DistributedOptimizer``), or of
-        ``tf.compat.v1.train``, whose ``compute_gradients`` then averages. The object is the same.
+        ``tf.compat.v1.train``, whose ``compute_gradients`` then averages.
     :param backward_passes_per_step: the number of backward passes whose sum is averaged; must be 1
         for an optimizer of ``tf.compat.v1.train``.
     :param name: ignored, like ``use_locking``, ``device_dense`` and ``device_sparse``.
-    :param compression: and all other arguments: as for ``DistributedGradientTape`` and Keras.
+    :param compression: as for ``DistributedGradientTape``, like all other arguments.
     :raises ValueError: a wrong argument; or the optimizer is already distributed.
     """
     shared = {

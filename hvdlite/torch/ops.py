@@ -122,8 +122,8 @@ def broadcast(
 
     :param tensor: of the same shape and dtype on every rank.
     :param root_rank: a rank of the job, even if ``process_set`` is given.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; also if ``root_rank`` does not take
-        part.
+    :raises ValueError: as :func:`allreduce`; ``root_rank`` does not take part.
+    :raises HvdliteError: as :func:`allreduce`.
     """
     (full,) = _one_name("broadcast", name, process_set)
     if differentiable.is_recorded([tensor]):
@@ -151,7 +151,8 @@ def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = glob
     :param tensor: of the same dtype, and of the same shape except the first dimension; a 0-d tensor
         counts as one row.
     :return: a tensor of shape (rows of all ranks, ...), in rank order.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    :raises ValueError: as :func:`allreduce`.
+    :raises HvdliteError: as :func:`allreduce`.
     """
     names = _one_name("allgather", name, process_set)
     return _allgather(names, [tensor], process_set).then(_first)

@@ -164,7 +164,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
             self._gradients.restart()  # drops the passes so far
-        super().zero_grad(set_to_none)  # first averages the gradients if a step is due
+        # if a step is due, hooks of the gradients average them first
+        super().zero_grad(set_to_none)
         if isinstance(self._gradients, Gradients) and (drops or self._synchronized):
             self._gradients.changes.dropped = True
 

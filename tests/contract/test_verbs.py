@@ -125,7 +125,7 @@ def test_a_compressed_call_rounds_to_16_bits(lib, rank, size):
 @every_library
 @pytest.mark.parametrize("verb", ["allreduce", "allgather", "reducescatter"])
 def test_a_grouped_call_equals_single_calls(lib, verb, rank, size):
-    """The rows that allgather joins differ by rank and tensor."""
+    """The number of rows that allgather joins differs by rank and tensor."""
     options = {} if verb == "allgather" else {"op": hvd.Max, "prescale_factor": 2}
     rows = rank if verb == "allgather" else 0
     dtypes = ("float32", "float64", "int32", "float16")

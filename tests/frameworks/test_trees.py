@@ -37,7 +37,7 @@ def loss_of_one_process() -> dict:
 
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_one_process):
-    """The test on two hosts below has two ranks."""
+    """Three ranks; the test on two hosts below has two."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]

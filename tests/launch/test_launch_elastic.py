@@ -93,8 +93,11 @@ def test_a_function_that_returns_early_on_one_rank_fails_on_the_other_ranks():
 
 
 @pytest.mark.parametrize("how", ["own", "twice", "wrapped", "copied"])
-def test_an_error_of_all_ranks_is_not_the_result_of_the_end_of_one(how):
-    """Rank 0 handles the error after rank 1 has ended; alone it would succeed."""
+def test_an_error_on_all_ranks_ends_the_job_even_if_one_rank_ends_first(how):
+    """Rank 1 ends first.
+
+    If that were taken for the cause of rank 0's error, rank 0 would train on alone and succeed.
+    """
     program = f"""if True:
         import time
         import hvdlite as hvd

@@ -57,7 +57,7 @@ def test_run_raises_an_error_if_the_function_raises_an_exception():
     assert caught.value.code == 1
 
 
-def test_a_closed_reader_of_the_output_is_a_broken_pipe_error():
+def test_printing_after_the_reader_closed_raises_broken_pipe_error():
     """The error must be BrokenPipeError, not KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)

@@ -167,7 +167,7 @@ def test_a_failed_gradient_on_one_rank_is_an_error_on_all_ranks(asynchronous, se
             w.data().wait_to_read()
 
 
-def test_weights_of_a_host_outlive_shutdown(shares):
+def test_weights_shared_by_a_host_stay_usable_after_shutdown(shares):
     """Each rank then has a private copy."""
     w = gluon.Parameter("w", shape=(300_000,))
     w.initialize(mx.init.One())

@@ -117,7 +117,7 @@ def test_options_select_the_cases():
 
 
 @pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet", "--idle=nan"])
-def test_a_wrong_option_is_refused_with_what_is_expected(option, capsys):
+def test_the_error_of_a_wrong_option_says_what_is_expected(option, capsys):
     with pytest.raises(SystemExit):
         cli.parse_args([option])
     assert "expected" in capsys.readouterr().err

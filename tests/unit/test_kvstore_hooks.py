@@ -79,7 +79,7 @@ def created(mode: str, *names: str) -> list:
     return run(code, HVDLITE_KVSTORE_MODE=mode).splitlines()
 
 
-def test_dist_sync_is_hvdlites_store_without_servers():
+def test_in_a_job_without_servers_dist_sync_is_hvdlites_store():
     names = ("dist_sync", "DIST_SYNC", "dist", "dist_device_sync", "dist_sync_device")
     *types, refused = created("mpi", *names, "dist_async")
     assert types == [name.lower() for name in names]

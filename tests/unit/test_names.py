@@ -62,7 +62,7 @@ def test_an_extra_call_on_one_line_does_not_rename_calls_on_other_lines():
     assert place().endswith("#1")
 
 
-def test_a_tensor_gets_a_name_in_a_removed_working_folder(tmp_path, monkeypatch):
+def test_a_tensor_gets_a_name_though_the_working_folder_was_removed(tmp_path, monkeypatch):
     """The line of a script from -c or stdin has no file."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -79,7 +79,7 @@ def test_tensors_of_different_ranks_have_separate_spans_in_the_merged_trace(tmp_
     assert {name for name, _ in tensors} == {"a", "b"}
 
 
-def test_the_time_of_a_step_is_divided_into_its_causes():
+def test_a_steps_time_is_split_by_cause():
     own = steps_of_rank(0, 0.01)
     assert steps.marks(own) == "a"
     found = steps.steps_of(own, "a")

@@ -1,4 +1,4 @@
-/* The clock: the present time, sleeps and yields. Only base/sync.c also uses time.
+/* The clock: the current time, sleeps and yields. Only base/sync.c also uses time.
  *
  * Times are seconds on the monotonic clock, like Python's time.monotonic(), so times in the core's
  * log lines can be compared with times that a script measures. Any thread. */

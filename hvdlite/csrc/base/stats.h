@@ -16,7 +16,7 @@ struct stats {
     _Atomic uint64_t tensors, batches;
     /* nanoseconds that work has waited for other ranks */
     _Atomic uint64_t waited;
-    /* start of the present wait, in nanoseconds of clock_now; 0: no wait */
+    /* start of the current wait, in nanoseconds of clock_now; 0: no wait */
     _Atomic uint64_t waits_since;
     /* 1 + rank of the job that work waits for; 0: none or unknown */
     _Atomic int32_t waits_for;

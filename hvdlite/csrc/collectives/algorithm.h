@@ -63,7 +63,7 @@ struct coll_slices {
     size_t n;
     struct coll_range (*chunk)(const void *arg, size_t slice,
                                int chunk); /* returns the range of the slice's chunk in the data */
-    size_t longest_chunk;                  /* most bytes of any chunk; equal on all ranks */
+    size_t longest_chunk;                  /* bytes of the longest chunk; equal on all ranks */
     int (*prepare)(const void *arg, size_t slice, hvd_error *err);
     int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
     /* The ring calls it for each segment that has its final sum; NULL: no call. own: this rank has

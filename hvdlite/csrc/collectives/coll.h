@@ -91,8 +91,8 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* Returns the most bytes of a batch that adds the elements of each tensor in the same order as if
- * the tensor were alone. SIZE_MAX: no limit. */
+/* Returns the maximum bytes of a batch that adds the elements of each tensor in the same order as
+ * if the tensor were alone. SIZE_MAX: no limit. */
 size_t coll_alike(const struct comm *comm);
 
 /* Chooses an algorithm and runs it. If there is only one rank, applies the scales. */

@@ -48,7 +48,7 @@ size_t coll_depth(struct cost cost, size_t segment);
  * 7.3 ms with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 
-/* Returns a power of two, the most bytes for which doubling is chosen for every floating-point
+/* Returns a power of two, the maximum bytes for which doubling is chosen for every floating-point
  * dtype. */
 size_t coll_doubling_bytes(const struct comm *comm);
 

@@ -123,7 +123,7 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Removes and returns a note for the place's present round: a SUMS of the present step or, if
+/* Removes and returns a note for the place's current round: a SUMS of the current step or, if
  * `sums` is false, a CLOSED or an ASK. NULL: there is none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {

@@ -17,7 +17,7 @@
 #include <math.h>
 
 enum {
-    LARGEST = 64 << 10, /* the most bytes that a rank reads from other ranks' inputs */
+    LARGEST = 64 << 10, /* maximum bytes that a rank reads from other ranks' inputs */
     LINE = 64,
     /* one line for the word (the line of local rank 0 is used), one line for the last round with
      * sums */

@@ -8,10 +8,10 @@
 #include "shm/shmem.h"
 
 enum {
-    P2P_SHORT = 8 << 10, /* most bytes that are sent with the offer */
+    P2P_SHORT = 8 << 10, /* maximum bytes that are sent with the offer */
     P2P_PART = 32 << 10,
     P2P_STEP = 2 * P2P_PART, /* bytes that one P2P_WANT asks for */
-    P2P_AHEAD = 4 * P2P_STEP /* most bytes that are asked for and have not arrived */
+    P2P_AHEAD = 4 * P2P_STEP /* maximum bytes asked for and not arrived */
 };
 
 /* The first byte of a message. Messages of wire.h begin with another byte. */

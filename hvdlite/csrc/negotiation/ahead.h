@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-/* The most bytes that may be decided but not finished. AHEAD_MEASURED: computed from the rate at
+/* The maximum bytes decided but not finished. AHEAD_MEASURED: computed from the rate at
  * which batches finish. AHEAD_UNLIMITED: no limit. */
 #define AHEAD_MEASURED SIZE_MAX
 #define AHEAD_UNLIMITED ((size_t)0)

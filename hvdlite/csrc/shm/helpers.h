@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-enum { HELPERS_MOST = 16 }; /* most threads of a rank, including the engine's */
+enum { HELPERS_MOST = 16 }; /* maximum threads of a rank, including the engine's */
 
 struct helpers;
 

@@ -1,6 +1,6 @@
 """Lets ranks meet that a program has started without a launcher (``torch.multiprocessing.spawn``).
 
-No launcher has told these ranks where to meet, but the program has given them PyTorch's store.
+No launcher has told these ranks their meeting place. The program has given them PyTorch's store.
 """
 
 import socket
@@ -13,7 +13,7 @@ from hvdlite.core import loaded_mpi, start
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
-    """Make the job's ranks meet by the store, unless MPI or a launcher tells them where to meet.
+    """Make the job's ranks meet by the store, unless MPI or a launcher tells them the place.
 
     After the first init() do nothing, because that call has decided how the job starts. A child of
     a rank inherits the rank's environment, so even a child that is the only rank must get a place.

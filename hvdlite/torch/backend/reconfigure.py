@@ -32,9 +32,9 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 
 
 class Reconfigure:
-    """A process group calls this object to get its ranks.
+    """What a process group calls in ``reconfigure()``: joins this process to the new job.
 
-    :param store: a store that all present and future ranks use.
+    :param store: a store that all ranks of this job and of later jobs use.
     :raises HvdliteError: MPI has started this process.
     """
 
@@ -70,7 +70,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
     """Leave this process's job and join a job of the ranks that call this with the same store.
 
     :param store: a new store, or a PrefixStore with a new prefix.
-    :raises HvdliteError: hvd.init() has made the present job; or a rank did not join in time.
+    :raises HvdliteError: hvd.init() has made the current job; or a rank did not join in time.
     """
     _check_not_by_mpi()
     if topology.is_initialized() and not _is_ours():

@@ -1,4 +1,4 @@
-"""Late ranks are named in warnings and errors; groups may be opened or closed in other threads."""
+"""Late ranks are named in warnings and errors; threads may open groups while a job ends."""
 
 import pytest
 from jobs import assert_passed, mpirun, script
