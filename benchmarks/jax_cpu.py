@@ -21,7 +21,7 @@ from typing import Any, Dict
 from benchmarks import harness
 from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
 from benchmarks.plan import CORES, KEEP_MEMORY, SETTINGS
-from hvdlite.core.start import free_port
+from hvdlite.core.places import free_port
 
 OURS, GLOO, MPI = "hvdlite", "Gloo", "Open MPI"
 SIZES = {  # size -> iterations of a loop, number of calls

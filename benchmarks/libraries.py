@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
-from hvdlite.core import start
+from hvdlite.core import places
 from hvdlite.launch import ranks
 from hvdlite.launch.job import Job
 
@@ -186,7 +186,7 @@ class ShardedUpdating:
 
 
 def free_port(comm) -> int:
-    return comm.bcast(start.free_port())
+    return comm.bcast(places.free_port())
 
 
 OPEN = {

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from hvdlite.core.start import free_port
+from hvdlite.core.places import free_port
 
 RANKS, TIMES = (1, 2, 4), 5
 WAYS = ("gloo", "hvdlite", "hvdlite.init()")

@@ -73,9 +73,9 @@ __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _SUBMODULES)
 def _end() -> None:
     """At exit: tell ranks that wait in init() that this rank has ended, and finalize MPI."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
-    if could_join and "hvdlite.job" not in sys.modules:
+    if could_join and "hvdlite.at_exit" not in sys.modules:
         with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
-            importlib.import_module("hvdlite.job").at_exit()
+            importlib.import_module("hvdlite.at_exit").at_exit()
     if "hvdlite.bootstrap.mpi_life" in sys.modules:
         sys.modules["hvdlite.bootstrap.mpi_life"].end()
     if "hvdlite.mxnet.servers" in sys.modules:

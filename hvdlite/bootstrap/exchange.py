@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Set
 from hvdlite.bootstrap.acceptor import RETRY_SECONDS, Acceptor, bound, listen, reach
 from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
 from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, key_of, receive, send
-from hvdlite.core import start
+from hvdlite.core import places
 from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
@@ -27,7 +27,7 @@ class Exchange:
     """
 
     def __init__(
-        self, place: start.Place, key: bytes, joined: int, patience: float,
+        self, place: places.Place, key: bytes, joined: int, patience: float,
         connections: Dict[int, socket.socket], limit: str = LIMIT,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.key, self.joined = place.rank, place.size, key, joined
@@ -124,7 +124,7 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
     return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
 
 
-def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
+def meet(place: places.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
     """Connect to the other ranks at rank 0's port, when all ranks are in init().
 
     :param told: this function adds ranks that :func:`report_end` then need not tell of this rank's
@@ -154,7 +154,7 @@ def meet(place: start.Place, joined: int, patience: float, told: Set[int]) -> Ex
 
 
 def _receive_all(
-    place: start.Place, hello: Hello, key: bytes, wait: Arrivals, told: Set[int]
+    place: places.Place, hello: Hello, key: bytes, wait: Arrivals, told: Set[int]
 ) -> Dict[int, socket.socket]:
     expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
 
@@ -176,7 +176,7 @@ def _receive_all(
     return {rank: connection for (_, rank), connection in peers.items()}
 
 
-def _rank0_listener(place: start.Place) -> socket.socket:
+def _rank0_listener(place: places.Place) -> socket.socket:
     """Return rank 0's listener, at the address that the launcher gave all ranks."""
     try:
         found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
@@ -194,11 +194,11 @@ def _rank0_listener(place: start.Place) -> socket.socket:
         ports = f"{place.ports[0]}" + (f" to {place.ports[-1]}" if place.ports[1:] else "")
         raise HvdliteError(
             f"init(): rank 0 can't listen at {place.host}, port {ports}: {error}. "
-            f"Set {start.PORT}, on all ranks, to a free port"
+            f"Set {places.PORT}, on all ranks, to a free port"
         ) from error
 
 
-def report_end(place: start.Place, joined: int, seconds: float, told: Set[int]) -> bool:
+def report_end(place: places.Place, joined: int, seconds: float, told: Set[int]) -> bool:
     """Tell ranks that wait in init(), now or within these seconds, that this process ends.
 
     Rank 0 tells all others. Another rank tells rank 0, and rank 0 tells the ranks that wait.

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-from hvdlite.core import agent_protocol, start
+from hvdlite.core import agent_protocol, member, places, start
 from hvdlite.core.launchers import OPEN_MPI, PMI, SRUN
 from hvdlite.core.native import HvdliteError
 
@@ -38,11 +38,11 @@ def rendezvous(patience: float) -> None:
     :raises HvdliteError: workers are missing after that time; MXNet can't be imported.
     """
     _warn_of_tracker()
-    if start.is_of_servers() and not agent_protocol.by_an_agent():
+    if places.is_of_servers(member.own_environment()) and not agent_protocol.by_an_agent():
         _import("learns from MXNet's scheduler where the others are", _MODULE)
         place = sys.modules[_MODULE].rendezvous(patience)
         known = start.without_mpi()
-        if known is not None and known.launcher == start.SERVERS:
+        if known is not None and known.launcher == places.SERVERS:
             start.set_place(place)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 from typing import NamedTuple, Optional
 
-from hvdlite.core import agent_protocol, launchers, start
+from hvdlite.core import agent_protocol, launchers, member, places, start
 from hvdlite.core.launchers import Launcher
 from hvdlite.core.native import HvdliteError
 from hvdlite.exit import forks
@@ -28,10 +28,10 @@ def refuse_in_a_child() -> None:
 
     :raises HvdliteError: names the rank's process, and what to do.
     """
-    above = start.rank_above()
+    above = member.rank_above()
     if above is None or forks.is_child() or os.environ.get(VARIABLE, "0") not in ("", "0"):
         return
-    if start.has_launcher_of_mpi() or start.without_mpi() not in (None, start.ALONE):
+    if member.has_launcher_of_mpi() or start.without_mpi() not in (None, places.ALONE):
         return
     raise HvdliteError(
         f"init(): this process was started by process {above.pid}, which is a rank of a job, and a "

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 from hvdlite.bootstrap import exchange, mesh, singleton_check
 from hvdlite.bootstrap.bootstrap import Bootstrap
 from hvdlite.bootstrap.host_watch import HostWatch
-from hvdlite.core import agent_protocol, start, topology
+from hvdlite.core import agent_protocol, member, places, start, topology
 from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.limits import ELASTIC_LIMIT
 from hvdlite.core.log import logger
@@ -59,7 +59,7 @@ def _age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
-def _place() -> start.Place:
+def _place() -> places.Place:
     found = start.without_mpi()
     assert found is not None  # without a place, mpi_world starts the job over MPI
     return found
@@ -200,7 +200,7 @@ class SocketBootstrap(Bootstrap):
 
     def __init__(self) -> None:
         self._joined = 0  # number of jobs that this process has joined at this place
-        self._at: Optional[start.Place] = None
+        self._at: Optional[places.Place] = None
         self._told: Set[int] = set()  # ranks that know that this process ends, or have ended
 
     def begin(self, comm: Any) -> None:
@@ -212,7 +212,7 @@ class SocketBootstrap(Bootstrap):
                 "init(): this process was forked from a rank, and a child is not a rank: call "
                 "hvdlite.init() in the process that the launcher has started"
             )
-        if _place() == start.ALONE:
+        if _place() == places.ALONE:
             singleton_check.refuse_if_one_of_several("nobody has told it where the others are")
         if _by_torchrun() or _place().launcher == "srun" or agent_protocol.by_an_agent():
             orphan.watch()
@@ -243,7 +243,7 @@ class SocketBootstrap(Bootstrap):
     def has_others(self) -> bool:
         place = _place()
         known = place.rank >= 0  # otherwise only MXNet's scheduler knows the rank
-        return known and place.size > 1 and not forks.is_child() and not start.is_worker()
+        return known and place.size > 1 and not forks.is_child() and not member.is_worker()
 
     def rank(self) -> int:
         return _place().rank

@@ -10,7 +10,7 @@ import os
 from datetime import timedelta
 from typing import List, Protocol, Union
 
-from hvdlite.core import start
+from hvdlite.core import places
 
 _KEY = "hvdlite/place"
 
@@ -33,14 +33,14 @@ class Store(Protocol):
 
 def place(
     store: Store, launcher: str, rank: int, size: int, host: str, timeout: timedelta
-) -> start.Place:
+) -> places.Place:
     """Return where the ranks meet: rank 0 chooses a port and a key. Collective.
 
     :param launcher: the name of the program that started the ranks, for error texts.
     :param host: the address at which the other ranks reach this rank.
     """
     if rank == 0:
-        store.set(_KEY, json.dumps([host, start.free_port(), os.urandom(16).hex()]))
+        store.set(_KEY, json.dumps([host, places.free_port(), os.urandom(16).hex()]))
     store.wait([_KEY], timeout)
     where, port, key = json.loads(store.get(_KEY))
-    return start.Place(launcher, rank, size, where, start.ports_from(port), f"store {key}")
+    return places.Place(launcher, rank, size, where, places.ports_from(port), f"store {key}")

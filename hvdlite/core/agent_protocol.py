@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from hvdlite.core import start
+from hvdlite.core import member
 
 # Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: the job is elastic, so it goes on when ranks die
@@ -43,7 +43,7 @@ STALLED, SILENT = 1, 2
 
 def by_an_agent() -> bool:
     """Return True if an agent of hvdliterun watches this process."""
-    return VARIABLE in start.own_environment()
+    return VARIABLE in member.own_environment()
 
 
 def own_space() -> str:
@@ -95,7 +95,7 @@ def open_pipe() -> int | None:
     """Return a new descriptor of the agent's pipe; None: there is none."""
     try:
         return os.open(
-            start.own_environment()[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            member.own_environment()[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
         )
     except (KeyError, OSError):
         return None

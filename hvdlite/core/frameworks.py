@@ -1,7 +1,7 @@
 """How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-When a framework's package is imported, it registers itself by ``job.at_end``. No framework is named
-here.
+When a framework's package is imported, it registers itself by ``at_exit.at_end``. This module names
+no framework.
 """
 
 from typing import Callable, List, NamedTuple

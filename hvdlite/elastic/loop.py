@@ -13,6 +13,7 @@ from hvdlite.core.native import HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.state import HostsUpdatedInterrupt, State
+from hvdlite.joined import membership
 
 
 def run(function: Callable) -> Callable:
@@ -67,7 +68,7 @@ class _Training:
 
     def __init__(self, state: State, function: Callable[[], Any]) -> None:
         self._state, self._function = state, function
-        self._members = job.membership()
+        self._members = membership()
         # Set after this process has left a job, until it has joined the next job.
         self._left: Optional[_Left] = None
         self._has_state = True  # False on a replacement before its first sync()

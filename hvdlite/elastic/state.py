@@ -9,13 +9,13 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 
-from hvdlite import job
 from hvdlite.core import topology
 from hvdlite.core.membership import Membership
 from hvdlite.core.native import HvdliteError, call, lib
 from hvdlite.core.objects import agree, broadcast_object
 from hvdlite.core.reduce_ops import Max
 from hvdlite.elastic.sampler import ElasticSampler
+from hvdlite.joined import membership
 from hvdlite.numpy import allgather, allreduce
 from hvdlite.training import left_out
 
@@ -75,7 +75,7 @@ class State:
 
         :raises HostsUpdatedInterrupt: on all ranks, if replacements join; ``run`` catches this.
         """
-        if topology.is_initialized() and _are_ready(job.membership()):
+        if topology.is_initialized() and _are_ready(membership()):
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:

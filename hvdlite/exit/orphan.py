@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Callable, List, Optional
 
-from hvdlite.core import agent_protocol, start
+from hvdlite.core import agent_protocol, member, start
 from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHELASTIC, TORCHRUN
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
@@ -154,7 +154,7 @@ def _end(launcher: int, alone: bool) -> None:
 
 def of_the_launcher() -> List[int]:
     """Return this process, its parent and so on, up to the process that the launcher started."""
-    own = [name for name in _OF_RANKS if name in start.own_environment()]
+    own = [name for name in _OF_RANKS if name in member.own_environment()]
     return processes.with_own(own[0]) if own else [os.getpid()]
 
 
@@ -164,7 +164,7 @@ def is_outermost() -> bool:
     There may be a shell or another program between the launcher and the rank. A process that runs
     the same Python interpreter there is the rank.
     """
-    if start.rank_above() is not None:
+    if member.rank_above() is not None:
         return False
     try:
         return _program(os.getpid()) not in map(_program, of_the_launcher()[1:])

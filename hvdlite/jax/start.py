@@ -8,8 +8,8 @@ from typing import Any, List
 import jax
 
 import hvdlite
-from hvdlite import job
-from hvdlite.core import start
+from hvdlite import at_exit
+from hvdlite.core import places
 from hvdlite.core.addresses import addresses_of_ranks, joined
 from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
@@ -60,7 +60,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         ) from error
     cliques.enter_thread()
     _kept.append(cliques)
-    job.at_end(wait=_finish, before=_finish, after=lambda: None)
+    at_exit.at_end(wait=_finish, before=_finish, after=lambda: None)
 
 
 def _finish() -> None:
@@ -88,7 +88,7 @@ def _join() -> None:
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     if not jax.distributed.is_initialized():
-        own = joined(addresses_of_ranks()[0], start.free_port())
+        own = joined(addresses_of_ranks()[0], places.free_port())
         place = hvdlite.broadcast_object(own, 0, "jax.place")
         jax.distributed.initialize(
             place, hvdlite.size(), hvdlite.rank(), cluster_detection_method="deactivate",

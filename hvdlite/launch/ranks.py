@@ -9,7 +9,7 @@ import itertools
 import json
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from hvdlite.core import agent_protocol, start
+from hvdlite.core import agent_protocol, member
 from hvdlite.launch import environment
 from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
@@ -138,7 +138,7 @@ def version_difference(
 
 def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
     """Return what an agent needs to start its program."""
-    env = {**environment.forwarded(start.own_environment()), **environment.added(job)}
+    env = {**environment.forwarded(member.own_environment()), **environment.added(job)}
     local = [other for other in ranks if other.host == rank.host and other.ending is None]
     return {
         "env": {**env, **environment_of(rank, ranks, job)},
@@ -186,7 +186,7 @@ def _as_one_of_the_workers(rank: Rank, role: Role, ranks: List[Rank]) -> Dict[st
     first = [other for other in workers if other.role and other.role.index == 0]
     # put worker 0 first, because the workers meet at the first rank's host
     workers.sort(key=lambda other: other not in first)
-    return {**torch_environment(rank, workers), "RANK": str(role.index), start.TRANSPORT: "tcp"}
+    return {**torch_environment(rank, workers), "RANK": str(role.index), member.TRANSPORT: "tcp"}
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
@@ -201,7 +201,7 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
         "WORLD_SIZE": str(len(ranks)),
         "LOCAL_RANK": str(on_host.index(rank.number)),
         "LOCAL_WORLD_SIZE": str(len(on_host)),
-        **{name: start.own_environment().get(name, value) for name, value in store.items()},
+        **{name: member.own_environment().get(name, value) for name, value in store.items()},
     }
 
 

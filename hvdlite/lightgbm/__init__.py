@@ -2,7 +2,7 @@
 
 from typing import Any, Dict
 
-from hvdlite.core import start, topology
+from hvdlite.core import places, topology
 from hvdlite.core.addresses import addresses_of_ranks, joined
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
@@ -21,7 +21,7 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
     :raises ValueError: ``hvdlite.init()`` was not called.
     :raises hvdlite.HvdliteError: a rank has left, or a rank's host has no IPv4 address.
     """
-    port, addresses = start.free_port(), addresses_of_ranks()
+    port, addresses = places.free_port(), addresses_of_ranks()
     for rank, address in enumerate(addresses):
         if ":" in address:
             raise HvdliteError(

@@ -10,7 +10,7 @@ from typing import Any, List, NamedTuple
 
 import mxnet as mx
 
-from hvdlite import job
+from hvdlite import at_exit
 from hvdlite.core.collectives import describe
 from hvdlite.core.native import call, exception_of, ffi, find_failures_by, lib, new_error, own_error
 from hvdlite.exit import script_end
@@ -239,7 +239,7 @@ def submit_all() -> None:
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
         if waiting != before:  # the engine made progress, so extend the deadline
-            before, deadline = waiting, time.monotonic() + job.EXIT_PATIENCE_SECONDS
+            before, deadline = waiting, time.monotonic() + at_exit.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return
         time.sleep(1e-3)
@@ -257,4 +257,4 @@ def _report_failed() -> None:
             print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-job.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
+at_exit.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)

@@ -20,7 +20,7 @@ import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from hvdlite.bootstrap.store import Store, place
-from hvdlite.core import start
+from hvdlite.core import places
 from hvdlite.core.addresses import address_on
 from hvdlite.core.limits import INIT
 from hvdlite.core.listening import networks
@@ -63,7 +63,7 @@ class _Worker(ModuleState):
 
     def begin(self) -> None:
         self.store: Optional[_Store] = None  # the store that hvdlite has made and not freed yet
-        self.place: Optional[start.Place] = None  # the address at which the workers meet
+        self.place: Optional[places.Place] = None  # the address at which the workers meet
         # The threads call functions of MXNet that may wait forever.
         self.threads: List[threading.Thread] = []
 
@@ -79,7 +79,7 @@ def has_store() -> bool:
     return _worker.store is not None
 
 
-def rendezvous(patience: float) -> start.Place:
+def rendezvous(patience: float) -> places.Place:
     """Make the store, once; return the place where the workers meet. Collective.
 
     :param patience: how many seconds to wait for all workers and servers; 0: no limit.
@@ -100,7 +100,7 @@ def rendezvous(patience: float) -> start.Place:
         f"init() waits for the {workers} workers and {servers} servers that MXNet's scheduler at "
         f"{at} expects: not all of them have connected"
     )
-    found: start.Place = _within(_meet, patience, what, INIT, _scheduler)
+    found: places.Place = _within(_meet, patience, what, INIT, _scheduler)
     return found
 
 
@@ -151,13 +151,13 @@ def only_one(kind: str) -> str:
     )
 
 
-def _meet() -> start.Place:
+def _meet() -> places.Place:
     if _worker.store is None:
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(c_str("dist_sync"), ctypes.byref(handle)))
         _worker.store = store = _Store(handle)
         here = store.rank, store.num_workers, _own_address()
-        _worker.place = place(_OneValue(store), start.SERVERS, *here, timedelta.max)
+        _worker.place = place(_OneValue(store), places.SERVERS, *here, timedelta.max)
     assert _worker.place is not None
     return _worker.place
 

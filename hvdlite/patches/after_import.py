@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hvdlite.core import start
+from hvdlite.core import member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time, because importing typing takes 2 ms
@@ -46,8 +46,8 @@ def keep_mpi_from_children() -> None:
     A child inherits the launcher's variables of its rank, so MPI_Init would wait for a second
     process of this rank. Each worker of spawn or forkserver runs the imports of the script again.
     """
-    is_told = start.has_launcher_of_mpi(os.environ)
-    if not start.is_worker() and (not is_told or start.has_launcher_of_mpi()):
+    is_told = member.has_launcher_of_mpi(os.environ)
+    if not member.is_worker() and (not is_told or member.has_launcher_of_mpi()):
         return
     if sys.modules.get("mpi4py"):
         sys.modules["mpi4py"].rc.initialize = False

@@ -14,7 +14,7 @@ from typing import Dict, Optional, Sequence
 
 import torch
 
-from hvdlite import job
+from hvdlite import at_exit
 from hvdlite.core import topology
 from hvdlite.core.log import logger
 from hvdlite.core.module_state import ModuleState
@@ -130,4 +130,4 @@ def _leave() -> None:
     finish_all(_LEAVING)
 
 
-job.at_end(wait=finish_all, before=_leave, after=close_all)
+at_exit.at_end(wait=finish_all, before=_leave, after=close_all)

@@ -222,7 +222,7 @@ def test_the_picture_of_the_layers_has_the_order_that_tests_enforce():
     python, c = re.split(r"\n-----.*\nhvdlite/csrc/\n", picture)
     python = python.replace("hvdlite/", " " * 8)
     names = [
-        re.findall(r"^ {2,8}((?:[a-z]+(?:/|\.py|\.h) ?)+) ", part, re.M) for part in (python, c)
+        re.findall(r"^ {2,8}((?:[a-z_]+(?:/|\.py|\.h) ?)+) ", part, re.M) for part in (python, c)
     ]
     modules, rooms = ([w.rstrip("/").partition(".")[0] for w in " ".join(n).split()] for n in names)
     assert ["" if room == "hvd" else room for room in rooms] == ROOMS[::-1]

@@ -14,8 +14,9 @@ import pytest
 from threads import as_threads
 
 from hvdlite.bootstrap import acceptor, exchange, handshake, mesh
-from hvdlite.core import limits, start
+from hvdlite.core import limits
 from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.core.places import Place
 
 JOB = "torchrun 29500 x"
 # These ports are below the ephemeral ports, and differ between test processes, which may run
@@ -25,7 +26,7 @@ _ports = itertools.count(20_000 + os.getpid() % 180 * 64)
 
 def places(size: int):
     port = next(_ports)
-    return [start.Place("torchrun", rank, size, "127.0.0.1", (port,), JOB) for rank in range(size)]
+    return [Place("torchrun", rank, size, "127.0.0.1", (port,), JOB) for rank in range(size)]
 
 
 def met(place, patience=30.0, joined=0) -> tuple:

@@ -312,6 +312,8 @@ FLOORS = [
     {"exit", "launch"},
     {"bootstrap"},
     {"membership"},
+    {"joined"},
+    {"at_exit"},
     {"job"},
     {"training"},
     {"elastic", "bench"},

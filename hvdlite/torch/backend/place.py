@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from hvdlite.bootstrap.store import place
-from hvdlite.core import loaded_mpi, start
+from hvdlite.core import loaded_mpi, member, places, start
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
@@ -21,7 +21,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     if start.is_decided() or loaded_mpi.ranks() > 1 or start.is_by_mpi():
         return
     known = start.place()
-    is_told = known != start.ALONE or not start.rank_above()
+    is_told = known != places.ALONE or not member.rank_above()
     if is_told and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
         return
     start.set_place(place(store, "its program", rank, size, _host(store), timeout))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hvdlite import job
 from hvdlite.bootstrap.store import place
-from hvdlite.core import loaded_mpi, start, topology
+from hvdlite.core import loaded_mpi, member, start, topology
 from hvdlite.core.native import HvdliteError
 from hvdlite.torch.backend import compiled, groups
 from hvdlite.torch.backend.place import own_address
@@ -87,7 +87,7 @@ def _check_not_by_mpi() -> None:
     if start.is_by_mpi() or loaded_mpi.ranks() > 1:
         raise HvdliteError(
             "reconfigure needs ranks that may leave their job, and the ranks of an MPI job can't: "
-            f"start them by torchrun, or with {start.TRANSPORT}=tcp"
+            f"start them by torchrun, or with {member.TRANSPORT}=tcp"
         )
 
 

@@ -1,0 +1,175 @@
+"""What this process does at its end, so that no rank waits for it forever."""
+
+import atexit
+import contextlib
+import importlib
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Callable, Optional
+
+from hvdlite.bootstrap import servers
+from hvdlite.core import agent_protocol, frameworks, limits, loaded_mpi, member, start, topology
+from hvdlite.core.agent_protocol import FOLD
+from hvdlite.core.native import RANK_DEAD, STALLED, failure_of
+from hvdlite.core.topology import is_initialized
+from hvdlite.exit import ending, orphan, script_end
+from hvdlite.joined import UNEVEN, bootstrap, jobs, leave, membership
+from hvdlite.monitor import recorder
+
+# seconds for which a failed script waits before it ends the job
+EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)
+GOOD_END = f"its script has ended; {UNEVEN}"
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register functions of a framework: to wait for its work; for before and after leaving.
+
+    From now on this process leaves the job before the exit functions registered so far run: MXNet's
+    exit function waits for all operations, so operations that can't complete must fail before it.
+
+    :param after: called only at exit.
+    """
+    frameworks.register(frameworks.Framework(wait, before, after))
+    _run_first_at_exit()
+
+
+def _run_first_at_exit() -> None:
+    atexit.unregister(at_exit)
+    atexit.register(at_exit)
+
+
+def begin() -> None:
+    """Watch how the script ends. Called when this process joins its first job."""
+    script_end.watch_uncaught(_before_a_traceback)
+    _watch_end_of_a_worker()
+
+
+def _before_a_traceback(error: BaseException) -> Optional[str]:
+    """Report the error to the agent; return a text in place of its traceback, or None.
+
+    There is a text if other ranks have caused the error and the user wants folded tracebacks.
+    """
+    failed = failure_of(error)
+    others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
+    if not (failed and failed.ranks and others):
+        agent_protocol.report_raised()
+        return None
+    how = {STALLED: agent_protocol.STALLED, RANK_DEAD: agent_protocol.SILENT}.get(
+        failed.kind or "", 0
+    )
+    agent_protocol.report_raised(how, failed.ranks)
+    if os.environ.get(FOLD) != "1":
+        return None
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    return f"{text} (traceback folded: another rank is to blame)"
+
+
+def _watch_end_of_a_worker() -> None:
+    """Leave when multiprocessing ends this process, because a forked process skips atexit."""
+    process = sys.modules.get("multiprocessing.process")
+    if process and process.parent_process():
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, _end_of_a_worker, exitpriority=0)
+
+
+def _end_of_a_worker() -> None:
+    if not is_initialized():
+        return
+    if _leave_at_end(script_end.failure_under_way()):
+        frameworks.after_exit()
+
+
+def _leave_at_end(failed: Optional[script_end.Failure]) -> bool:
+    if failed:
+        return leave(failed.reason, EXIT_PATIENCE_SECONDS)
+    frameworks.submit_all()
+    return leave(GOOD_END)
+
+
+def at_exit() -> None:
+    """Leave or end the job, because the script has ended. The interpreter calls this at exit."""
+    failed = script_end.failure()
+    until = time.monotonic() + EXIT_PATIENCE_SECONDS
+    # Reported now, before other ranks fail because of this rank. sys.excepthook does not do so for
+    # SystemExit, or if the user has replaced it.
+    if failed:
+        agent_protocol.report_raised()
+    if not _may_have_others(failed is None):
+        return
+    membership().give_up(failed.error if failed else None)
+    code = failed.code if failed else 1
+    of_job = (membership().is_elastic(), is_initialized(), jobs.has_joined)
+    step, clean = ending.first(bool(failed), *of_job, bootstrap().has_others()), True
+    if step == ending.GO_ALONE:
+        script_end.flush()
+        os._exit(code)
+    elif step == ending.LEAVE:
+        clean = _leave_at_end(failed) or membership().is_elastic()
+        if clean:
+            frameworks.after_exit()
+    elif step == ending.END_THOSE_IN_INIT:
+        # another rank failed first, and may need this time to report its failure
+        if failed and failed.error and failure_of(failed.error):
+            time.sleep(EXIT_PATIENCE_SECONDS)
+        clean = False
+    elif step == ending.REPORT_END:
+        bootstrap().report_end()
+    servers.leave(EXIT_PATIENCE_SECONDS if failed or not clean else 0)
+    unsaid, others = bool(failed and failed.unsaid), bootstrap().has_others()
+    step = ending.last(bool(failed), clean, jobs.is_broken, unsaid, others)
+    if step == ending.END_JOB:
+        _end_job(code)
+    elif step == ending.END_LATER:
+        bootstrap().end_by(until, code, _last_words())
+    script_end.call_for_later_failures(_end_of_a_later_failure)
+
+
+def _may_have_others(well: bool) -> bool:
+    """Return True if ranks may wait for this process, even if it has never called init().
+
+    Return False for a child of a rank, because ranks wait only for the rank itself.
+
+    :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
+    """
+    runs_or_can_begin = loaded_mpi.ranks() or (well and member.has_launcher_of_mpi())
+    can_tell = start.without_mpi() is not None or runs_or_can_begin
+    if can_tell and not start.is_decided() and orphan.is_outermost():
+        start.decide()
+    return start.is_decided()
+
+
+def _leave_before_threads_are_joined() -> None:
+    """Leave if the script has failed: its threads may wait for ranks that wait for this rank."""
+    main = threading.main_thread()
+    if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
+        at_exit()
+
+
+def _end_of_a_later_failure(later: script_end.Failure) -> None:
+    if bootstrap().has_others():
+        _end_job(later.code)
+
+
+def _last_words() -> str:
+    return f"hvdlite: rank {bootstrap().rank()} ends the job\n"
+
+
+def _end_job(code: int) -> None:
+    """Force all ranks to end: MPI is broken, or MPI_Finalize would wait for computing ranks."""
+    recorder.before_leaving()
+    script_end.flush(_last_words())
+    if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
+        os._exit(code)  # after MPI_Abort, some mpiruns kill every process without warning
+    bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
+
+
+_run_first_at_exit()
+# Python waits for threads before it calls atexit functions. The hook below runs earlier. Hooks run
+# in reverse order, so it runs before the imported module's hook, which waits for executor threads.
+# Python 3.8 lacks such hooks.
+with contextlib.suppress(AttributeError, RuntimeError):
+    importlib.import_module("concurrent.futures.thread")
+    threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]
