@@ -1,6 +1,5 @@
 """The shapes of the gradients of models, in the order of the layers."""
 
-import functools
 from typing import List, Tuple
 
 Shape = Tuple[int, ...]
@@ -9,7 +8,6 @@ _ZOO = {"resnet18": "resnet18_v1", "resnet50": "resnet50_v1", "vgg16": "vgg16"}
 NAMES = ("lenet", *_ZOO, "bert-base")
 
 
-@functools.lru_cache(maxsize=None)
 def gradient_shapes(name: str) -> List[Shape]:
     """Return the shape of each gradient; ``name`` is one of NAMES."""
     if name == "bert-base":

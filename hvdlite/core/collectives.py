@@ -47,6 +47,7 @@ class _Works(ModuleState):
     def begin(self) -> None:
         # Works for which no caller waits any more. C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
+        self.limit = threading.local()  # until: the end of this thread's block ``limited``
 
 
 _works = _Works()
@@ -207,7 +208,7 @@ class Started:
         errors, error = dict(self._refused), new_error()
         for number, handle in self._work.handles.items():
             while not lib.hvd_finish(handle, BRIEFLY, error):
-                if time.monotonic() > getattr(_limit, "until", math.inf):
+                if time.monotonic() > getattr(_works.limit, "until", math.inf):
                     raise HvdliteError("timed out: some rank has not made the call")
             if error.code != lib.HVD_OK:
                 errors[number] = exception_of(error)
@@ -263,17 +264,14 @@ class Repeated:
         return started
 
 
-_limit = threading.local()
-
-
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """Make this thread's waits in the block raise HvdliteError after this total time."""
-    _limit.until = time.monotonic() + seconds
+    _works.limit.until = time.monotonic() + seconds
     try:
         yield
     finally:
-        del _limit.until
+        del _works.limit.until
 
 
 pointer = partial(ffi.cast, ffi.typeof("void *"))  # converts an address to a pointer

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 import time
-from typing import Any, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 import mxnet as mx
 
 from hvdlite import at_exit
 from hvdlite.core.collectives import describe
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import call, exception_of, ffi, find_failures_by, lib, new_error, own_error
 from hvdlite.exit import script_end
 
@@ -148,19 +149,28 @@ def _fill(kind, work, name, out, details, source, residual):
     return described
 
 
+class _Descriptions(ModuleState):
+    """The descriptions of recent calls, which C copies."""
+
+    def begin(self) -> None:
+        # of all kinds but allreduce
+        self.of = functools.lru_cache(maxsize=_MOST_NAMES)(
+            lambda kind, name, _of, **details: describe(kind, name, **details)
+        )
+        self.last: Dict[tuple, Described] = {}  # by function that describes, and name
+
+
+_descriptions = _Descriptions()
+
+
 def _describe(kind, name, splits=None, **details):
     """Describe a tensor, from a cache if ``splits`` is None."""
     if splits is None:
         try:
-            return _described(kind, name, getattr(name, "of", 0), **details)
+            return _descriptions.of(kind, name, getattr(name, "of", 0), **details)
         except TypeError:  # a detail, such as a list, has no hash: describe() raises the error
             pass
     return describe(kind, name, splits, **details)
-
-
-@functools.lru_cache(maxsize=_MOST_NAMES)  # C copies a description, so calls can share it
-def _described(kind, name, _of, **details):
-    return describe(kind, name, **details)
 
 
 def recent(make):
@@ -168,15 +178,15 @@ def recent(make):
 
     Each training step makes the calls of the previous step again; lru_cache takes twice the time.
     """
-    made = {}
 
     @functools.wraps(make)
     def last_or_new(name, arguments) -> Described:
-        last = made.get(name) if isinstance(name, str) else None  # otherwise make() raises
+        kept = _descriptions.last
+        last = kept.get((make, name)) if isinstance(name, str) else None  # otherwise make() raises
         if last is None or last.arguments != arguments:
-            if len(made) >= _MOST_NAMES:
-                made.clear()
-            last = made[name] = make(name, arguments)
+            if len(kept) >= _MOST_NAMES:
+                kept.clear()
+            last = kept[make, name] = make(name, arguments)
         return last
 
     return last_or_new

@@ -18,15 +18,11 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
-
-# For each Parameter whose gradient has moved, the new gradient.
-_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
-# The entries of _moved whose gradients the current job reduces without a copy.
-_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def share_gradients(params: Sequence) -> List[str]:
@@ -57,14 +53,14 @@ def share_gradients(params: Sequence) -> List[str]:
 
 def is_shared(param) -> bool:
     """Return True if the parameter's gradient is averaged without a copy."""
-    array = _direct.get(param)
+    array = _gradients.direct.get(param)
     return array is not None and param._grad is not None and param._grad[0] is array
 
 
 def forget_shared(params: Sequence) -> None:
     """Forget which gradients are averaged without a copy, because that job has ended."""
     for param in params:
-        _direct.pop(param, None)
+        _gradients.direct.pop(param, None)
 
 
 class SharedGradients:
@@ -97,7 +93,7 @@ class SharedGradients:
         of_ranks = collectives.allgather(np.array([offsets], np.int64), f"offsets.{owner}")
         for param, own in zip(params, of_ranks.T):
             if own[0] >= 0 and (own == own[0]).all():
-                _direct[param] = param._grad[0]
+                _gradients.direct[param] = param._grad[0]
 
     def _offset_of(self, param) -> int:
         """Return the offset in bytes of the parameter's gradient in the region; -1: not there."""
@@ -133,7 +129,7 @@ class SharedGradients:
             new = new.as_np_ndarray()
         param._grad = [new]
         mx.autograd.mark_variables([param.data()], param._grad, param.grad_req)
-        _moved[param] = new
+        _gradients.moved[param] = new
         self._offsets[param] = (offset, new)
 
 
@@ -165,8 +161,8 @@ def _wait_for_references() -> None:
 
 def _is_free(param) -> bool:
     """Return True if only the parameter and autograd refer to the gradient, so that it can move."""
-    expected, found = _references_of_new(), _references(param._grad)
-    held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
+    expected, found = _gradients.references_of_new(), _references(param._grad)
+    held_by_us = 2 if _gradients.moved.get(param) is param._grad[0] else 0
     return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
 
 
@@ -175,7 +171,6 @@ def _references(grads: list) -> Tuple[int, int]:
     return references(grads[0]), sys.getrefcount(grads[0])
 
 
-@lru_cache(maxsize=None)
 def _references_of_new() -> Optional[Tuple[int, int]]:
     """Return both counts of a new gradient; None if counting does not work in this MXNet."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
@@ -186,3 +181,15 @@ def _references_of_new() -> Optional[Tuple[int, int]]:
     counted = _references(grads)[0] - alone[0]
     del another
     return alone if counted == 1 and _references(grads) == alone else None
+
+
+class _Gradients(ModuleState):
+    def begin(self) -> None:
+        # For each Parameter whose gradient has moved, the new gradient.
+        self.moved: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # The entries of ``moved`` whose gradients the current job reduces without a copy.
+        self.direct: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self.references_of_new = lru_cache(maxsize=None)(_references_of_new)
+
+
+_gradients = _Gradients()

@@ -26,11 +26,6 @@ from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
-# For each graph, a Counter of the names of its nodes.
-_names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
-# For each graph, the functions of its nodes and of nested graphs' nodes. TensorFlow also keeps them
-# as long as the outermost graph, because functions may run after their own graphs are freed.
-_functions_of: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 _MOST_FAILURES = 64
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
@@ -38,9 +33,15 @@ _PROCESS = uuid.uuid4().hex[:12]
 
 
 class _Graphs(ModuleState):
-    """The started collectives and the last failures of this process's graphs."""
+    """The nodes, the started collectives and the last failures of this process's graphs."""
 
     def begin(self) -> None:
+        # For each graph, a Counter of the names of its nodes.
+        self.names_in: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # For each graph, the functions of its nodes and of nested graphs' nodes. TensorFlow also
+        # keeps them as long as the outermost graph, because functions may run after their own
+        # graphs are freed.
+        self.functions_of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.keys = itertools.count()
         self.failed = itertools.count()  # the text of an error must be equal on all ranks
         self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
@@ -63,7 +64,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
         return call_name(kind, process_set) if name is None else name
     graph = tf.compat.v1.get_default_graph()
     name = calling_line() + _within(graph) if name is None else name
-    names = _names_in.setdefault(graph, Counter())
+    names = _graphs.names_in.setdefault(graph, Counter())
     names[kind, name] += 1
     count = names[kind, name] - 1
     return f"{name}~{count}" if count else name
@@ -195,6 +196,6 @@ def node(
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None):
         graph = graph.outer_graph
-    _functions_of.setdefault(graph, []).append(function)
+    _graphs.functions_of.setdefault(graph, []).append(function)
     kind = tf.raw_ops.PyFunc if stateful else tf.raw_ops.PyFuncStateless
     return list(kind(input=list(tensors), token=token, Tout=list(dtypes), name=name))

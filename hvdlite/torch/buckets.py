@@ -7,11 +7,12 @@ bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces 
 import sys
 from operator import attrgetter, eq, is_
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 
 from hvdlite.core.collectives import Repeated, Started
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
@@ -255,6 +256,14 @@ def _zeros(count: int, like: torch.Tensor, memory: Optional[SharedMemory]) -> to
     if room is None or not count:
         return torch.zeros(count, dtype=like.dtype, device=like.device)
     return torch.from_numpy(room).view(like.dtype)
+
+
+class _Alive(ModuleState):
+    def begin(self) -> None:
+        self.gradients: WeakSet = WeakSet()  # every Gradients, until it is freed
+
+
+alive = _Alive()
 
 
 def if_alive(method: Callable, gradients: ref, *more) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from functools import partial
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
-from weakref import WeakSet, ref
+from weakref import ref
 
 import numpy as np
 import torch
@@ -14,14 +14,12 @@ from hvdlite.core import shared_memory
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import layout, ops
-from hvdlite.torch.buckets import Bucket, can_share, if_alive
+from hvdlite.torch.buckets import Bucket, alive, can_share, if_alive
 from hvdlite.torch.changes import Changes
 from hvdlite.torch.ddp import refuse_reduced_by_ddp
 from hvdlite.torch.sparse import allreduce_sparse, names_of
 from hvdlite.torch.tensors import check
 from hvdlite.training.plan import GradientReducer, Reduction
-
-_alive: "WeakSet[Gradients]" = WeakSet()
 
 
 class Gradients(GradientReducer):
@@ -67,7 +65,7 @@ class Gradients(GradientReducer):
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
-        _alive.add(self)
+        alive.gradients.add(self)
 
     def add(self, named: Dict[torch.Tensor, str]) -> None:
         """Also reduce these parameters from the next step on. Call it on every rank."""
@@ -92,7 +90,7 @@ class Gradients(GradientReducer):
         self.changes.removed = removed
 
     def _take_over(self, named: Dict[torch.Tensor, str]) -> None:
-        for other in _alive - {self}:
+        for other in alive.gradients - {self}:
             other._yield_to(self, named)
 
     def __del__(self) -> None:

@@ -35,14 +35,6 @@ _REMEDY = (
 )
 
 
-class _Started(ModuleState):
-    def begin(self) -> None:
-        self.handles: Dict[str, Handle] = {}  # the last handle of each name
-
-
-_started = _Started()
-
-
 class StepCheck:
     """Compares an optimizer's name, settings, variables and step number between ranks.
 
@@ -73,7 +65,7 @@ class StepCheck:
         :param names: the names of all variables, by number; () if they have none.
         :param sparse: the numbers of variables whose gradients have rows of indices.
         """
-        given, words = _described(tuple(labels), tuple(names), tuple(sparse))
+        given, words = _checks.lines_of(tuple(labels), tuple(names), tuple(sparse))
         optimizer = "\n".join([self._optimizer, *given])
         numbers = [zlib.crc32(optimizer.encode()) % RANGE, iteration % RANGE]
         first, self._is_first = self._is_first, False
@@ -92,16 +84,15 @@ class StepCheck:
 
 def averages(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
     """Start to average the numbers over ranks, after the last call with this name has ended."""
-    if name in _started.handles:  # another optimizer in the same graph has used the name
+    if name in _checks.handles:  # another optimizer in the same graph has used the name
         with contextlib.suppress(Exception):  # that optimizer's handle raises the error
-            _started.handles.pop(name).synchronize()
+            _checks.handles.pop(name).synchronize()
     handle = collectives.allreduce_async(numbers, name, Average, process_set=process_set)
-    _started.handles[name] = handle
+    _checks.handles[name] = handle
     return handle
 
 
-@functools.lru_cache(maxsize=64)
-def _described(
+def _lines_of(
     labels: Tuple[int, ...], names: Tuple[str, ...], sparse: Tuple[int, ...]
 ) -> Tuple[List[str], List[str]]:
     """Return a line for each gradient, equal on all ranks, and the same with variables' names."""
@@ -111,6 +102,15 @@ def _described(
         return [f"sparse {line}" if i in sparse else line for i, line in zip(labels, found)]
 
     return lines(relative_names(names)), lines(names)
+
+
+class _Checks(ModuleState):
+    def begin(self) -> None:
+        self.handles: Dict[str, Handle] = {}  # the last handle of each name
+        self.lines_of = functools.lru_cache(maxsize=64)(_lines_of)
+
+
+_checks = _Checks()
 
 
 def relative_names(names: Sequence[str]) -> List[str]:

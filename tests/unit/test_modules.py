@@ -13,21 +13,8 @@ from hvdlite.core import launchers
 KEPT = {
     "core/module_state.py": ["process"],  # holds all ModuleStates
     "core/native.py": ["_own", "_as_both"],  # every call reads them: a thread's hvd_error, classes
-    "core/collectives.py": ["_limit"],  # belongs to one thread and one ``with``
-    # Data about objects of a framework; they are freed with the object.
-    "mxnet/zero_copy.py": [
-        "_moved",
-        "_direct",
-        "_references_of_new",
-    ],  # and MXNet's reference counts
-    "tensorflow/exchange.py": ["_names_in", "_functions_of"],
-    "torch/gradients.py": ["_alive"],
     "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
-    # Caches of results that depend only on the arguments.
-    "mxnet/push.py": ["_described", "made"],
-    "training/step_check.py": ["_described"],
-    "bench/models.py": ["gradient_shapes"],
 }
 CONTAINERS = "set dict list deque Counter defaultdict count cycle local ExitStack WeakSet"
 CONTAINERS = {*CONTAINERS.split(), "WeakKeyDictionary", "WeakValueDictionary", "Process"}
