@@ -168,7 +168,7 @@ def test_importing_all_of_hvdlite_in_a_child_starts_no_mpi_and_no_thread(carrier
     for child in children:
         modules = child.pop("modules")
         assert {"hvdlite.numpy", "hvdlite.mxnet.ops", "hvdlite.elastic.loop"} <= set(modules)
-        assert ("hvdlite.bootstrap.mpi_world" in modules) == (carrier == "mpi")
+        assert ("hvdlite.bootstrap.mpi" in modules) == (carrier == "mpi")
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 

@@ -61,7 +61,7 @@ def _age() -> float:
 
 def _place() -> places.Place:
     found = start.without_mpi()
-    assert found is not None  # without a place, mpi_world starts the job over MPI
+    assert found is not None  # without a place, mpi_bootstrap starts the job over MPI
     return found
 
 

@@ -105,3 +105,17 @@ def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...
         return () if launched else ("tcp", "sm")
     one_host = size == environ.get(_LOCAL_SIZE)
     return ("tcp",) if one_host and shares_memory else ()
+
+
+def is_contained() -> bool:
+    """Return True if the launcher started this rank in a container with its own PID namespace.
+
+    If such containers share memory, Open MPI mistakes processes with equal ids for one process.
+    """
+    rank = os.environ.get(PMIX.rank)
+    try:
+        with open("/proc/1/environ", "rb") as file:
+            first = file.read().split(b"\0")
+    except OSError:
+        return False
+    return rank is not None and f"{PMIX.rank}={rank}".encode() in first

@@ -1,0 +1,74 @@
+"""The bootstrap and the membership of processes that a launcher of MPI has started."""
+
+import os
+from typing import Any, Callable
+
+from hvdlite.bootstrap import mpi, singleton_check
+from hvdlite.bootstrap.bootstrap import Bootstrap
+from hvdlite.core import start
+from hvdlite.core.agent_protocol import ELASTIC
+from hvdlite.core.membership import Membership
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.world import World
+from hvdlite.exit import orphan
+
+
+class MPIBootstrap(Bootstrap):
+    """The bootstrap of processes that a launcher of MPI, or a script with mpi4py, has started."""
+
+    transport = "mpi"
+
+    def begin(self, comm: Any) -> None:
+        mpi.begin()
+        if mpi.is_alone(comm):
+            singleton_check.refuse_if_one_of_several(f"{mpi.version()} knows of no other process")
+        if os.environ.get(ELASTIC) == "1":
+            refuse_elastic()
+        if mpi.size() > 1:
+            orphan.watch()
+
+    def join(
+        self, comm: Any, patience: float, members: Membership, enter: Callable[[World], None]
+    ) -> None:
+        enter(mpi.meet(comm, patience))
+
+    def before_end(self, leave: Callable[[], None]) -> None:
+        mpi.before_finalize(leave)
+
+    def has_others(self) -> bool:
+        return mpi.is_running() and mpi.size() > 1
+
+    def rank(self) -> int:
+        return mpi.rank()
+
+    def report_end(self) -> None:
+        mpi.report_end()
+
+    def end_by(self, until: float, code: int, words: str) -> None:
+        mpi.end_by(until, code, words)
+
+    def end_all(self, code: int, patience: float) -> None:
+        mpi.abort(code)
+
+
+class MPIMembership(Membership):
+    """The processes that MPI has started. If one dies, MPI ends all of them.
+
+    So hvd.elastic.run works only in a job of one process.
+    """
+
+    def begin(self, world: World) -> None:
+        refuse_elastic()
+
+
+def refuse_elastic() -> None:
+    """Raise HvdliteError if a launcher of MPI has started this process.
+
+    When a rank dies, MPI ends the others. A process without a launcher is the only rank, and may
+    use elastic training.
+    """
+    if start.is_by_mpi() or mpi.size() > 1:
+        raise HvdliteError(
+            "elastic training does not run over MPI, which has started this process: start the "
+            f"job by `hvdliterun --elastic -n {mpi.size()} python train.py`"
+        )
