@@ -1,9 +1,9 @@
 """``hvdliterun`` starts a job on many hosts, watches it and ends it as a whole.
 
-    cli        turns options and the config file into a job
+    cli        turns options and the config file into a job        (options, job_of_options)
     backends/  turns the job into the command of local, ssh, mpi, slurm, ...
     watch      runs that command and listens to every rank       (channel, output, failure)
-    agent      the backend starts one for each rank; it runs and watches the user's program
+    agent      runs and watches the user's program of one rank   (supervision)
 
 A backend (mpirun, srun, qsub, ...) places the processes and connects them. This package does the
 rest: it reports a wrong host before training starts, labels the output of each rank, names the rank

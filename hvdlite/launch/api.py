@@ -11,8 +11,9 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Seque
 from hvdlite.launch import options as known
 from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.cli import job_of, prepared
+from hvdlite.launch.cli import prepared
 from hvdlite.launch.job import Job
+from hvdlite.launch.job_of_options import job_of
 from hvdlite.launch.output import Console
 from hvdlite.machine import files
 

@@ -4,39 +4,18 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from hvdlite import __version__
-from hvdlite.core import limits
-from hvdlite.launch import (
-    channel,
-    check,
-    environment,
-    listener,
-    metrics,
-    mpirun,
-    options,
-    remote,
-    sizing,
-    submit,
-)
-from hvdlite.launch.backends import BACKENDS, default
-from hvdlite.launch.job import (
-    HOST_TIMEOUT,
-    Command,
-    Interrupted,
-    Job,
-    LaunchError,
-    Outcome,
-    current_folder,
-)
+from hvdlite.launch import check, environment, metrics, options, remote, submit
+from hvdlite.launch.backends import BACKENDS
+from hvdlite.launch.job import Command, Interrupted, Job, LaunchError, Outcome
+from hvdlite.launch.job_of_options import choose_ranks, job_of
 from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import Watch
-from hvdlite.machine import hosts
 
 USAGE_ERROR = 2
 
@@ -83,7 +62,7 @@ def _main(argv: List[str]) -> int:
         return check.show_build()
     if args.check:
         return check_hosts(job_of(args, argv), args.json)
-    why = _choose_ranks(args)
+    why = choose_ranks(args)
     job = job_of(args, argv)
     if why:
         tell(f"hvdliterun: {why}")
@@ -94,23 +73,6 @@ def _main(argv: List[str]) -> int:
         return 0
     _listen()
     return start(job, command) if command.watched else submit.run(job, command)
-
-
-def _choose_ranks(args) -> str:
-    """If the user names neither ranks nor hosts, choose the ranks by this machine's cores.
-
-    Return a sentence about the choice; empty: the user has chosen.
-    """
-    named = (args.ranks, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
-    if any(each is not None for each in named) or args.elastic or args.mode or args.servers:
-        return ""
-    if (args.launcher or default(False)) != "local" or not args.command:
-        return ""
-    own = {**os.environ, **environment.parse_assignments(args.env, "--env")}.get("OMP_NUM_THREADS")
-    args.ranks, threads, why = sizing.here(own)
-    if own is None:
-        args.env.append(f"OMP_NUM_THREADS={threads}")
-    return why
 
 
 def check_hosts(job: Job, as_json: bool) -> int:
@@ -140,146 +102,6 @@ def check_hosts(job: Job, as_json: bool) -> int:
     elif tried is False:
         print("\n".join(trouble))
     return int(bool(trouble))
-
-
-def job_of(args, argv: List[str]) -> Job:
-    """Return the job that the options describe. An option sets the field of the same name."""
-    current_folder()  # raises if the ranks could not start there
-    given = _hosts(args)
-    launcher = args.launcher or default(bool(given))
-    elastic = options.elastic(args, launcher)
-    mode = args.mode or ("ps" if args.servers else "mpi")
-    ranks = _number_of_ranks(args, given)
-    servers = ranks if args.servers is None else args.servers
-    env = {**options.variables(args), **environment.parse_assignments(args.env, "--env")}
-    of_servers = {**os.environ, **env}.get("DMLC_INTERFACE", "") if mode == "ps" else ""
-    networks = args.interfaces or of_servers
-    made: Dict[str, Any] = {
-        "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
-        "ranks": ranks,
-        "launcher": launcher,
-        "mode": mode,
-        "servers": servers if mode == "ps" else 0,
-        "hosts": given,
-        "env": env,
-        "env_of": {
-            "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
-            "server": environment.parse_assignments(args.env_server, "--env-server"),
-        },
-        "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
-        "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
-        "interfaces": [name for name in networks.split(",") if name],
-        "ssh": hosts.users_ssh(args.ssh_port, args.ssh_identity_file),
-        "mpi_args": shlex.split(args.mpi_args),
-        "binding": shlex.split(args.binding_args),
-        "elastic": elastic,
-        "fewest": 1 if args.min_np is None else args.min_np,
-        "most": ranks if args.max_np is None else args.max_np,
-        "secret": os.urandom(16).hex(),
-        "arguments": argv[: len(argv) - len(args.command)],
-    }
-    as_given = {name: getattr(args, name) for name in Job._fields if name in args}
-    job = Job(**{**as_given, **made})
-    _refuse_nonsense(job, args)
-    job = _without_mpirun(job)
-    if job.transport == "tcp" and args.host_timeout is None:
-        return job._replace(host_timeout=limits.DEFAULTS[limits.LIMIT])
-    if args.host_timeout is not None:  # the same limit for ranks without MPI
-        job = job._replace(env={limits.LIMIT: f"{args.host_timeout:g}", **job.env})
-    return job
-
-
-def _without_mpirun(job: Job) -> Job:
-    """Return the job, whose ranks use TCP if there is no mpirun and the job needs none."""
-    free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
-    if not free or job.mpi_args or job.binding or mpirun.executable():
-        return job
-    tell("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI")
-    return job._replace(transport="tcp", env={**job.env, "HVDLITE_TRANSPORT": "tcp"})
-
-
-def _command(words: List[str], is_module: bool) -> List[str]:
-    """Return the command of a rank; this Python runs a module, or a Python file without #!."""
-    if is_module:
-        return [sys.executable, "-m", *words]
-    if words and words[0].endswith(".py") and not _runs_itself(words[0]):
-        return [sys.executable, *words]
-    return words
-
-
-def _runs_itself(name: str) -> bool:
-    path = shutil.which(name)
-    if path is None:
-        return False
-    with open(path, "rb") as file:
-        return file.read(2) == b"#!"
-
-
-def _hosts(args) -> List[hosts.Host]:
-    found = _named_hosts(args)
-    if args.nnodes not in (None, len(found) or 1):
-        raise ValueError(
-            f"--nnodes {args.nnodes}: -H names {len(found)} hosts: give -H host1,host2,..."
-        )
-    if args.ranks_per_host is None:
-        return found
-    return [host._replace(slots=args.ranks_per_host) for host in found]
-
-
-def _named_hosts(args) -> List[hosts.Host]:
-    if args.hostfile is not None:
-        return hosts.read_file(args.hostfile)
-    if args.hosts is None:
-        return []
-    if os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts:
-        return hosts.read_file(args.hosts)
-    return hosts.parse_list(args.hosts)  # "": no hosts, as from an unset shell variable
-
-
-def _number_of_ranks(args, given: List[hosts.Host]) -> int:
-    """Return the number of ranks: -n, or the number of slots that the hosts have."""
-    if args.ranks_per_host is not None:
-        every = args.ranks_per_host * max(len(given), 1)
-        if args.ranks not in (None, every):
-            raise ValueError(f"-n {args.ranks} and --nproc-per-node: leave one of them out")
-        return every
-    if args.ranks is None and given:
-        return sum(host.slots or 1 for host in given)
-    return 1 if args.ranks is None else args.ranks
-
-
-def _refuse_nonsense(job: Job, args) -> None:
-    if not job.command and not args.check:
-        raise ValueError("no program is given: try `hvdliterun -n 2 python train.py`")
-    if job.ranks < 1:
-        raise ValueError(f"-n {job.ranks}: at least one rank is needed")
-    if job.mode == "ps" and job.servers < 1:
-        raise ValueError("--mode ps needs servers: give -s 1 or more, or use --mode mpi")
-    if job.hosts and not BACKENDS[job.launcher].takes_hosts:
-        raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H out, or use ssh")
-    if job.sync_dir and not job.hosts:
-        raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
-    if job.restarts < 0:
-        raise ValueError(f"--restarts {job.restarts}: expected at least 0")
-    if args.reset_limit is not None and args.reset_limit < 0:
-        raise ValueError(f"--reset-limit {args.reset_limit}: expected at least 0")
-    if job.elastic and job.mode == "ps":
-        raise ValueError("--elastic: MXNet's parameter server has no elastic training")
-    if not 1 <= job.fewest <= job.ranks <= job.most:
-        raise ValueError(
-            f"--min-np {job.fewest}, -n {job.ranks}, --max-np {job.most}: expected 1 <= "
-            "--min-np <= -n <= --max-np"
-        )
-    least, most = channel.LATE, channel.MOST_SILENCE
-    if not least <= job.host_timeout <= most:
-        raise ValueError(f"--host-timeout {job.host_timeout:g}: expected {least} to {most} seconds")
-    if job.metrics is not None:
-        metrics.address(job.metrics)
-    unknown = listener.unknown_interface(job.interfaces)
-    if unknown:
-        raise ValueError(
-            f"--network-interfaces (or DMLC_INTERFACE): this host has no interface '{unknown}'"
-        )
 
 
 def show(job: Job, command: Command) -> None:

@@ -5,12 +5,13 @@ import pytest
 
 from hvdlite.launch import cli, environment, options, sizing
 from hvdlite.launch.backends import BACKENDS
+from hvdlite.launch.job_of_options import job_of
 from hvdlite.machine import hosts, probe
 from hvdlite.machine.hosts import Host
 
 
 def job(*argv):
-    return cli.job_of(options.parser(list(BACKENDS)).parse_args(argv), list(argv))
+    return job_of(options.parser(list(BACKENDS)).parse_args(argv), list(argv))
 
 
 def test_a_command_line_for_mxnets_launcher_works(tmp_path):
