@@ -88,12 +88,17 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-/* Encodes last, because a refused tensor must leave the residual unchanged. */
+/* Encodes last, because a refused tensor must leave the residual unchanged. If memory is short, the
+ * tensor is submitted as failed, because the other ranks wait for it. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    if (tensor->request.failed) return HVD_OK;
+    int32_t *failed = &tensor->request.failed;
+    if (*failed == HVD_NO_MEMORY) *failed = HVD_OK; /* of the last submission of a plan */
+    if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
-    return tensors_encode(e->tensors, tensor, err);
+    int code = tensors_encode(e->tensors, tensor, err);
+    if (code == HVD_NO_MEMORY) *failed = code;
+    return *failed ? HVD_OK : code;
 }
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {

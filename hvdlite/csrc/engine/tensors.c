@@ -115,7 +115,10 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
     int code =
         codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
-    if (code) free(tensor->message);
+    if (code) {
+        free(tensor->message);
+        tensor->message = NULL;
+    }
     return code;
 }
 

@@ -169,7 +169,7 @@ static void submit_all(struct operation *op, bool failed) {
     /* n is copied because the last collective may free the operation */
     for (int i = 0, n = op->n; i < n; i++) {
         struct collective *m = &op->collectives[i];
-        if (failed) m->tensor.request.failed = true;
+        if (failed) m->tensor.request.failed = HVD_FAILED;
         submit_in_order(queues, m);
     }
 }

@@ -167,13 +167,18 @@ static void explain_refused(const struct pending *p, hvd_error *err) {
 
 static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
-    bool *failed = calloc((size_t)p->size, 1);
-    for (int i = 0; failed && i < p->size; i++)
-        failed[i] = p->submitted[i] && request_by(p, i).failed;
+    bool *failed = calloc((size_t)p->size, 1), short_of_memory = false;
+    for (int i = 0; failed && i < p->size; i++) {
+        int why = p->submitted[i] ? request_by(p, i).failed : HVD_OK;
+        failed[i] = why != HVD_OK;
+        short_of_memory |= why == HVD_NO_MEMORY;
+    }
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
-    error_set(err, HVD_FAILED,
-              "tensor '%s': no data from %s: an operator failed there; see the operator's error",
-              p->request.name, ranks);
+    error_set(err, short_of_memory ? HVD_NO_MEMORY : HVD_FAILED, "tensor '%s': no data from %s: %s",
+              p->request.name, ranks,
+              short_of_memory ? "no memory to encode the tensor; start fewer processes on that "
+                                "host, or do not compress the tensor"
+                              : "an operator failed there; see the operator's error");
     for (int i = 0; failed && i < p->size; i++)
         if (failed[i]) error_blame(err, job_rank(p->job_ranks, i));
     free(failed);

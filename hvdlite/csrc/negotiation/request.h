@@ -21,6 +21,9 @@ struct request {
     /* digest of the optimizer states loaded just before; 0: none; below 0: this rank has also
      * changed the optimizer's parameters */
     int32_t states;
+    /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory to encode the data. Other
+     * codes: this rank has no data for another reason. */
+    int32_t failed;
     int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
@@ -29,7 +32,6 @@ struct request {
     int32_t region; /* region of a tensor that is reduced in place; 0: no region */
     int64_t offset; /* offset in the region's part, in bytes */
     bool delegated; /* another library moves the data */
-    bool failed;    /* this rank has no data for the tensor */
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
     bool waited;    /* a caller waits for the tensor and steps the engine meanwhile */
     bool last;      /* this rank submits no other tensor until this tensor has ended */

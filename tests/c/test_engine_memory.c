@@ -1,0 +1,47 @@
+/* A rank on which memory is short: all ranks get the same error, and the job continues. */
+#include "check.h"
+
+#include "engine_case.h"
+
+#include <malloc.h>
+#include <sys/resource.h>
+
+static void submit_without_memory(struct engine_rank *me, struct work *w) {
+    struct rlimit old;
+    getrlimit(RLIMIT_AS, &old);
+    engine_cork(me->engine, true); /* meanwhile the engine needs no memory */
+    setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_max = old.rlim_max});
+    OK(work_submit(w, ERR));
+    setrlimit(RLIMIT_AS, &old);
+    engine_cork(me->engine, false);
+}
+
+/* The last rank lacks memory in the first of two rounds. */
+ENGINES(short_main, arg) {
+    char (*texts)[1024] = arg;
+    OWN(work_free) struct work w;
+    work_init(&w, me, plain_sum(1 << 20), "gradient", false);
+    w.tensor.request.codec.kind = HVD_CODEC_FLOAT16; /* exact for the small numbers of plain_sum */
+    bool fails = me->rank == me->ranks->size - 1;
+    if (fails) submit_without_memory(me, &w);
+    ranks_meet(me->ranks);
+    if (!fails) OK(work_submit(&w, ERR));
+    engine_rank_wait(me);
+    CHECK_CODE(w.error.code, HVD_NO_MEMORY, w.error);
+    CHECK_INT(w.error.blamed[0], me->ranks->size - 1);
+    memcpy(texts[me->rank], w.error.text, sizeof texts[me->rank]);
+    w.completions = 0;
+    OK(work_submit(&w, ERR));
+    engine_rank_wait(me);
+    check_work(&w);
+}
+
+TEST(test_a_rank_without_memory_fails_the_tensor_on_all_ranks) {
+    char texts[3][1024];
+    if (CHECK_SLOW) return; /* with a sanitizer, a refused malloc ends the program */
+    /* malloc asks the kernel for large memory, and no thread has reserved memory of its own */
+    REQUIRE(mallopt(M_MMAP_THRESHOLD, 1 << 20) && mallopt(M_ARENA_MAX, 1));
+    ranks_run(3, short_main, texts);
+    CHECK_HAS(texts[0], "tensor 'gradient': no data from rank 2: no memory");
+    for (int i = 1; i < 3; i++) CHECK_TEXT(texts[i], texts[0]);
+}
