@@ -34,8 +34,17 @@ DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
 
 def cdef(header: str) -> str:
-    """Return a header's text between each ``/* cdef begin */`` and the next ``/* cdef end */``."""
-    return "\n".join(re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL))
+    """Return a header's text between each ``/* cdef begin */`` and the next ``/* cdef end */``.
+
+    cffi has no preprocessor, so this function expands AS_ENUM (base/types.h).
+    """
+
+    def values(table: re.Match) -> str:
+        rows = header.partition(f"#define {table[1]}(ROW)")[2].partition("\n\n")[0]
+        return "".join(f"HVD_{name}," for name in re.findall(r"\bROW\((\w+)", rows))
+
+    parts = re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL)
+    return re.sub(r"\b(\w+)\(AS_ENUM\)", values, "\n".join(parts))
 
 
 def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:

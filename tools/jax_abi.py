@@ -20,7 +20,9 @@ HEAD = """\
 
 def main(checkout: str) -> None:
     code = (FOLDER / "library.c").read_text()
-    rows = re.findall(r"\b(?:TYPE|CONSTANT)\((\w+), [^)]*\)", code)
+    dtypes = (FOLDER.parent / "csrc/base/types.h").read_text().partition("#define DTYPES(")[2]
+    rows = re.findall(r'\bROW\(\w+, "\w+", \w+, [-\w]+, (\w+)', dtypes)
+    rows += re.findall(r"\b(?:TYPE|CONSTANT)\((\w+), [^)]*\)", code)
     here = {f"MPIABI_{name}" for name in rows} | set(re.findall(r"\b(MPIABI_\w+)\(", code))
     text = HEAD
     for kind in "constants", "functions":

@@ -18,22 +18,14 @@ struct type {
     int bytes;
     int parts; /* number of the core's elements in one element */
 };
-#define BYTES(dtype, name, class, element, ...) BYTES_##dtype = sizeof(element),
+#define BYTES(dtype, name, torch, mxnet, mpi, class, element, ...) BYTES_##dtype = sizeof(element),
 enum { DTYPES(BYTES) };
 #define TYPE(name, dtype, parts)                                                                   \
     API const struct type *const MPIABI_##name =                                                   \
         &(const struct type){HVD_##dtype, parts * BYTES_##dtype, parts};
 TYPE(BYTE, UINT8, 1)
-TYPE(INT8_T, INT8, 1)
-TYPE(UINT8_T, UINT8, 1)
-TYPE(INT16_T, INT16, 1)
-TYPE(UINT16_T, UINT16, 1)
-TYPE(INT32_T, INT32, 1)
-TYPE(UINT32_T, UINT32, 1)
-TYPE(INT64_T, INT64, 1)
-TYPE(UINT64_T, UINT64, 1)
-TYPE(FLOAT, FLOAT32, 1)
-TYPE(DOUBLE, FLOAT64, 1)
+#define TYPE_OF(dtype, name, torch, mxnet, mpi, ...) TYPE(mpi, dtype, 1)
+DTYPES(TYPE_OF)
 TYPE(C_COMPLEX, FLOAT32, 2)
 TYPE(C_DOUBLE_COMPLEX, FLOAT64, 2)
 

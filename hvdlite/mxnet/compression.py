@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 
 import numpy as np
 
-from hvdlite.core.native import lib
+from hvdlite.core.native import ffi, lib
 from hvdlite.training.codecs import Cast, Codec, Codecs, NoneCompressor
 
 
@@ -43,12 +43,15 @@ class Compression(Codecs):
 
 
 _TYPES: Dict[str, Callable[..., Any]] = {
-    "none": lambda: NoneCompressor,
-    "fp16": lambda: FP16Compressor,
-    "bf16": lambda: BF16Compressor,
-    "2bit": Codecs.two_bit,
-    "1bit": Codecs.one_bit,
-    "topk": Codecs.top_k,
+    ffi.string(lib.codec_name(codec)).decode(): make
+    for codec, make in (
+        (lib.HVD_CODEC_NONE, lambda: NoneCompressor),
+        (lib.HVD_CODEC_FLOAT16, lambda: FP16Compressor),
+        (lib.HVD_CODEC_BFLOAT16, lambda: BF16Compressor),
+        (lib.HVD_CODEC_2BIT, Codecs.two_bit),
+        (lib.HVD_CODEC_1BIT, Codecs.one_bit),
+        (lib.HVD_CODEC_TOPK, Codecs.top_k),
+    )
 }
 
 

@@ -24,8 +24,10 @@ from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.torch.device_groups import GROUPS, gpu_of, new_store, why_host
 from hvdlite.torch.mover import Mover
 from hvdlite.torch.moves import OPS
+from hvdlite.torch.tensors import DTYPES
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
+# PyTorch's backend for NCCL lacks the other integers.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 _LEAVING = 10  # seconds for which a process that leaves the job waits for its tensors
 

@@ -7,13 +7,19 @@
 
 enum { MOST = 1009 };
 
-static const struct scaling SCALINGS[] = {
-    {HVD_SUM, 1, 1},     {HVD_AVERAGE, 1, 1},      {HVD_SUM, 0.5, 1}, {HVD_SUM, 1, 0.25},
-    {HVD_SUM, 2, 0.5},   {HVD_AVERAGE, 0.5, 4},    {HVD_SUM, -1, 1},  {HVD_AVERAGE, 1, -0.125},
-    {HVD_SUM, 0, 1},     {HVD_AVERAGE, 1.5, 0.75}, {HVD_MIN, 1, 1},   {HVD_MIN, -0.5, 4},
-    {HVD_MAX, 1, 1},     {HVD_MAX, 2, -0.25},      {HVD_MAX, 0, 1},   {HVD_PRODUCT, 1, 1},
-    {HVD_PRODUCT, 2, 1}, {HVD_PRODUCT, 1, -0.5},
-};
+static const struct scaling SCALINGS[] = {OPS(UNSCALED){HVD_SUM, 0.5, 1},
+                                          {HVD_SUM, 1, 0.25},
+                                          {HVD_SUM, 2, 0.5},
+                                          {HVD_AVERAGE, 0.5, 4},
+                                          {HVD_SUM, -1, 1},
+                                          {HVD_AVERAGE, 1, -0.125},
+                                          {HVD_SUM, 0, 1},
+                                          {HVD_AVERAGE, 1.5, .75},
+                                          {HVD_MIN, -0.5, 4},
+                                          {HVD_MAX, 2, -0.25},
+                                          {HVD_MAX, 0, 1},
+                                          {HVD_PRODUCT, 2, 1},
+                                          {HVD_PRODUCT, 1, -0.5}};
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
 /* Returns false for scalings that request_check refuses, and for 16-bit ties that depend on how a
@@ -21,7 +27,9 @@ enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
     if (dtype == HVD_UINT64 && how.prescale < 0) return false;
-    return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
+    if (dtype == HVD_BOOL && (how.op == HVD_AVERAGE || how.prescale != 1 || how.postscale != 1))
+        return false;
+    return op_takes(how.op, dtype);
 }
 
 /* Combines the samples of all ranks as an algorithm does; widens scaled samples first. The memory
@@ -80,8 +88,7 @@ static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n
                    ranks, how.op, how.prescale, how.postscale, i, n);
 }
 
-TEST(test_every_dtype_and_op_has_a_name_a_kernel_and_a_case_here) {
-    check_every_op_is_scaled(SCALINGS, NSCALINGS);
+TEST(test_every_dtype_and_op_has_a_name_and_a_kernel) {
     for (int op = 0; op < HVD_OPS; op++) {
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
             const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);

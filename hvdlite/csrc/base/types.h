@@ -9,67 +9,81 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* cdef begin */
-typedef enum hvd_kind {
-    HVD_ALLREDUCE = 0,
-    HVD_BROADCAST,
-    HVD_ALLGATHER,
-    HVD_REDUCESCATTER,
-    HVD_ALLTOALL,
-    /* this rank has no more data: it contributes zeros until all ranks have joined */
-    HVD_JOIN,
-    HVD_KINDS, /* number of kinds in which all ranks take part; kinds between two ranks follow */
-    HVD_SEND = 32,
-    HVD_RECV
-} hvd_kind;
+#define IS_UNSIGNED(TYPE) ((TYPE) - 1 > 0) /* in an unsigned type, -1 is the largest number */
 
-typedef enum hvd_dtype {
-    HVD_UINT8 = 0,
-    HVD_INT8,
-    HVD_INT32,
-    HVD_INT64,
-    HVD_FLOAT16,
-    HVD_BFLOAT16,
-    HVD_FLOAT32,
-    HVD_FLOAT64,
-    HVD_BOOL,
-    HVD_INT16,
-    HVD_UINT16,
-    HVD_UINT32,
-    HVD_UINT64,
-    HVD_DTYPES
-} hvd_dtype;
+/* The tables of this file have one row for each value: the end of the value's name in C, then the
+ * name that users see. AS_ENUM makes the enums from the rows; hvdlite/_build.py expands AS_ENUM for
+ * Python. */
+#define AS_ENUM(NAME, ...) HVD_##NAME,
 
-typedef enum hvd_op {
-    HVD_SUM = 0,
-    HVD_AVERAGE,
-    HVD_MIN,
-    HVD_MAX,
-    HVD_PRODUCT,
-    HVD_ADASUM,
-    HVD_OPS
-} hvd_op;
+/* JOIN: this rank has no more data; it contributes zeros until all ranks have joined. */
+#define KINDS(ROW)                                                                                 \
+    ROW(ALLREDUCE, "allreduce")                                                                    \
+    ROW(BROADCAST, "broadcast")                                                                    \
+    ROW(ALLGATHER, "allgather")                                                                    \
+    ROW(REDUCESCATTER, "reducescatter")                                                            \
+    ROW(ALLTOALL, "alltoall")                                                                      \
+    ROW(JOIN, "join")
+
+/* The other columns:
+ * - the name of an at::ScalarType of PyTorch
+ * - mshadow's type flag, or -1 if MXNet has no arrays of the dtype
+ * - MPIABI_..., a type of MPItrampoline. MPItrampoline lacks FLOAT16 and BFLOAT16.
+ * - the class, the type of an element and the type of the accumulator
+ * - for the kernels of the class (kernels/reduce.c): FLOAT: functions that convert to and from the
+ *   accumulator. INTEGER, TRUTH: the unsigned type that sums are computed in. */
+#define DTYPES(ROW)                                                                                \
+    ROW(UINT8, "uint8", Byte, 3, UINT8_T, INTEGER, uint8_t, int32_t, uint32_t)                     \
+    ROW(INT8, "int8", Char, 5, INT8_T, INTEGER, int8_t, int32_t, uint32_t)                         \
+    ROW(INT32, "int32", Int, 4, INT32_T, INTEGER, int32_t, int64_t, uint64_t)                      \
+    ROW(INT64, "int64", Long, 6, INT64_T, INTEGER, int64_t, int64_t, uint64_t)                     \
+    ROW(FLOAT16, "float16", Half, 2, FLOAT16, FLOAT, uint16_t, float, float_of_half,               \
+        half_of_float)                                                                             \
+    ROW(BFLOAT16, "bfloat16", BFloat16, 12, BFLOAT16, FLOAT, uint16_t, float, float_of_bfloat,     \
+        bfloat_of_float)                                                                           \
+    ROW(FLOAT32, "float32", Float, 0, FLOAT, FLOAT, float, float, SAME, SAME)                      \
+    ROW(FLOAT64, "float64", Double, 1, DOUBLE, FLOAT, double, double, SAME, SAME)                  \
+    ROW(BOOL, "bool", Bool, 7, C_BOOL, TRUTH, uint8_t, uint8_t, uint8_t)                           \
+    ROW(INT16, "int16", Short, -1, INT16_T, INTEGER, int16_t, int32_t, uint32_t)                   \
+    ROW(UINT16, "uint16", UInt16, -1, UINT16_T, INTEGER, uint16_t, int32_t, uint32_t)              \
+    ROW(UINT32, "uint32", UInt32, -1, UINT32_T, INTEGER, uint32_t, int64_t, uint64_t)              \
+    ROW(UINT64, "uint64", UInt64, -1, UINT64_T, INTEGER, uint64_t, uint64_t, uint64_t)
+
+/* The last column: the classes of dtypes that the op accepts. */
+#define OPS(ROW)                                                                                   \
+    ROW(SUM, "Sum", ALL)                                                                           \
+    ROW(AVERAGE, "Average", ALL)                                                                   \
+    ROW(MIN, "Min", ALL)                                                                           \
+    ROW(MAX, "Max", ALL)                                                                           \
+    ROW(PRODUCT, "Product", ALL)                                                                   \
+    ROW(ADASUM, "Adasum", FLOAT)
 
 /* How the values of a float32 allreduce are encoded (kernels/codec.h). */
-typedef enum hvd_codec {
-    HVD_CODEC_NONE = 0,
-    HVD_CODEC_FLOAT16,
-    HVD_CODEC_BFLOAT16,
-    HVD_CODEC_2BIT,
-    HVD_CODEC_1BIT,
-    HVD_CODEC_TOPK,
-    HVD_CODECS
-} hvd_codec;
+#define CODECS(ROW)                                                                                \
+    ROW(CODEC_NONE, "none")                                                                        \
+    ROW(CODEC_FLOAT16, "fp16")                                                                     \
+    ROW(CODEC_BFLOAT16, "bf16")                                                                    \
+    ROW(CODEC_2BIT, "2bit")                                                                        \
+    ROW(CODEC_1BIT, "1bit")                                                                        \
+    ROW(CODEC_TOPK, "topk")
 
 /* How a float32 allreduce updates weights instead of storing its result (kernels/update.h). */
-typedef enum hvd_rule {
-    HVD_RULE_NONE = 0,
-    HVD_SGD,
-    HVD_SGD_MOMENTUM,
-    HVD_NAG,
-    HVD_ADAM,
-    HVD_RULES
-} hvd_rule;
+#define RULES(ROW)                                                                                 \
+    ROW(RULE_NONE, "none")                                                                         \
+    ROW(SGD, "SGD")                                                                                \
+    ROW(SGD_MOMENTUM, "SGD with momentum")                                                         \
+    ROW(NAG, "NAG")                                                                                \
+    ROW(ADAM, "Adam")
+
+/* clang-format off */
+/* cdef begin */
+/* HVD_KINDS: number of kinds in which all ranks take part; kinds between two ranks follow */
+typedef enum hvd_kind { KINDS(AS_ENUM) HVD_KINDS, HVD_SEND = 32, HVD_RECV } hvd_kind;
+typedef enum hvd_dtype { DTYPES(AS_ENUM) HVD_DTYPES } hvd_dtype;
+typedef enum hvd_op { OPS(AS_ENUM) HVD_OPS } hvd_op;
+typedef enum hvd_codec { CODECS(AS_ENUM) HVD_CODECS } hvd_codec;
+typedef enum hvd_rule { RULES(AS_ENUM) HVD_RULES } hvd_rule;
+/* clang-format on */
 
 /* Indices into hvd_update.rates. Each rule uses some of these parameters. */
 typedef enum hvd_rate {
@@ -127,42 +141,13 @@ typedef struct hvd_by_mpi {
 } hvd_by_mpi;
 /* cdef end */
 
-#define IS_UNSIGNED(TYPE) ((TYPE) - 1 > 0) /* in an unsigned type, -1 is the largest number */
-
-/* One row for each dtype: the suffix of HVD_..., the name, the class, the type of an element and
- * the type of the accumulator. The other columns serve the kernels of the class (kernels/reduce.c).
- * FLOAT: functions that convert to and from the accumulator. INTEGER, TRUTH: the unsigned type that
- * sums are computed in. */
-#define DTYPES(ROW)                                                                                \
-    ROW(UINT8, "uint8", INTEGER, uint8_t, int32_t, uint32_t)                                       \
-    ROW(INT8, "int8", INTEGER, int8_t, int32_t, uint32_t)                                          \
-    ROW(INT32, "int32", INTEGER, int32_t, int64_t, uint64_t)                                       \
-    ROW(INT64, "int64", INTEGER, int64_t, int64_t, uint64_t)                                       \
-    ROW(FLOAT16, "float16", FLOAT, uint16_t, float, float_of_half, half_of_float)                  \
-    ROW(BFLOAT16, "bfloat16", FLOAT, uint16_t, float, float_of_bfloat, bfloat_of_float)            \
-    ROW(FLOAT32, "float32", FLOAT, float, float, SAME, SAME)                                       \
-    ROW(FLOAT64, "float64", FLOAT, double, double, SAME, SAME)                                     \
-    ROW(BOOL, "bool", TRUTH, uint8_t, uint8_t, uint8_t)                                            \
-    ROW(INT16, "int16", INTEGER, int16_t, int32_t, uint32_t)                                       \
-    ROW(UINT16, "uint16", INTEGER, uint16_t, int32_t, uint32_t)                                    \
-    ROW(UINT32, "uint32", INTEGER, uint32_t, int64_t, uint64_t)                                    \
-    ROW(UINT64, "uint64", INTEGER, uint64_t, uint64_t, uint64_t)
-
-/* One row for each op, in the order of hvd_op: its name and the classes of dtypes that it
- * accepts. */
-#define OPS(ROW)                                                                                   \
-    ROW("Sum", ALL)                                                                                \
-    ROW("Average", ALL)                                                                            \
-    ROW("Min", ALL)                                                                                \
-    ROW("Max", ALL)                                                                                \
-    ROW("Product", ALL)                                                                            \
-    ROW("Adasum", FLOAT)
-
 /* Return the name that users write; "?" if the value is out of range. */
 const char *kind_name(int kind);
 const char *dtype_name(int dtype);
 const char *op_name(int op);
+/* cdef begin */
 const char *codec_name(int codec);
+/* cdef end */
 const char *rule_name(int rule);
 
 /* Converts a rank of a group to a rank of the job. job_ranks NULL: the numbers are equal. */

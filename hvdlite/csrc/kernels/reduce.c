@@ -120,7 +120,7 @@ static inline uint64_t truncated_unsigned(double x) {
         widen_##DTYPE(out, wide, n, 1);                                                            \
     }
 
-#define KERNELS_OF(DTYPE, NAME, CLASS, ...) CLASS##_KERNELS(DTYPE, __VA_ARGS__)
+#define KERNELS_OF(DTYPE, NAME, TORCH, MXNET, MPI, CLASS, ...) CLASS##_KERNELS(DTYPE, __VA_ARGS__)
 DTYPES(KERNELS_OF)
 
 #define ROW(DTYPE, COMBINES, T, W, PAIR, PARTIAL)                                                  \
@@ -151,7 +151,7 @@ DTYPES(KERNELS_OF)
 #define FLOAT_ROWS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                                \
     ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
 
-#define ROWS_OF_CLASS(DTYPE, NAME, CLASS, ...) CLASS##_ROWS(DTYPE, __VA_ARGS__)
+#define ROWS_OF_CLASS(DTYPE, NAME, TORCH, MXNET, MPI, CLASS, ...) CLASS##_ROWS(DTYPE, __VA_ARGS__)
 DTYPES(ROWS_OF_CLASS)
 
 static const struct reduce_kernels *const ROWS_OF[] = {

@@ -73,21 +73,16 @@ static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error
     return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name, api->last_error());
 }
 
-static const signed char DTYPES[] = {/* index: mshadow's type flag */
-                                     HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32,
-                                     HVD_INT8,    HVD_INT64,   HVD_BOOL,    -1,        -1,
-                                     -1,          -1,          HVD_BFLOAT16};
-
 static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
+#define ROW(DTYPE, NAME, TORCH, MXNET, ...) [HVD_##DTYPE] = MXNET,
+    static const signed char FLAGS[] = {DTYPES(ROW)};
+#undef ROW
     char known[200] = "";
-    if (flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0) {
-        *dtype = DTYPES[flag];
-        return HVD_OK;
+    for (int i = 0, n = 0; i < HVD_DTYPES; i++) {
+        if (FLAGS[i] < 0) continue;
+        if (FLAGS[i] == flag) return *dtype = i, HVD_OK;
+        n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", n ? ", " : "", dtype_name(i));
     }
-    for (size_t i = 0, n = 0; i < sizeof DTYPES; i++)
-        if (DTYPES[i] >= 0)
-            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "",
-                                  dtype_name(DTYPES[i]));
     return error_set(err, HVD_UNSUPPORTED,
                      "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not handle: "
                      "cast it to one of %s",

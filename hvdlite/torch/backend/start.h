@@ -17,19 +17,10 @@ constexpr int NO_TYPE = -1, NO_OP = -1, FOLD = -2;
 
 inline int type_of(at::ScalarType type) {
     switch (type) {
-    case at::kByte: return HVD_UINT8;
-    case at::kChar: return HVD_INT8;
-    case at::kShort: return HVD_INT16;
-    case at::kInt: return HVD_INT32;
-    case at::kLong: return HVD_INT64;
-    case at::kHalf: return HVD_FLOAT16;
-    case at::kBFloat16: return HVD_BFLOAT16;
-    case at::kFloat: return HVD_FLOAT32;
-    case at::kDouble: return HVD_FLOAT64;
-    case at::kBool: return HVD_BOOL;
-    case at::kUInt16: return HVD_UINT16;
-    case at::kUInt32: return HVD_UINT32;
-    case at::kUInt64: return HVD_UINT64;
+#define ROW(DTYPE, NAME, TORCH, ...)                                                               \
+    case at::ScalarType::TORCH: return HVD_##DTYPE;
+        DTYPES(ROW)
+#undef ROW
     default: return NO_TYPE;
     }
 }
