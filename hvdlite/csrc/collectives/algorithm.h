@@ -107,12 +107,37 @@ enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
-coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_teams,
-    coll_window_broadcast, coll_window_allgather, coll_window_reducescatter, coll_window_alltoall,
-    coll_ring_allreduce, coll_ring_allgather, coll_pairwise_allreduce, coll_pairwise_reducescatter,
-    coll_alltoall, coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast,
-    coll_hosts_allgather, coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling,
-    coll_tree, coll_chain;
+/* The table of algorithms, whose columns are the members of struct coll_algorithm. The first row
+ * that accepts a collective runs it; the last row of each kind accepts everything. coll.c has the
+ * functions that accept. */
+#define ALGORITHMS(ROW)                                                                            \
+    ROW("direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce)                 \
+    ROW("window allreduce in teams", HVD_ALLREDUCE, true, in_teams, coll_window_teams)             \
+    ROW("window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce)                 \
+    ROW("window broadcast", HVD_BROADCAST, true, on_window, coll_window_broadcast)                 \
+    ROW("window allgather", HVD_ALLGATHER, false, on_window, coll_window_allgather)                \
+    ROW("window reducescatter", HVD_REDUCESCATTER, false, on_window, coll_window_reducescatter)    \
+    ROW("window alltoall", HVD_ALLTOALL, false, on_window, coll_window_alltoall)                   \
+    ROW("direct allreduce by hosts", HVD_ALLREDUCE, true, in_regions, coll_hosts_direct)           \
+    ROW("allreduce by hosts", HVD_ALLREDUCE, false, reduces_by_hosts, coll_hosts_allreduce)        \
+    ROW("broadcast by hosts", HVD_BROADCAST, false, by_hosts, coll_hosts_broadcast)                \
+    ROW("allgather by hosts", HVD_ALLGATHER, false, by_hosts, coll_hosts_allgather)                \
+    ROW("reducescatter by hosts", HVD_REDUCESCATTER, false, reduces_by_hosts,                      \
+        coll_hosts_reducescatter)                                                                  \
+    ROW("Adasum", HVD_ALLREDUCE, false, by_adasum, coll_adasum)                                    \
+    ROW("recursive doubling", HVD_ALLREDUCE, false, in_few_steps, coll_doubling)                   \
+    ROW("circulant", HVD_ALLREDUCE, false, in_log_rounds, coll_circulant)                          \
+    ROW("ring", HVD_ALLREDUCE, false, own_accumulator, coll_ring_allreduce)                        \
+    ROW("pairwise allreduce", HVD_ALLREDUCE, false, by_kernels, coll_pairwise_allreduce)           \
+    ROW("binomial tree", HVD_BROADCAST, false, by_tree, coll_tree)                                 \
+    ROW("pipelined chain", HVD_BROADCAST, false, NULL, coll_chain)                                 \
+    ROW("ring allgather", HVD_ALLGATHER, false, NULL, coll_ring_allgather)                         \
+    ROW("pairwise reducescatter", HVD_REDUCESCATTER, false, NULL, coll_pairwise_reducescatter)     \
+    ROW("pairwise alltoall", HVD_ALLTOALL, false, NULL, coll_alltoall)
+
+#define DECLARE(NAME, KIND, IN_TENSORS, TAKES, RUN) coll_function RUN;
+ALGORITHMS(DECLARE)
+#undef DECLARE
 
 /* Ring and pairwise allreduces in slices, without a pause between slices. They do not apply the
  * prescale. */

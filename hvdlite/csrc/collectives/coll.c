@@ -74,32 +74,9 @@ static bool own_accumulator(const struct comm *comm, const struct coll_args *arg
     return by_kernels(comm, args) && args->reduce->size == args->reduce->wide;
 }
 
-/* The first row that accepts a collective runs it. The last row of each kind accepts everything. */
 static const struct coll_algorithm TABLE[] = {
-    {"direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce},
-    {"window allreduce in teams", HVD_ALLREDUCE, true, in_teams, coll_window_teams},
-    {"window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce},
-    {"window broadcast", HVD_BROADCAST, true, on_window, coll_window_broadcast},
-    {"window allgather", HVD_ALLGATHER, false, on_window, coll_window_allgather},
-    {"window reducescatter", HVD_REDUCESCATTER, false, on_window, coll_window_reducescatter},
-    {"window alltoall", HVD_ALLTOALL, false, on_window, coll_window_alltoall},
-    {"direct allreduce by hosts", HVD_ALLREDUCE, true, in_regions, coll_hosts_direct},
-    {"allreduce by hosts", HVD_ALLREDUCE, false, reduces_by_hosts, coll_hosts_allreduce},
-    {"broadcast by hosts", HVD_BROADCAST, false, by_hosts, coll_hosts_broadcast},
-    {"allgather by hosts", HVD_ALLGATHER, false, by_hosts, coll_hosts_allgather},
-    {"reducescatter by hosts", HVD_REDUCESCATTER, false, reduces_by_hosts,
-     coll_hosts_reducescatter},
-    {"Adasum", HVD_ALLREDUCE, false, by_adasum, coll_adasum},
-    {"recursive doubling", HVD_ALLREDUCE, false, in_few_steps, coll_doubling},
-    {"circulant", HVD_ALLREDUCE, false, in_log_rounds, coll_circulant},
-    {"ring", HVD_ALLREDUCE, false, own_accumulator, coll_ring_allreduce},
-    {"pairwise allreduce", HVD_ALLREDUCE, false, by_kernels, coll_pairwise_allreduce},
-    {"binomial tree", HVD_BROADCAST, false, by_tree, coll_tree},
-    {"pipelined chain", HVD_BROADCAST, false, NULL, coll_chain},
-    {"ring allgather", HVD_ALLGATHER, false, NULL, coll_ring_allgather},
-    {"pairwise reducescatter", HVD_REDUCESCATTER, false, NULL, coll_pairwise_reducescatter},
-    {"pairwise alltoall", HVD_ALLTOALL, false, NULL, coll_alltoall},
-};
+#define AS_ROW(...) {__VA_ARGS__},
+    ALGORITHMS(AS_ROW)};
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 
 const struct coll_algorithm *coll_table(size_t *rows) {
