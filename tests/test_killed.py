@@ -38,11 +38,10 @@ def test_a_killed_rank_is_an_error_on_all_other_ranks(dead, when, window):
     killed = str(TESTS / "scripts" / "killed.py")
     ended = start_ranks(3, killed, str(dead), when, env={"HVDLITE_WINDOW": window})
     texts = {rank: each["texts"] for rank, each in results_without({dead}, ended).items()}
-    first = texts[1][0]
-    assert first.startswith(f"rank {dead} (process ")
-    for waiting, later in texts.values():  # the later call is refused immediately
-        assert later == first.partition(",")[0]
-        assert waiting.partition(", while tensor 'allreduce.lost' waited")[0] == later
+    assert {rank: len(each) for rank, each in texts.items()} == {1: 3, 2 - dead: 2}
+    causes = {text.partition(",")[0] for each in texts.values() for text in each}
+    assert len(causes) == 1, causes
+    assert causes.pop().startswith(f"rank {dead} (process ")
 
 
 def test_a_rank_killed_while_it_saves_keeps_the_last_checkpoint(tmp_path):

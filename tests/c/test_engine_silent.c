@@ -122,7 +122,7 @@ ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
     ranks_meet(me->ranks);
     if (!stopped) {
         CHECK_CODE(sockets_group(&group, t, BOTH, 2, 1, false, &err), HVD_RANK_DEAD, err);
-        CHECK_HAS(err.text, "does not answer: it may be stopped");
+        CHECK_HAS(err.text, "has not answered for");
         CHECK(err.nblamed == 1 && err.blamed[0] == stop.rank);
     }
     ranks_meet(me->ranks);

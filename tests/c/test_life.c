@@ -74,6 +74,32 @@ TEST(test_a_killed_process_is_reported_under_a_low_limit_of_open_files) {
     see_killed(1);
 }
 
+static void note_order(void *arg, int rank) {
+    struct deaths *d = arg;
+    d->of[rank] = d->all.count;
+    counter_add(&d->all);
+}
+
+/* All ranks of a host must name the same rank. */
+TEST(test_of_several_deaths_the_lowest_rank_is_reported_first) {
+    struct deaths d = {.of = {0}};
+    struct life *l = NULL;
+    pid_t pids[PROCESSES];
+    counter_init(&d.all);
+    REQUIRE(life_open(&l, PROCESSES, note_order, &d) == HVD_OK);
+    struct life_card card = life_card_of_this_process();
+    for (int i = PROCESSES - 1; i >= 0; i--) {
+        card.pid = pids[i] = child();
+        CHECK_INT(life_add(l, &card, i), HVD_OK);
+    }
+    for (int i = 0; i < PROCESSES; i++) end(pids[i], SIGKILL);
+    CHECK_INT(life_start(l), HVD_OK);
+    CHECK(counter_reaches(&d.all, PROCESSES));
+    for (int i = 0; i < PROCESSES; i++) CHECK_INT(d.of[i], i);
+    life_close(l);
+    mutex_destroy(&d.all.mutex);
+}
+
 /* The error says that the process is not watched. */
 TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
     struct rlimit old, none;

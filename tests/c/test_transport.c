@@ -189,7 +189,7 @@ static void two_deaths(struct ranks *ranks, int rank, void *arg) {
         ranks_meet(ranks);
         if (rank) continue;
         FAILS(transport_check_life(t, ERR), HVD_RANK_DEAD);
-        bool silent = strstr(ERR->text, "may be stopped") != NULL;
+        bool silent = strstr(ERR->text, "has not answered") != NULL;
         CHECK(silent == transport_is_dead(t, 1) && silent != transport_is_dead(t, 2));
         t->death = 0;
     }

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,11 +24,24 @@ def lives(pid: int) -> bool:
         return False
 
 
+def wait_in(process_set) -> None:
+    """Wait for the dead rank in a set of two ranks, and keep the error's text."""
+    try:
+        hvd.numpy.allreduce(np.ones(1000), name="pair", process_set=process_set)
+    except hvd.RankFailedError as error:
+        texts.append(str(error))
+
+
 hvd.init()
 rank, dead = hvd.rank(), int(sys.argv[1])
+texts: list = []
+pair = hvd.add_process_set(sorted([1, dead]))
 pids = hvd.allgather_object(os.getpid())
 for i in range(10):
     hvd.numpy.allreduce(np.ones(1000), name=f"warm{i % 2}")
+waits = threading.Thread(target=wait_in, args=[pair])
+if rank == 1:
+    waits.start()
 if rank == dead:
     subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(0.2)  # the other ranks then wait
@@ -35,7 +49,6 @@ if rank == dead:
 if sys.argv[2] == "later":
     while lives(pids[dead]):
         time.sleep(0.01)
-texts = []
 for _ in range(2):
     try:
         hvd.numpy.allreduce(np.ones(1000), name="lost")
@@ -43,5 +56,7 @@ for _ in range(2):
         assert (error.rank, error.pid) == (dead, pids[dead])
         assert error.host
         texts.append(str(error))
+if rank == 1:
+    waits.join()
 hvd.shutdown()
 report(rank, texts=texts)

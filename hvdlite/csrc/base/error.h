@@ -36,6 +36,7 @@ typedef struct hvd_error {
     /* number of ranks that caused the error; 0: no rank did, or unknown */
     int nblamed;
     int blamed[HVD_MAX_BLAMED]; /* the first of these ranks, as ranks of the job */
+    int fate;                   /* HVD_RANK_DEAD: an enum fate (shm/life.h) */
     int64_t pid;                /* process id of blamed[0]; 0: unknown */
     char host[HVD_MAX_HOST];    /* host of blamed[0]; "": unknown */
     /* tensor's name; "": the error concerns no tensor, or all tensors */

@@ -80,6 +80,8 @@ int poller_start(struct poller *p, const char *name, hvd_error *err) {
     return HVD_OK;
 }
 
+bool poller_can_read(int file) { return poll(&(struct pollfd){file, POLLIN, 0}, 1, 0) > 0; }
+
 static void ring_file(int event) {
     uint64_t one = 1;
     ssize_t written = write(event, &one, sizeof one);

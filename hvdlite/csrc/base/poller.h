@@ -24,6 +24,8 @@ int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, h
 /* `name`: the thread's name. */
 int poller_start(struct poller *p, const char *name, hvd_error *err);
 
+bool poller_can_read(int file); /* any thread; no poller is needed */
+
 /* Ends the thread if it was started. NULL is allowed. */
 void poller_free(struct poller *p);
 

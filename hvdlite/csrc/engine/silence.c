@@ -15,7 +15,7 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     if (stall > 0 && stall < LEAST) stall = LEAST;
     double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
     n->watch.warning = options->stall_warning;
-    n->watch.failure = either;
+    n->watch.failure = n->t->silence = either;
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
@@ -61,13 +61,8 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
 }
 
 static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
-    char who[TRANSPORT_WHO];
-    transport_who(n->t, rank, who);
     n->lost_rank = rank;
-    error_set(&n->lost, HVD_RANK_DEAD,
-              "%s has not answered for %.0f s: it is stopped, or its host is lost", who,
-              watch_silence(&n->watch, rank));
-    transport_blame(n->t, rank, &n->lost);
+    transport_dead(n->t, rank, FATE_SILENT, &n->lost);
     *err = n->lost;
     return HVD_RANK_DEAD;
 }

@@ -172,6 +172,7 @@ BOTH int pass_error(struct stream *s, hvd_error *error) {
     if (s->from && (error->code <= HVD_OK || error->code > HVD_INTERNAL || error->nblamed < 0))
         return damaged(s->from, s->err);
     for (int i = 0; i < error_nlisted(error); i++) HVD_TRY(pass_int(s, &error->blamed[i], 4));
+    HVD_TRY(pass_int(s, &error->fate, 1));
     HVD_TRY(pass_long(s, &error->pid));
     HVD_TRY(pass_text(s, error->host, sizeof error->host));
     return pass_text(s, error->text, sizeof error->text);

@@ -14,6 +14,7 @@
 struct process {
     struct life *life;
     int rank, file;
+    bool reported;
 };
 
 struct life {
@@ -37,11 +38,27 @@ struct life_card life_card_of_this_process(void) {
  * arrive, and may say that the rank has left. */
 static const double GRACE = 20e-3;
 
+static struct process *lowest_ended(const struct life *l) {
+    struct process *lowest = NULL;
+    for (int i = 0; i < l->n; i++) {
+        struct process *w = &l->processes[i];
+        bool lower = !w->reported && (!lowest || w->rank < lowest->rank);
+        if (lower && poller_can_read(w->file)) lowest = w;
+    }
+    return lowest;
+}
+
+/* Reports all processes that have ended by the end of the delay, the lowest rank first. Then all
+ * ranks of the host name the same rank, although they notice several deaths in any order. */
 static bool end(void *arg, int file) {
-    const struct process *w = arg;
+    const struct process *first = arg;
     (void)file;
+    if (first->reported) return false;
     clock_nap(GRACE);
-    w->life->died(w->life->arg, w->rank);
+    for (struct process *w; (w = lowest_ended(first->life));) {
+        w->reported = true;
+        w->life->died(w->life->arg, w->rank);
+    }
     return false;
 }
 
@@ -56,7 +73,7 @@ int life_open(struct life **out, int most, void (*died)(void *arg, int rank), vo
 int life_add(struct life *l, const struct life_card *card, int rank) {
     struct process *w = &l->processes[l->n];
     if (!card->space || card->space != l->space) return HVD_UNSUPPORTED;
-    *w = (struct process){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0)};
+    *w = (struct process){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0), false};
     if (w->file < 0 && errno == ESRCH) return HVD_RANK_DEAD;
     if (w->file < 0) return errno == ENOSYS || errno == EPERM ? HVD_UNSUPPORTED : HVD_NO_MEMORY;
     l->n++;

@@ -48,9 +48,12 @@ void transport_died(struct transport *t, int rank, enum fate fate) {
 }
 
 void transport_give_up(struct transport *t, const hvd_error *cause) {
+    /* the cause may come from a damaged message */
+    bool known = cause->fate >= 0 && cause->fate < FATES;
+    enum fate fate = known ? (enum fate)cause->fate : FATE_SILENT;
     for (int r = 0; cause->code == HVD_RANK_DEAD && r < t->at.size; r++)
         for (int i = 0; i < cause->nblamed && r != t->at.rank; i++)
-            if (transport_job_rank(t, r) == cause->blamed[i]) transport_died(t, r, FATE_SILENT);
+            if (transport_job_rank(t, r) == cause->blamed[i]) transport_died(t, r, fate);
 }
 
 void transport_await(struct transport *job, int rank, int by) {
@@ -92,16 +95,26 @@ void transport_complete(const struct transport *t, hvd_error *err) {
     }
 }
 
-int transport_check_life(const struct transport *t, hvd_error *err) {
-    static const char *const HOW[] = {"is dead", "is lost: its host has vanished",
-                                      "is dead, or does not answer: it may be stopped"};
+int transport_dead(const struct transport *t, int rank, enum fate fate, hvd_error *err) {
     char who[TRANSPORT_WHO];
+    transport_who(t, rank, who);
+    if (fate == FATE_SILENT)
+        error_set(err, HVD_RANK_DEAD,
+                  "%s has not answered for %.0f s: it is stopped, or its host is lost", who,
+                  t->silence);
+    else
+        error_set(err, HVD_RANK_DEAD, "%s %s", who,
+                  fate == FATE_DIED ? "is dead" : "is lost: its host has vanished");
+    transport_blame(t, rank, err);
+    err->fate = (int)fate;
+    return HVD_RANK_DEAD;
+}
+
+int transport_check_life(const struct transport *t, hvd_error *err) {
     int death = atomic_load_explicit(&t->death, memory_order_acquire);
     if (!death) return HVD_OK;
     int rank = (death - 1) / FATES, fate = (death - 1) % FATES;
-    transport_who(t, rank, who);
-    error_set(err, HVD_RANK_DEAD, "%s %s", who, HOW[fate]);
-    transport_blame(t, rank, err);
+    transport_dead(t, rank, (enum fate)fate, err);
     for (int r = rank + 1; fate == FATE_HOST_LOST && r < t->at.size; r++)
         if (strcmp(t->cards[r].life.host, t->cards[rank].life.host) == 0)
             error_blame(err, transport_job_rank(t, r));

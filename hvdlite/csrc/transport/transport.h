@@ -83,6 +83,7 @@ struct transport {
     hvd_error no_watch;   /* reason why the death of a rank of this host may be noticed late */
     struct stats *stats;  /* NULL: nothing is counted */
     struct patience patience;
+    double silence; /* seconds after which the engine declares a rank silent; 0: never */
     /* shared by all groups of the process, for large collectives; NULL: none */
     struct helpers *helpers;
     struct pace pace;
@@ -125,6 +126,9 @@ int transport_blame(const struct transport *t, int rank, hvd_error *err);
  * transport. */
 void transport_complete(const struct transport *t, hvd_error *err);
 
+/* Sets the error of a dead rank. The text depends only on the rank and the fate, so it is the same
+ * on every rank and in every group. Returns HVD_RANK_DEAD. */
+int transport_dead(const struct transport *t, int rank, enum fate fate, hvd_error *err);
 /* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's messages first, because the
  * rank may have left before its process ended. */
 int transport_check_life(const struct transport *t, hvd_error *err);
