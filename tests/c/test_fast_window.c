@@ -10,7 +10,9 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *fast; /* by kind: number of rounds without negotiation */
+    /* by kind: number of rounds without negotiation; the last: of alltoalls with splits */
+    atomic_int *fast;
+    int64_t splits[MOST_RANKS];
     float in[MOST], out[MOST_RANKS * MOST];
 };
 
@@ -18,7 +20,8 @@ struct caller {
 struct plan {
     hvd_kind kind;
     int odd, n, root;
-    bool unwaited, late, wrong, more;
+    int skew; /* alltoall: how many rows more than the average a rank sends to the next rank */
+    bool unwaited, late, wrong, more, splits;
 };
 
 /* Returns the plan of a round, equal on all ranks. */
@@ -30,10 +33,15 @@ static struct plan plan_of(const struct caller *c, int round) {
     uint64_t what = random_next(&random) % 40;
     int n = SIZES[part % 3];
     hvd_kind kind = (hvd_kind)(part % HVD_JOIN);
+    bool splits = kind == HVD_ALLTOALL && part / HVD_JOIN != 1;
     return (struct plan){.kind = kind,
                          .odd = (int)(random_next(&random) % (uint64_t)size),
                          .n = kind == HVD_ALLTOALL ? (n / size + 1) * size : n,
                          .root = part % size,
+                         .splits = splits,
+                         .skew = !splits     ? 0
+                                 : what == 4 ? 1
+                                             : n / size + 1,
                          .unwaited = what == 0,
                          .late = what == 1,
                          .wrong = what == 2,
@@ -47,6 +55,12 @@ static float value(int rank, int round, int i) {
 /* Returns a rank's number of rows; a row has one element. */
 static int rows_of(const struct plan *plan, int rank) {
     return plan->n + (plan->more && rank == plan->odd);
+}
+
+/* Returns how many rows rank `from` sends to rank `to` in an alltoall. */
+static int split_of(const struct plan *plan, int size, int from, int to) {
+    int next = (from + 1) % size;
+    return plan->n / size + plan->skew * ((to == next) - (to == from));
 }
 
 static int64_t out_rows_of(const struct caller *c, const struct plan *plan,
@@ -68,7 +82,7 @@ static float sum_of(int size, int round, int i) {
 
 /* Returns the expected element i of this rank's result. */
 static float expected(const struct caller *c, const struct plan *plan, int round, int i) {
-    int size = c->me->ranks->size, self = c->me->rank, each = plan->n / size, from = 0;
+    int size = c->me->ranks->size, self = c->me->rank, each = plan->n / size, from = 0, rows;
     switch (plan->kind) {
     case HVD_BROADCAST: return value(plan->root, round, i);
     case HVD_ALLGATHER:
@@ -77,7 +91,10 @@ static float expected(const struct caller *c, const struct plan *plan, int round
     case HVD_REDUCESCATTER:
         return sum_of(size, round,
                       i + self * each + (self < plan->n % size ? self : plan->n % size));
-    case HVD_ALLTOALL: return value(i / each, round, self * each + i % each);
+    case HVD_ALLTOALL:
+        while (i >= (rows = split_of(plan, size, from, self))) i -= rows, from++;
+        for (int to = 0; to < self; to++) i += split_of(plan, size, from, to);
+        return value(from, round, i);
     default: return sum_of(size, round, i);
     }
 }
@@ -102,6 +119,11 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     r->dims[0] = rows_of(&plan, c->me->rank);
     h->tensor.out_rows = out_rows_of(c, &plan, r);
     h->tensor.open = plan.kind == HVD_ALLGATHER;
+    r->uneven = plan.splits;
+    h->tensor.splits = plan.splits ? c->splits : NULL;
+    h->tensor.nsplits = plan.splits ? (size_t)c->me->ranks->size : 0;
+    for (int to = 0; to < c->me->ranks->size; to++)
+        c->splits[to] = split_of(&plan, c->me->ranks->size, c->me->rank, to);
     for (int i = 0; i < r->dims[0]; i++) c->in[i] = value(c->me->rank, round, i);
     if (odd && plan.late) clock_nap(10e-3);
     handle_renew(h, c->in, c->out);
@@ -110,7 +132,8 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     bool fails = plan.wrong && c->me->ranks->size > 1;
     check_finished(h, PATIENCE, fails ? HVD_MISMATCH : HVD_OK);
     const char *way = engine_algorithm(c->me->engine);
-    if (way && !strcmp(way, "fast path")) atomic_fetch_add(&c->fast[plan.kind], 1);
+    if (way && !strcmp(way, "fast path"))
+        atomic_fetch_add(&c->fast[plan.splits ? HVD_JOIN : plan.kind], 1);
     if (!fails) check_results(c, &plan, round, h->tensor.out, (int)h->tensor.out_rows);
 }
 
@@ -120,6 +143,7 @@ static void *call(void *arg) {
     char name[] = {(char)('a' + c->number), 0};
     h->tensor.request = request_of(name, MOST);
     for (int round = 0; round < ROUNDS; round++) use_once(c, h, round);
+    h->tensor.splits = NULL;
     return NULL;
 }
 
@@ -133,9 +157,9 @@ ENGINES_BY(callers_main, arg,
 }
 
 static void run_callers(int p, int per_host) {
-    atomic_int fast[HVD_JOIN] = {0};
+    atomic_int fast[HVD_JOIN + 1] = {0};
     ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, fast);
-    for (int kind = 0; kind < (per_host ? 1 : HVD_JOIN); kind++)
+    for (int kind = 0; kind < (per_host ? 1 : HVD_JOIN + 1); kind++)
         CHECK_CASE(atomic_load(&fast[kind]) > ROUNDS / 20, "%d ranks, kind %d: %d", p, kind,
                    atomic_load(&fast[kind]));
 }

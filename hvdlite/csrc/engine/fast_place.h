@@ -15,7 +15,9 @@
 enum state { AWAY, OPEN, BUSY };
 
 struct window_place {
-    size_t at, room; /* offset in the window; bytes reserved per input, 0: none */
+    size_t at, room;  /* offset in the window; bytes reserved per input, 0: none */
+    bool uneven;      /* an alltoall for which a rank has chosen its splits */
+    int64_t out_rows; /* if uneven: number of rows that this rank gets with its published splits */
 };
 
 struct host_place {

@@ -8,20 +8,16 @@
 #include "base/clock.h"
 #include "base/floats.h"
 #include "collectives/algorithm.h"
-#include "engine/fast_place.h"
+#include "engine/fast_room.h"
 #include "engine/fast_round.h"
 #include "kernels/reduce.h"
-#include "shm/window.h"
 #include "transport/transport.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
     LARGEST = 64 << 10, /* maximum bytes that a rank reads from other ranks' inputs */
-    LINE = 64,
-    /* one line for the word (the line of local rank 0 is used), one line for the last round with
-     * sums */
-    HEAD = 2 * LINE,
     BLOCK = 1024, /* bytes that are added at a time, then copied while they are in the L1 cache */
 };
 
@@ -34,29 +30,11 @@ int fast_window_check(const struct fast_path *x, hvd_error *err) {
 
 /* ---- places ---- */
 
-static char *room_of(const struct fast_path *x, int local_rank, const struct fast_place *p) {
-    return (char *)x->shared.window->ranks[local_rank].fast_path + p->shared.at;
-}
-
-static _Atomic uint64_t *word_at(const struct fast_path *x, const struct fast_place *p) {
-    return (_Atomic uint64_t *)(void *)room_of(x, 0, p);
-}
-
-static _Atomic uint64_t *sums_of(const struct fast_path *x, int local_rank,
-                                 const struct fast_place *p) {
-    return (_Atomic uint64_t *)(void *)(room_of(x, local_rank, p) + LINE);
-}
-
-static char *input_of(const struct fast_path *x, int local_rank, const struct fast_place *p) {
-    return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->shared.room;
-}
-
-/* Returns whether all ranks have the same number of rows and split them evenly. */
-static bool is_even(const struct fast_path *x, const struct tensor *tensor) {
+static bool have_equal_rows(const struct fast_path *x, const struct tensor *tensor) {
     if (!request_rows_vary(&tensor->request)) return true;
     for (int i = 0; i < x->shared.window->n; i++)
         if (tensor->rows[i] != tensor->rows[0]) return false;
-    return !tensor->uneven;
+    return true;
 }
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
@@ -64,13 +42,14 @@ bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
     enum { OWN_MEMORY = 16 << 10 };
     size_t bytes = request_bytes(&tensor->request);
     return x->shared.window && tensor->request.kind < HVD_JOIN &&
-           bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && is_even(x, tensor) &&
+           bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && have_equal_rows(x, tensor) &&
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
-/* Reserves room for `bytes` for the place. Called in the same order on all ranks. */
+/* Reserves room for `bytes` and the splits. Called in the same order on all ranks. */
 static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
-    size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
+    size_t room = lines_of(bytes) + (p->shared.uneven ? lines_of(splits_bytes(x)) : 0);
+    size_t all = HEAD + 2 * room;
     if (room <= p->shared.room) return;
     bool fits = all <= WINDOW_FAST_PATH - x->shared.used;
     p->shared.room = fits ? room : 0;
@@ -78,14 +57,26 @@ static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     x->shared.used += fits ? all : 0;
 }
 
-/* If this rank has already submitted another tensor of this name to the engine, closes the first
- * round. */
+/* Publishes this rank's splits. No rank reads the old splits any more, because all ranks have
+ * submitted this tensor to the engine. */
+static bool publish_splits(const struct fast_path *x, struct fast_place *p,
+                           const struct tensor *tensor) {
+    if (!tensor->splits || tensor->open) return false;
+    memcpy(splits_of(x, x->shared.window->self, p), tensor->splits, splits_bytes(x));
+    p->shared.out_rows = tensor->out_rows;
+    return true;
+}
+
+/* If this rank has already submitted another tensor of this name to the engine, or can't take part
+ * in an alltoall with splits, closes the first round. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often) {
+    p->shared.uneven = tensor->uneven;
     make_room(x, p, request_bytes(&tensor->request));
     if (!p->shared.room || !often) return;
+    bool comes = !tensor->uneven || publish_splits(x, p, tensor);
     mutex_lock(&x->mutex); /* fast_window_submit adds tensors under this lock */
-    bool more = tensor->behind;
+    bool more = tensor->behind || !comes;
     if (!more) atomic_store_explicit(&p->state, OPEN, memory_order_release);
     mutex_unlock(&x->mutex);
     if (more)
@@ -127,13 +118,27 @@ static struct coll_range chunk_of(const struct fast_path *x, const struct tensor
     return coll_chunk(request_bytes(r), element, x->shared.window->n, local_rank);
 }
 
-/* Copies the input to the window, except the chunk that only this rank reads. */
+/* Returns which bytes of a rank's input another rank gets in an allgather, alltoall or broadcast. */
+static struct coll_range part_of(const struct fast_path *x, const struct fast_place *p,
+                                 const struct tensor *t, int from, int to) {
+    const struct request *r = &t->request;
+    if (r->kind != HVD_ALLTOALL) return (struct coll_range){0, request_bytes(r)};
+    const int64_t *splits = p->shared.uneven ? splits_of(x, from, p) : NULL;
+    size_t row = request_row_bytes(r), rows = (size_t)(request_rows(r) / x->shared.window->n);
+    size_t begin = splits ? 0 : (size_t)to * rows;
+    for (int i = 0; splits && i < to; i++) begin += (size_t)splits[i];
+    return (struct coll_range){begin * row, (begin + (splits ? (size_t)splits[to] : rows)) * row};
+}
+
+/* Copies the input to the window, except what only this rank reads. */
 static void stage(const struct fast_path *x, const struct fast_place *p, const struct tensor *t) {
-    char *to = input_of(x, x->shared.window->self, p);
-    if (t->request.kind == HVD_BROADCAST && t->request.root != x->shared.window->self) return;
+    int self = x->shared.window->self;
+    char *to = input_of(x, self, p);
+    if (t->request.kind == HVD_BROADCAST && t->request.root != self) return;
     size_t bytes = request_bytes(&t->request);
     struct coll_range own = {0};
-    if (is_divided(x, t)) own = chunk_of(x, t, x->shared.window->self);
+    if (is_divided(x, t)) own = chunk_of(x, t, self);
+    if (t->request.kind == HVD_ALLTOALL) own = part_of(x, p, t, self, self);
     lines_copy(to, t->in, own.begin);
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
@@ -211,18 +216,14 @@ static bool take_sums(struct fast_path *x, const struct fast_place *p, const str
 /* For allgather, alltoall and broadcast. */
 static void copy_parts(const struct fast_path *x, const struct fast_place *p,
                        const struct tensor *t) {
-    const struct request *r = &t->request;
-    size_t part = request_bytes(r), from = 0;
-    int first = 0, last = x->shared.window->n;
-    if (r->kind == HVD_ALLTOALL) {
-        part = (size_t)(request_rows(r) / x->shared.window->n) * request_row_bytes(r);
-        from = (size_t)x->shared.window->self * part;
-    }
-    if (r->kind == HVD_BROADCAST) last = 1 + (first = r->root);
+    bool one = t->request.kind == HVD_BROADCAST;
+    int first = one ? t->request.root : 0, last = one ? first + 1 : x->shared.window->n;
+    char *to = t->out;
     for (int i = first; i < last; i++) {
-        char *to = (char *)t->out + (size_t)(i - first) * part;
-        const char *source = source_of(x, p, t, i) + from;
-        if (to != source) lines_copy(to, source, part);
+        struct coll_range part = part_of(x, p, t, i, x->shared.window->self);
+        const char *source = source_of(x, p, t, i) + part.begin;
+        if (to != source) lines_copy(to, source, coll_length(part));
+        to += coll_length(part);
     }
 }
 
@@ -263,8 +264,11 @@ static bool fits(const struct fast_path *x, const struct fast_place *p, const st
     if (!request_rows_vary(r)) return true;
     int64_t rows = request_rows(r),
             each = r->kind == HVD_ALLTOALL ? rows / x->shared.window->n : rows;
-    return rows == request_rows(&p->request) && !r->uneven && t->out &&
-           t->out_rows == each * x->shared.window->n;
+    if (rows != request_rows(&p->request) || !t->out || r->uneven != p->shared.uneven) return false;
+    if (!r->uneven) return t->out_rows == each * x->shared.window->n;
+    return !t->open && t->out_rows == p->shared.out_rows &&
+           t->nsplits * sizeof *t->splits == splits_bytes(x) &&
+           !memcmp(t->splits, splits_of(x, x->shared.window->self, p), splits_bytes(x));
 }
 
 /* Returns the round's batch number, equal on all ranks; 0: the round has not run. */

@@ -1,0 +1,46 @@
+/* The memory of a place in the window: on each rank a head, then room for two inputs.
+ *
+ * The head has a line for the word with which ranks count themselves (only the line of local rank 0
+ * is used), and a line for the last round with sums. In an alltoall with splits, each rank's splits
+ * are at the end of the room for its first input. Only fast_window.c includes this header. */
+#ifndef HVDLITE_ENGINE_FAST_ROOM_H
+#define HVDLITE_ENGINE_FAST_ROOM_H
+
+#include "engine/fast_place.h"
+#include "shm/window.h"
+
+#include <stdatomic.h>
+
+enum { LINE = 64, HEAD = 2 * LINE };
+
+static inline char *room_of(const struct fast_path *x, int local_rank, const struct fast_place *p) {
+    return (char *)x->shared.window->ranks[local_rank].fast_path + p->shared.at;
+}
+
+static inline _Atomic uint64_t *word_at(const struct fast_path *x, const struct fast_place *p) {
+    return (_Atomic uint64_t *)(void *)room_of(x, 0, p);
+}
+
+static inline _Atomic uint64_t *sums_of(const struct fast_path *x, int local_rank,
+                                        const struct fast_place *p) {
+    return (_Atomic uint64_t *)(void *)(room_of(x, local_rank, p) + LINE);
+}
+
+static inline char *input_of(const struct fast_path *x, int local_rank,
+                             const struct fast_place *p) {
+    return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->shared.room;
+}
+
+static inline size_t lines_of(size_t bytes) { return bytes / LINE * LINE + LINE; }
+
+static inline size_t splits_bytes(const struct fast_path *x) {
+    return (size_t)x->shared.window->n * sizeof(int64_t);
+}
+
+static inline int64_t *splits_of(const struct fast_path *x, int local_rank,
+                                 const struct fast_place *p) {
+    char *inputs = room_of(x, local_rank, p) + HEAD;
+    return (int64_t *)(void *)(inputs + p->shared.room - lines_of(splits_bytes(x)));
+}
+
+#endif
