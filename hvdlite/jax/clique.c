@@ -1,6 +1,5 @@
 #include "clique.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +7,6 @@
 
 struct core core;
 struct clique world = {.group = -1};
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the plans of all cliques */
 _Thread_local char clique_failure[1024];
 
 int clique_refuse(const char *format, ...) {
@@ -17,15 +15,6 @@ int clique_refuse(const char *format, ...) {
     vsnprintf(clique_failure, sizeof clique_failure, format, values);
     va_end(values);
     return 1;
-}
-
-char *clique_scratch(struct clique *c, int64_t bytes) {
-    if (c->scratch && bytes <= c->room) return c->scratch;
-    free(c->scratch);
-    c->scratch = calloc(1, (size_t)bytes + 1);
-    c->room = c->scratch ? bytes : 0;
-    if (!c->scratch) clique_refuse("hvdlite.jax: no memory for %lld bytes", (long long)bytes);
-    return c->scratch;
 }
 
 /* Prepares a collective in the clique's group, or a message in the group of all ranks. */
@@ -72,11 +61,10 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
 static const double NO_LIMIT = 1e9; /* seconds; if a rank dies, the core ends each wait */
 
 struct plan *clique_start(struct clique *c, const hvd_tensor *t, double seconds) {
-    pthread_mutex_lock(&mutex);
     struct plan *p = plan_of(c, t);
-    if (p) p->taken = true;
-    pthread_mutex_unlock(&mutex);
-    if (p) p->done = core.hvd_run(p->handle, t->in, t->out, seconds);
+    if (!p) return NULL;
+    p->taken = true;
+    p->done = core.hvd_run(p->handle, t->in, t->out, seconds);
     return p;
 }
 

@@ -13,7 +13,7 @@
 
 #define API __attribute__((visibility("default")))
 
-/* Global, because MPI's functions have no argument for them. */
+/* Global, because MPI's functions have no argument for them. calls.c is a library of its own. */
 extern struct core core;
 extern struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
 
@@ -21,7 +21,7 @@ extern struct clique world; /* all ranks of the job; size 0: not begun; its coll
 struct plan {
     hvd_handle *handle; /* NULL: no plan */
     int64_t like[6];    /* kind, dtype, op, root and dimensions */
-    atomic_bool taken;  /* a call that has not ended uses it */
+    bool taken;         /* a call that has not ended uses it */
     bool done;          /* that call's run has ended without an error */
 };
 /* Most plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but few
@@ -34,8 +34,8 @@ struct clique {
     int color;      /* color of its split */
     char name[200]; /* prefix of its tensors: "jax.0,1,2" */
     struct plan plans[PLANS];
-    int steps;     /* how many steps of the present all_to_all have been called */
-    char *scratch; /* `room` bytes: what all ranks send, and what arrives */
+    int steps;    /* how many steps of the present all_to_all have been called */
+    char *packed; /* `room` bytes: what all_to_all sends to all ranks, and what arrives */
     int64_t room;
     struct noted { /* the receive of a ppermute; bytes < 0: none */
         void *out;
@@ -52,8 +52,6 @@ struct clique {
 extern _Thread_local char clique_failure[1024];
 int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Returns at least `bytes` of memory, valid until the next call. NULL: failure. */
-char *clique_scratch(struct clique *c, int64_t bytes);
 /* Starts a collective, or a message to or from `root` (a rank of the clique), and waits some
  * seconds for its end; < 0: not at all. NULL: failure. */
 struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double seconds);
