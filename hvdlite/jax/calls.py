@@ -95,14 +95,13 @@ def _register() -> None:
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
 
 
-def run(collective: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
+def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     """Add a collective to a program; return its results, arrays of the same dtypes.
 
     :param after: arrays that XLA must compute before the collective begins.
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
-    c = collective
     how = [c.kind, c.op, c.root, group_of(c.process_set)]  # struct how of calls.c
     for array in arrays:
         dtype, parts = carried(array.dtype, c)

@@ -102,8 +102,7 @@ def alltoall(
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
     array = _own(collective, tree)
-    sent = _carrier(collective, array)
-    got, came = rows.exchange(name, sent, splits, process_set).synchronize()
+    got, came = rows.exchange(name, _carrier(collective, array), splits, process_set).synchronize()
     return _restored(got, array), jnp.asarray(came, "int32")
 
 
@@ -113,8 +112,7 @@ def _mapped(c: Collective, tree: Any) -> Any:
     arrays = [jnp.asarray(leaf) if is_inside else _own(c, leaf) for leaf in leaves]
     if c.kind == lib.HVD_ALLGATHER:
         arrays = [array if array.ndim else array.reshape(1) for array in arrays]
-    results = (_inside if is_inside else _outside)(c, *arrays)
-    return jax.tree.unflatten(structure, results)
+    return jax.tree.unflatten(structure, (_inside if is_inside else _outside)(c, *arrays))
 
 
 # ---- outside ----
@@ -138,8 +136,7 @@ def _outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
     sent = [_carrier(c, array) for array in arrays]
     names, ps, outs = group_names(c.name, sent), c.process_set, list(map(_room_for, sent))
     if c.kind == lib.HVD_ALLGATHER:
-        pairs = rows.gather(names, sent, ps, [None] * len(sent)).synchronize()
-        results = [got for got, _came in pairs]
+        results = [got for got, _ in rows.gather(names, sent, ps, [None] * len(sent)).synchronize()]
     elif c.kind == lib.HVD_ALLTOALL:
         begun = [rows.exchange(str(n), a, None, ps, o) for n, a, o in zip(names, sent, outs)]
         results = [handle.synchronize()[0] for handle in begun]

@@ -81,10 +81,9 @@ def _groups(line: str, count: int) -> Any:
         ids = np.array(_integers(listed)) if listed else _range(dims, order).ravel()
         along = _along(axes, chosen)
         return ids[along] if listed or dims else along
-    said = line[line.find("replica_groups") :][:200]
     raise RuntimeError(
         "hvdlite.jax: this jaxlib describes the devices of a collective in an unknown format: "
-        f"{said}"
+        + line[line.find("replica_groups") :][:200]
     )
 
 
