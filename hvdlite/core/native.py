@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -159,7 +160,15 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    return next(filter(None, (find(error) for find in _failures.finders)), None)
+    found = next(filter(None, (find(error) for find in _failures.finders)), None)
+    return found or _kept_failure(str(error))
+
+
+def _kept_failure(text: str) -> Optional[HvdliteError]:
+    """Return the failure whose number ``hvd_keep_failure`` has appended to the text."""
+    number, error = re.search(r" \[hvdlite error (\d+)\]", text), new_error()
+    kept = number and lib.hvd_kept_failure(int(number[1]), error)
+    return exception_of(error) if kept else None
 
 
 _own = threading.local()

@@ -223,6 +223,11 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
+/* Keeps a copy of the error, and appends its number to the text: " [hvdlite error 3]". */
+void hvd_keep_failure(hvd_error *err);
+/* Copies a kept error. Returns false if it is not kept any more. */
+bool hvd_kept_failure(uint64_t number, hvd_error *out);
+
 /* Sets a limit: unless the caller lifts the limit, this process prints `words` and exits with
  * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job for which the
  * caller waits inside MPI, where only this limit can end a wait. The job then checks that these

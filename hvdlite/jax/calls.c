@@ -53,6 +53,7 @@ static bool all_ended(struct call *c, double seconds) {
 /* Waits for all collectives. Returns NULL, or the first error. */
 static XLA_FFI_Error *ended(struct call *c) {
     while (!all_ended(c, 1)) continue;
+    if (c->failed.code) core.hvd_keep_failure(&c->failed);
     return c->failed.code ? failure(c->api, c->failed.text) : NULL;
 }
 
@@ -68,16 +69,9 @@ static void *complete(void *call) {
 }
 
 /* ---- starting ---- */
-/* XLA sorts attributes by name. */
-enum { HOW, NAME, SCALES };
-/* The attribute `how`, which calls.py makes. */
-struct how {
-    int64_t kind, op, root, group;
-    struct carrier {
-        int64_t dtype; /* the core's dtype */
-        int64_t parts; /* number of the core's elements in one element of XLA */
-    } carriers[];      /* one for each operand */
-};
+/* The attributes that calls.py passes. XLA sorts attributes by name. */
+enum { CARRIERS, GROUP, KIND, NAME, OP, PARTS, ROOT, SCALES };
+
 static const void *array_of(const XLA_FFI_CallFrame *frame, int attribute) {
     return ((const XLA_FFI_Array *)frame->attrs.attrs[attribute])->data;
 }
@@ -86,21 +80,25 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
                              hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
     const XLA_FFI_ByteSpan *name = frame->attrs.attrs[NAME];
-    const struct how *how = array_of(frame, HOW);
-    const int64_t parts = how->carriers[i].parts;
+    const int32_t *dtypes = array_of(frame, CARRIERS), *parts = array_of(frame, PARTS);
     const double *scales = array_of(frame, SCALES);
     char full[HVD_MAX_NAME];
     snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
     int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_validate refuses more dimensions */
     for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
-        dims[d] = d < in->rank ? in->dims[d] : parts;
+        dims[d] = d < in->rank ? in->dims[d] : parts[i];
     hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
-    t.kind = (int)how->kind, t.op = (int)how->op, t.root = (int)how->root;
-    t.group = (int)how->group, t.dtype = (int)how->carriers[i].dtype;
-    t.ndim = (int)in->rank + (parts > 1);
-    t.prescale = scales[0], t.postscale = scales[1];
+    t.kind = *(const int32_t *)array_of(frame, KIND);
+    t.op = *(const int32_t *)array_of(frame, OP);
+    t.root = *(const int32_t *)array_of(frame, ROOT);
+    t.group = *(const int32_t *)array_of(frame, GROUP);
+    t.dtype = dtypes[i];
+    t.ndim = (int)in->rank + (parts[i] > 1);
+    t.prescale = scales[0];
+    t.postscale = scales[1];
     t.out_rows = out->rank ? out->dims[0] : 1;
-    t.grouped = (int)frame->rets.size, t.queued = t.waited = 1;
+    t.grouped = (int)frame->rets.size;
+    t.queued = t.waited = 1;
     if (only_check) return core.hvd_validate(&t, err), NULL;
     return core.hvd_start(&t, err);
 }

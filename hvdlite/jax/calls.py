@@ -67,7 +67,7 @@ def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
         return dtype, 1
     reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
     if reduces and collective.op not in (Sum, Average):
-        raise ValueError(f"tensor '{collective.name}': {dtype} can be summed only; got another op")
+        raise ValueError(f"tensor '{collective.name}': {dtype} has only the ops Sum and Average")
     return np.dtype(f"f{dtype.itemsize // 2}"), 2
 
 
@@ -102,17 +102,16 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
-    how = [c.kind, c.op, c.root, group_of(c.process_set)]  # struct how of calls.c
-    for array in arrays:
-        dtype, parts = carried(array.dtype, c)
-        how += [memory_of(dense(np.empty(0, dtype))).dtype, parts]
+    carriers = [carried(array.dtype, c) for array in arrays]
+    dtypes = [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers]
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
     # "broadcast_all" puts the batch in the first dimension, where other collectives have rows.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
-    return call(
-        *arrays, *after, name=c.name, how=np.array(how, np.int64), scales=np.array(c.scales)
-    )
+    numbers = {"group": group_of(c.process_set), "kind": c.kind, "op": c.op, "root": c.root}
+    lists = {"carriers": dtypes, "parts": [parts for _, parts in carriers]}
+    attributes = {k: np.array(v, np.int32, ndmin=1) for k, v in {**numbers, **lists}.items()}
+    return call(*arrays, *after, name=c.name, scales=np.array(c.scales), **attributes)
 
 
 if __name__ == "__main__":

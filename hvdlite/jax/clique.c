@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct core core;
-struct clique world = {.group = -1};
+struct jax jax = {.world = {.group = -1}};
 _Thread_local char clique_failure[1024];
 
 int clique_refuse(const char *format, ...) {
@@ -26,11 +25,11 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
     if (t->kind == HVD_SEND || t->kind == HVD_RECV) {
         mine.group = 0, mine.root = c->members[t->root].rank;
         bool sends = t->kind == HVD_SEND;
-        snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? world.rank : mine.root,
-                 sends ? mine.root : world.rank);
+        snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : mine.root,
+                 sends ? mine.root : jax.world.rank);
         mine.name = name;
     }
-    return core.hvd_plan(&mine, err);
+    return jax.core.hvd_plan(&mine, err);
 }
 
 /* Number of entries in which a tensor's plan may be. Each call searches them; fewer entries would
@@ -51,8 +50,9 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
     }
     hvd_error err = {.text = "hvdlite.jax: too many messages at once"};
     hvd_handle *handle = other ? prepare(c, t, &err) : NULL;
+    if (err.code) jax.core.hvd_keep_failure(&err);
     if (!handle) return clique_refuse("%s", err.text), NULL;
-    if (other->handle) core.hvd_drop(other->handle);
+    if (other->handle) jax.core.hvd_drop(other->handle);
     other->handle = handle;
     memcpy(other->like, like, sizeof like);
     return other;
@@ -64,15 +64,16 @@ struct plan *clique_start(struct clique *c, const hvd_tensor *t, double seconds)
     struct plan *p = plan_of(c, t);
     if (!p) return NULL;
     p->taken = true;
-    p->done = core.hvd_run(p->handle, t->in, t->out, seconds);
+    p->done = jax.core.hvd_run(p->handle, t->in, t->out, seconds);
     return p;
 }
 
 int clique_end(struct plan *p) {
     hvd_error err;
     err.code = HVD_OK;
-    while (!p->done && !core.hvd_finish(p->handle, NO_LIMIT, &err)) continue;
+    while (!p->done && !jax.core.hvd_finish(p->handle, NO_LIMIT, &err)) continue;
     p->taken = false;
+    if (err.code) jax.core.hvd_keep_failure(&err);
     return err.code && clique_refuse("%s", err.text);
 }
 

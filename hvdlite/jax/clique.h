@@ -13,10 +13,6 @@
 
 #define API __attribute__((visibility("default")))
 
-/* Global, because MPI's functions have no argument for them. calls.c is a library of its own. */
-extern struct core core;
-extern struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
-
 /* A plan of the core, for a collective or message that has run before. */
 struct plan {
     hvd_handle *handle; /* NULL: no plan */
@@ -24,8 +20,8 @@ struct plan {
     bool taken;         /* a call that has not ended uses it */
     bool done;          /* that call's run has ended without an error */
 };
-/* Most plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but few
- * enough to bound the memory of programs that use new shapes again and again. */
+/* Limit on the plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but
+ * few enough to bound the memory of programs that use new shapes again and again. */
 enum { PLANS = 256 };
 
 struct clique {
@@ -47,6 +43,14 @@ struct clique {
         void *out; /* where XLA's all_to_all wants the data from this member */
     } members[];
 };
+
+/* Global, because MPI's functions have no argument for it. calls.c has another copy of the core's
+ * functions, because calls.c is compiled into another library. */
+extern struct jax {
+    struct core core;
+    struct clique *_Atomic next; /* announced; NULL: none, or XLA has made its communicator */
+    struct clique world;         /* all ranks of the job; size 0: not begun; its collectives fail */
+} jax;
 
 /* Text of this thread's last failure, for Error_string. */
 extern _Thread_local char clique_failure[1024];

@@ -135,7 +135,7 @@ class Cliques:
                 "one device (jax_num_cpu_devices=1)"
             )
         name = f"jax.{','.join(map(str, ranks))}"
-        if jax.device_count() > topology.size():  # communicators of the same ranks run concurrently
+        if jax.device_count() > topology.size():  # several communicators may have these ranks
             name += f"/devices.{','.join(map(str, key))}"
         if len(name) > 180:
             name = f"{name[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

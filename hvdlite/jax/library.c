@@ -60,15 +60,15 @@ MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
 /* Gets the core's functions and this rank's position in the job from Python. */
 API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size) {
-    core = core_found(find), world.rank = rank, world.size = size;
+    jax.core = core_found(find), jax.world.rank = rank, jax.world.size = size;
 }
 
 /* ---- communicators ---- */
-API struct clique *const MPIABI_COMM_WORLD = &world;
+API struct clique *const MPIABI_COMM_WORLD = &jax.world;
 
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
     *provided = (int)MPIABI_THREAD_MULTIPLE;
-    if (world.size) return 0;
+    if (jax.world.size) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 /* nothing to do, because hvd.shutdown() ends the job */
@@ -77,8 +77,6 @@ API int MPIABI_Finalize(void) { return 0; }
 API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; }
 API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
 API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
-
-static struct clique *_Atomic next; /* NULL: none, or XLA has made its communicator already */
 
 /* Announces the clique of the next split with this color and key. Only one clique can be announced
  * at a time. NULL: memory is short. */
@@ -90,18 +88,18 @@ API struct clique *hvdlite_jax_announce(const char *name, const int *members, in
     c->group = -1;
     snprintf(c->name, sizeof c->name, "%s", name);
     for (int i = 0; i < size; i++) c->members[i].rank = members[i];
-    return next = c;
+    return jax.next = c;
 }
 
 /* Ends the announcement. False: XLA has not asked for the clique. */
-API bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&next, NULL) != c; }
+API bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&jax.next, NULL) != c; }
 
 API void hvdlite_jax_open(struct clique *c, int group) { c->group = group; }
 
 API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique **out) {
-    struct clique *c = next;
-    if (c && c->color == color && c->rank == key && atomic_compare_exchange_strong(&next, &c, NULL))
-        return *out = c, 0;
+    struct clique *c = jax.next;
+    bool asks = c && c->color == color && c->rank == key;
+    if (asks && atomic_compare_exchange_strong(&jax.next, &c, NULL)) return *out = c, 0;
     snprintf(all->name, sizeof all->name, "first device %d, this process is number %d", color, key);
     return *out = all, 0; /* its collectives fail */
 }
@@ -203,8 +201,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
         c->room = c->packed ? 2 * bytes : 0;
     }
     char *packed = c->packed, *came = packed + bytes;
-    if (!packed)
-        return clique_refuse("hvdlite.jax: no memory for 2 * %lld bytes", (long long)bytes);
+    if (!packed) return clique_refuse("hvdlite.jax: no memory for an all-to-all");
     memcpy(packed + to * part, in, (size_t)part);
     c->members[from].out = out;
     if (step < n - 1) return 0;

@@ -17,7 +17,7 @@ from hvdlite.bootstrap.handshake import LIFE, Hello
 from hvdlite.core import agent_protocol, native, topology
 from hvdlite.core.agent_protocol import FEWEST, RESETS
 from hvdlite.core.limits import ELASTIC_LIMIT, EXIT, limit_of
-from hvdlite.core.membership import ALL_IS_DONE, GOES_ON, SOMETHING_FAILED, Meeting, Membership
+from hvdlite.core.membership import ALL_IS_DONE, SOMETHING_FAILED, Meeting, Membership
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.membership.lives import Lives
 from hvdlite.membership.open_port import OpenPort
@@ -119,7 +119,7 @@ class ElasticMembership(Membership):
         # So only the error itself shows whether a death was its cause.
         failed = _failure_in(error)
         if failed is None:
-            return _quotes_a_death(error)
+            return False
         if failed.kind == native.FAILED:
             return topology.rank() not in failed.ranks and _is_known_soon(failed.ranks)
         if failed.kind not in _OF_DEATHS:
@@ -246,12 +246,6 @@ def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
             return failed
         error = error.__cause__ or error.__context__
     return None
-
-
-def _quotes_a_death(error: BaseException) -> bool:
-    """Return True if the text of a framework's error, such as JAX's, has that of a death."""
-    known = _known_death()
-    return GOES_ON in str(error) or known is not None and str(known) in str(error)
 
 
 def _is_known_soon(ranks: Optional[Sequence[int]] = None) -> bool:

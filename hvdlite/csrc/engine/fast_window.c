@@ -118,7 +118,7 @@ static struct coll_range chunk_of(const struct fast_path *x, const struct tensor
     return coll_chunk(request_bytes(r), element, x->shared.window->n, local_rank);
 }
 
-/* Returns which bytes of a rank's input another rank gets in an allgather, alltoall or broadcast. */
+/* For allgather, alltoall and broadcast: returns the part of rank `from`'s input for rank `to`. */
 static struct coll_range part_of(const struct fast_path *x, const struct fast_place *p,
                                  const struct tensor *t, int from, int to) {
     const struct request *r = &t->request;

@@ -1,0 +1,32 @@
+"""A number in the text of a framework's exception leads to hvdlite's error."""
+
+from hvdlite.core.native import RankFailedError, failure_of, ffi, lib, new_error
+
+
+def kept(text: str) -> str:
+    """Keep an error with this text; return the text with the number."""
+    error = new_error()
+    error.code, error.text, error.nblamed, error.blamed[0] = lib.HVD_RANK_DEAD, text.encode(), 1, 3
+    lib.hvd_keep_failure(error)
+    return ffi.string(error.text).decode()
+
+
+def test_failure_of_finds_the_error_in_an_exception_of_a_framework():
+    failure = failure_of(RuntimeError(f"UNKNOWN: MPI error: {kept('rank 3 is dead')}"))
+    assert isinstance(failure, RankFailedError)
+    assert (str(failure), failure.ranks) == ("rank 3 is dead", (3,))
+    assert failure_of(RuntimeError("rank 3 is dead")) is None
+
+
+def test_the_last_errors_are_kept():
+    first = kept("first")
+    texts = [kept("later") for _ in range(63)]
+    assert str(failure_of(RuntimeError(first))) == "first"
+    texts.append(kept("last"))
+    assert failure_of(RuntimeError(first)) is None
+    assert all(failure_of(RuntimeError(text)) for text in texts)
+
+
+def test_the_number_fits_behind_a_long_text():
+    text = kept("é" * 511)
+    assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
