@@ -103,16 +103,17 @@ static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool onl
     return core.hvd_start(&t, err);
 }
 
-static XLA_FFI_Error *tell_version(XLA_FFI_Extension_Base *extension) {
-    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)extension)->metadata;
+/* void, because jaxlib 0.12 has another name for the type of an extension */
+static XLA_FFI_Error *tell_version(const void *extension) {
+    XLA_FFI_Metadata *metadata = ((const XLA_FFI_Metadata_Extension *)extension)->metadata;
     metadata->api_version.major_version = XLA_FFI_API_MAJOR;
     metadata->api_version.minor_version = XLA_FFI_API_MINOR;
     return NULL;
 }
 
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
-    XLA_FFI_Extension_Base *extension = frame->extension_start;
-    if (extension && extension->type == XLA_FFI_Extension_Metadata) return tell_version(extension);
+    if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata)
+        return tell_version(frame->extension_start);
     /* XLA may pass more operands, only so that the call runs after them */
     const int64_t count = frame->rets.size;
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
