@@ -13,8 +13,8 @@
     ROW(hvd_run)                                                                                   \
     ROW(hvd_validate)                                                                              \
     ROW(hvd_start)                                                                                 \
-    ROW(hvd_keep_failure) ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_result) ROW(hvd_source)           \
-        ROW(hvd_give_up) ROW(hvd_drop)
+    ROW(hvd_keep_failure)                                                                          \
+    ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_result) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)
 
 /* C++ needs the type before the member */
 #define CORE_TYPE(name) typedef __typeof__(&name) name##_type;
