@@ -92,7 +92,8 @@ test-long: install test-c
 # A separate environment, because the frameworks need NumPy 2, with which MXNet alone does not work.
 FRAMEWORKS      := .venv-frameworks
 FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
-FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
+# --no-compile: Python compiles the few modules that the tests import when it first imports them.
+FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check --no-compile
 
 test-frameworks: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pytest -n 2 --dist loadgroup tests/frameworks $(ARGS)
@@ -124,13 +125,16 @@ C_FLAGS  := -std=c11 -ffp-contract=off -g1 -Wall -Wextra -Wshadow -Wconversion -
 # New kernels randomize addresses so widely that old sanitizers find no room for shadow memory.
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
+# Optimizing the tests themselves takes most of the time of the compilation, so only tests that try
+# all interleavings are optimized fully, as is the core.
+OF_TESTS = $(if $(findstring test_interleavings,$@),,-Og)
 define c-tests # name, flags
 build/c/$1/%.o: hvdlite/csrc/%.c Makefile
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
 build/c/$1/test_%.o: tests/c/test_%.c Makefile
 	@mkdir -p $$(@D)
-	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 -c $$< -o $$@
+	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 $$(OF_TESTS) -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(patsubst %,build/c/$1/%.o,$$(CORE) $$(JOB))
 	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
@@ -194,132 +198,7 @@ build/fuzz/%: tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
 soak: install
 	PYTHONPATH=tests mpirun -n $(RANKS) $(BIN)/python tests/scripts/soak.py $$((60 * $(or $(MINUTES),60)))
 
-# --------------------------------------------------------------------------------- benchmarks
-PEERS   := .venv-peers/.stamp
-HOROVOD := build/horovod-0.28.1
-
-peers: $(PEERS)
-
-# A system that can't be installed is left out, and the report says so.
-$(PEERS): benchmarks/requirements.txt
-	tools/new-environment.sh "$(PYTHON)" .venv-peers 1.23.5
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 || \
-	    echo "hvdlite: no Gloo beside it: PyTorch could not be installed"
-	$(MAKE) horovod || echo "hvdlite: no Horovod beside it: it could not be built"
-	touch $@
-
-# Horovod's build uses C++ 14, but PyTorch's headers need C++ 17.
-horovod:
-	rm -rf $(HOROVOD)
-	PATH=$(CURDIR)/.venv-peers/bin:$$PATH .venv-peers/bin/pip download --quiet --no-deps \
-	    --disable-pip-version-check --no-build-isolation --no-binary horovod -d build horovod==0.28.1
-	tar -xzf $(HOROVOD).tar.gz -C build
-	sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
-	    $(HOROVOD)/CMakeLists.txt $(HOROVOD)/horovod/torch/CMakeLists.txt
-	PATH=$(CURDIR)/.venv-peers/bin:$$PATH HOROVOD_WITH_MXNET=1 HOROVOD_WITH_MPI=1 \
-	    HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
-	    .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-build-isolation $(HOROVOD)
-
-bench: install peers
-	rm -f build/bench.json
-	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
-	$(BIN)/python -m benchmarks.report
-
-# Runs only the update suites of `bench`.
-bench-update: install peers
-	rm -f build/bench.json
-	$(BIN)/python -m benchmarks.run --only update $(if $(QUICK),--quick) $(ARGS)
-	$(BIN)/python -m benchmarks.run --only held_ $(if $(QUICK),--quick)
-	$(BIN)/python -m benchmarks.report sharding.md
-
-bench-pytorch: install peers $(FRAMEWORKS_DEPS)
-	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
-
-bench-small: install small-peers $(FRAMEWORKS_DEPS)
-	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
-
-# --no-deps: Intel MPI requires a libfabric that was never released, but its wheel contains one.
-small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/ucc/.stamp
-.venv-%/.stamp:
-	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check mpi4py==4.1.2 numpy==1.23.5 tqdm
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps \
-	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
-	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
-
-# Downloads only the two source files of DeepSpeed's operation, and compiles them.
-build/deepspeed/.stamp: $(FRAMEWORKS_DEPS)
-	rm -rf $(@D) && mkdir -p $(@D)
-	$(FRAMEWORKS)/bin/pip install --quiet --target $(@D)/ninja ninja && \
-	$(FRAMEWORKS)/bin/pip download --quiet --no-deps --no-binary deepspeed --no-build-isolation \
-	    -d $(@D) deepspeed==0.19.8 && \
-	tar -C $(@D) --strip-components=4 -xzf $(@D)/deepspeed-*.tar.gz --wildcards '*/csrc/cpu/comm' && \
-	PATH=$$PWD/$(@D)/ninja/bin:$$PATH $(FRAMEWORKS)/bin/python -c "$(COMPILE_DEEPSPEED)" && touch $@ || \
-	    { rm -rf $(@D); echo "hvdlite: DeepSpeed's operation is left out: it could not be compiled"; }
-
-COMPILE_DEEPSPEED = from torch.utils.cpp_extension import load; load('deepspeed_shm_comm', \
-    ['build/deepspeed/shm.cpp', 'build/deepspeed/shm_interface.cpp'], \
-    extra_cflags=['-O2', '-fopenmp'], build_directory='build/deepspeed')
-
-# Builds UCC from source, over a wheel's UCX; the wheel's .la files name paths of another machine.
-UCC_SOURCE ?= https://github.com/openucx/ucc/archive/refs/tags/v1.8.0.tar.gz
-build/ucc/.stamp: benchmarks/ucc_loop.c
-	rm -rf $(@D) && mkdir -p $(@D)/ucx $(@D)/source
-	.venv/bin/pip install --quiet --no-deps --target $(@D)/ucx libucx-cu12==1.22.0 && \
-	find $(@D)/ucx -name '*.la' -delete && \
-	curl -sSfL $(UCC_SOURCE) | tar -C $(@D)/source --strip-components=1 -xz && \
-	(cd $(@D)/source && ./autogen.sh && ./configure --prefix=$(CURDIR)/$(@D) --without-cuda --with-mpi=no \
-	    --with-ucx=$(CURDIR)/$(@D)/ucx/libucx && $(MAKE) install) > $(@D)/log 2>&1 && \
-	$(CC) -O2 -shared -fPIC -I$(@D)/include $< -o $(@D)/loop.so -L$(@D)/lib -lucc -Wl,-rpath,$(CURDIR)/$(@D)/lib \
-	    -Wl,-rpath,$(CURDIR)/$(@D)/ucx/libucx/lib && touch $@ || \
-	    echo "hvdlite: UCC is left out: it could not be built ($(@D)/log)"
-
-# bench-cores and test-gpu also work on a machine without a network. Copy a checkout to that machine;
-# to measure DeepSpeed, too, copy build/deepspeed with it.
-AWAY := build/away
-AWAY_PYTHON ?= python3
-WHEELS ?= .whl
-AWAY_RUN = PYTHONPATH=$(CURDIR)/$(AWAY)/site:$(CURDIR):$$PYTHONPATH $(AWAY_PYTHON)
-
-bench-cores: $(AWAY)/.stamp
-	test ! -e build/deepspeed/shm.cpp || $(AWAY_RUN) -c "$(COMPILE_DEEPSPEED)"
-	$(AWAY_RUN) -m benchmarks.cores $(ARGS)
-
-test-gpu: $(AWAY)/.stamp
-	$(AWAY_RUN) tests/gpu.py $(ARGS)
-
-$(AWAY)/.stamp: setup.py hvdlite/_build.py hvdlite/core/prepared.c $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
-	mkdir -p $(AWAY)/site
-	$(AWAY_PYTHON) -c "import cffi" 2>/dev/null || $(AWAY_PYTHON) -m pip install -q --no-index --no-deps \
-	    --target $(AWAY)/site $(WHEELS)/*.whl
-	$(AWAY_RUN) setup.py -q build_ext --inplace
-	touch $@
-
-# The core with simulated threads, clock and links; needs apt-get install libsimgrid-dev.
-SIM      := build/sim/job
-SIMULATED := base/clock base/sync base/scratch
-WRAPPED  := comm_count_window coll_cheapest
-
-sim: $(SIM)
-
-# Compares the simulation with emulated hosts; needs root and some minutes.
-sim-validate: install sim
-	$(BIN)/python -m benchmarks.sim.validate
-
-$(SIM): $(wildcard benchmarks/sim/*.[ch]) $(patsubst %,build/c/plain/%.o,$(filter-out $(SIMULATED),$(CORE)))
-	@test -e /usr/include/simgrid/engine.h || { \
-	    echo "SimGrid is not installed: apt-get install libsimgrid-dev"; exit 1; }
-	@mkdir -p $(@D)
-	@$(CC) $(filter-out -MMD -MP,$(C_FLAGS)) -O2 -Ibenchmarks/sim $(filter %.c %.o,$^) $(WRAPPED:%=-Wl,--wrap=%) \
-	    -o $@ -lsimgrid -ldl -lm
-
-# Needs root, because network namespaces emulate the hosts and links.
-bench-hosts: install peers
-	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
-
-bench-report: install
-	$(BIN)/python -m benchmarks.report
+include benchmarks/benchmarks.mk
 
 # ------------------------------------------------------------------------------------ package
 PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])

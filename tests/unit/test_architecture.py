@@ -1,5 +1,6 @@
 """Rules of the C core's architecture: what a file may include, call and use. Headers say why."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ ROOMS = ["base", "kernels", "negotiation", "shm", "transport", "collectives", "e
 ROOMS += ["job", "mxnet"]
 PURE_ROOMS = ("kernels", "negotiation")
 
-MOST_LINES = 350
+MOST_LINES, MOST_LINES_OF_A_FUNCTION = 350, 80
 COMMENT_OR_LITERAL = re.compile(
     r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\])+'""", re.S
 )
@@ -269,15 +270,24 @@ def test_mutable_variables_of_c_files_are_found(code, expected, tmp_path):
 
 TESTS = sorted((PACKAGE.parent / "tests").rglob("*.py"))
 C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
+MAKEFILES = [PACKAGE.parent / name for name in ("Makefile", "benchmarks/benchmarks.mk")]
 
 
 @pytest.mark.parametrize(
     "file",
-    [*SOURCES, *HEADERS, *MODULES, *BINDINGS, PREPARED, *TESTS, *C_TESTS],
+    [*SOURCES, *HEADERS, *MODULES, *BINDINGS, PREPARED, *TESTS, *C_TESTS, *MAKEFILES],
     ids=lambda f: f.name,
 )
-def test_files_are_short(file):
-    assert len(file.read_text().splitlines()) <= MOST_LINES
+def test_files_and_functions_are_short(file):
+    text = file.read_text()
+    assert text.count("\n") <= MOST_LINES
+    if file.suffix == ".py":
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        lines = {node.name: node.end_lineno - node.lineno + 1 for node in nodes}
+    else:
+        functions = re.findall(r"^(\w[^\n;]*\)) \{\n(.*?)^\}\n", text, re.M | re.S)
+        lines = {start: body.count("\n") + 2 for start, body in functions}
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ PROGRAMS = (
     "|pip|conda|docker|sbatch|kubectl|export|ssh"
 )
 SHELL = re.compile(rf"^(?:\$ )?((?:[A-Z_]+=\S+ )*(?:{PROGRAMS})(?: .*)?)$", re.M)
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+MAKEFILES = (ROOT / "Makefile", ROOT / "benchmarks" / "benchmarks.mk")
+TARGETS = {name for file in MAKEFILES for name in re.findall(r"^([\w-]+):", file.read_text(), re.M)}
 EXTRAS = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
 
 
