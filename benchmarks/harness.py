@@ -147,16 +147,17 @@ class Kept:
 # ---- on emulated hosts ----
 
 
-def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
+def on_hosts(hosts: int, rate: str, ranks: int = 1, burst: str = "32kb") -> List[str]:
     """Return the command that starts hvdlite's ranks on hosts that tests/cluster.py emulates.
 
-    The command needs root, iproute2 and OpenSSH.
+    The command needs root, iproute2 and OpenSSH. Options of hvdliterun may follow it.
 
     :param rate: the rate of the links in tc's notation; UNLIMITED: do not limit it.
     :param ranks: number of ranks on each host.
+    :param burst: how much data an idle link takes at full speed.
     """
     names = ",".join(f"h{i}:{ranks}" for i in range(hosts))
-    links = [] if rate == UNLIMITED else ["--rate", rate]
+    links = [] if rate == UNLIMITED else ["--rate", rate, "--burst", burst]
     cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), *links, "--"]
     launch = ["-m", "hvdlite.launch", "-n", str(hosts * ranks), "-H", names]
     return [sys.executable, *cluster, sys.executable, *launch]

@@ -1,15 +1,19 @@
 """Measures how long ranks of one host take to start, with hvdlite and with Gloo.
 
-Run it by ``.venv-frameworks/bin/python -m benchmarks.start``. Time counts from the imports on.
+    .venv-frameworks/bin/python -m benchmarks.start
+
+Time counts from the imports on. A figure is the median of 5 starts of the slowest rank, in ms; the
+minimum and maximum follow in brackets.
 """
 
+import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+from benchmarks.harness import in_turn, markdown, of_rounds, parser_of, show
 from hvdlite.core.places import free_port
 
 RANKS, TIMES = (1, 2, 4), 5
@@ -20,14 +24,11 @@ def seconds(way: str, ranks: int) -> float:
     """Start ``ranks`` ranks; return the seconds of the slowest rank."""
     with tempfile.TemporaryDirectory() as folder:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        place["WORLD_SIZE"] = str(ranks)
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.start", way, folder],
-                env={
-                    **os.environ,
-                    **place,
-                    **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)},
-                },
+                [sys.executable, "-m", "benchmarks.start", "--rank", way, folder],
+                env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,
             )
             for rank in range(ranks)
@@ -58,11 +59,22 @@ def meet(folder: str) -> None:
         time.sleep(0.001)
 
 
+def main() -> None:
+    parser = parser_of(__doc__, rounds=TIMES)
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank:
+        return rank(*args.rank)
+    lines = []
+    for ranks in RANKS:
+        taken = {way: [] for way in WAYS}
+        for number in range(args.rounds):
+            for way in in_turn(WAYS, number):
+                taken[way].append(1e3 * seconds(way, ranks))
+        cells = [of_rounds(taken[way], "{:.1f}".format) for way in WAYS]
+        lines.append([f"{ranks} ranks", *cells])
+    show(markdown(["ms", *WAYS], lines), args.page)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        rank(*sys.argv[1:])
-        sys.exit()
-    print("ms, median of", TIMES, *(f"{way:>15}" for way in WAYS))
-    for number in RANKS:
-        medians = [statistics.median(seconds(w, number) for _ in range(TIMES)) for w in WAYS]
-        print(f"{number} ranks        ", *(f"{1e3 * each:15.1f}" for each in medians), flush=True)
+    main()

@@ -334,12 +334,13 @@ def main() -> int:
     )
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", help="of each link, as tc writes it: 200mbit, 1gbit")
+    parser.add_argument("--burst", default="32kb", help="what an idle link takes at full speed")
     parser.add_argument("command", nargs="+", help="what to run on h0")
     args = parser.parse_args()
     lacks = missing()
     if lacks:
         sys.exit(f"cluster: {lacks}")
-    with Cluster(args.hosts, args.rate) as cluster:
+    with Cluster(args.hosts, args.rate, args.burst) as cluster:
         return cluster.run(args.command).returncode
 
 

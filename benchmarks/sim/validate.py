@@ -8,14 +8,11 @@ and COSTS. The program fails if an error is above 10 %, or the median error abov
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from benchmarks import harness, sim
@@ -132,17 +129,10 @@ def be_a_rank(folder: str, sizes: List[int]) -> None:
 
 def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]:
     """Run the ranks on emulated hosts; return each rank's results."""
-    from cluster import Cluster
-
-    where = ",".join(f"h{i}:{layout.ranks}" for i in range(layout.hosts))
-    start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp",
-             "-n", str(layout.hosts * layout.ranks), "-H", where]  # fmt: skip
-    with Cluster(layout.hosts, f"{layout.mbit}mbit", BURST) as cluster, \
-            tempfile.TemporaryDirectory() as folder:  # fmt: skip
-        command = [*start, sys.executable, "-m", "benchmarks.sim.validate", "--rank", folder]
-        cluster.run([*command, *map(str, sizes)], cwd=str(ROOT), timeout=120, check=True,
-                    env={**cluster.environment(), **WAITING, **environment})  # fmt: skip
-        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir())]
+    start = harness.on_hosts(layout.hosts, f"{layout.mbit}mbit", layout.ranks, BURST)
+    arguments, environment = list(map(str, sizes)), {**WAITING, **environment}
+    start += ["--transport", "tcp"]
+    return list(harness.results(start, "sim.validate", arguments, 120, **environment))
 
 
 def emulated(layout: Layout, sizes: List[int]) -> Dict[int, float]:
